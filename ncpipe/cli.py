@@ -1,0 +1,116 @@
+"""The `ncpipe` program: arguments in, one call out. Stages import what they need only when they run."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ncpipe import __version__
+from ncpipe.errors import InputError
+
+app = typer.Typer(
+    name="ncpipe",
+    help="Neural collapse against depth. Commands read params.yaml here and write below data/; "
+    "`dvc repro` runs those that are stale.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Experiment = Annotated[str, typer.Argument(help="Name under `experiments` in params.yaml.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"] | None,
+    typer.Option(help="In place of compute.device.", show_default=False),
+]
+
+
+@app.command()
+def grid() -> None:
+    """Check params.yaml and write the runs of the sweep to data/grid, one table per experiment."""
+    from ncpipe.commands.grid import write_grid
+
+    write_grid()
+
+
+@app.command()
+def fetch(
+    experiment: Experiment,
+    mirror: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="NCPIPE_MIRROR",
+            help="Folder with the official files, read instead of the network.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Download (or take from a mirror) an experiment's data set; balance, normalise, check and store it."""
+    from ncpipe.commands.fetch import fetch as fetch_data
+
+    fetch_data(experiment, mirror)
+
+
+@app.command()
+def train(
+    experiment: Experiment,
+    depth: Annotated[int, typer.Argument(help="L, as the architecture's definition counts it.")],
+    seed: Annotated[int, typer.Argument(help="Seed of the initial weights and of the mini-batches.")],
+    device: Device = None,
+) -> None:
+    """Train one network; write its weights, history and run.json to data/runs."""
+    from ncpipe.commands.train import train as train_run
+
+    train_run(experiment, depth, seed, device)
+
+
+@app.command()
+def extract(experiment: Experiment, device: Device = None) -> None:
+    """Run both splits through an experiment's networks; write last-layer features (float64)."""
+    from ncpipe.commands.extract import extract_experiment
+
+    extract_experiment(experiment, device)
+
+
+@app.command()
+def measure(experiment: Experiment) -> None:
+    """Compute every metric of an experiment's runs from their features; write tidy tables."""
+    from ncpipe.commands.measure import measure as measure_experiment
+
+    measure_experiment(experiment)
+
+
+@app.command()
+def aggregate() -> None:
+    """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
+    from ncpipe.commands.aggregate import aggregate as aggregate_sweep
+
+    aggregate_sweep()
+
+
+@app.command()
+def plot() -> None:
+    """Draw the figures of the sweep from data/results; write data/figures (PNG and SVG)."""
+    from ncpipe.commands.plot import plot as plot_sweep
+
+    plot_sweep()
+
+
+@app.command()
+def version() -> None:
+    """Print the version of ncpipe."""
+    print(__version__)
+
+
+def run_cli() -> None:
+    """Run the program: a mistake of the user, a full disk and Ctrl-C are one line each, never a traceback."""
+    try:
+        app()
+    except InputError as error:
+        sys.exit(f"ncpipe: {error}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(f"ncpipe: {where}{error.strerror or error}; nothing half-written was kept")
+    except KeyboardInterrupt:
+        print("ncpipe: interrupted; finished runs are kept, run dvc repro to go on", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,55 @@
+"""Stage aggregate: all experiments of the sweep in a few tidy tables."""
+
+import pandas as pd
+
+from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
+from ncpipe.commands.console import say
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.tables.convergence import judge_runs
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
+from ncpipe.tables.slopes import loglog_slopes, slope_sentence
+from ncpipe.tables.summary import summarise
+
+
+def aggregate() -> None:
+    """data/metrics of the grid's experiments -> data/results: tables, metrics.json, data of DVC's plots."""
+    params = load_params()
+    names = sorted(path.stem for path in GRID.glob("*.csv"))
+    measurements, runs, history = (
+        pd.concat([_read(name, table) for name in names], ignore_index=True)
+        for table in ("measurements", "runs", "history")
+    )
+    runs = judge_runs(runs, history, params.convergence)
+    summary = summarise(measurements, runs)
+    slopes = loglog_slopes(measurements, runs, params.slopes)
+    with publish_folder(RESULTS) as folder:
+        tables = {
+            "points": usable_points(measurements, runs),
+            "summary": summary,
+            "slopes": slopes,
+            "runs": runs,
+            "history": history,
+        }
+        tables |= {f"depth/{name}": table for name, table in depth_series(summary).items()}
+        tables |= {f"curves/{name}": table for name, table in curve_series(history, runs).items()}
+        for name, table in tables.items():
+            path = folder / f"{name}.csv"
+            path.parent.mkdir(exist_ok=True)
+            table.to_csv(path, index=False, lineterminator="\n")
+        write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs))
+    for _, row in slopes[slopes["split"] != "test"].iterrows():
+        say(slope_sentence(row))
+    for _, run in runs[~runs["converged"]].iterrows():
+        say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")
+
+
+def _read(experiment: str, table: str) -> pd.DataFrame:
+    path = METRICS / experiment / f"{table}.csv"
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run dvc repro (stage measure)")
+    try:
+        return pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None

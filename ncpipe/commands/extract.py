@@ -1,0 +1,32 @@
+"""Stage extract: last-layer features of an experiment's runs."""
+
+import dataclasses
+
+from tqdm import tqdm
+
+from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
+from ncpipe.commands.console import say
+from ncpipe.commands.grid import read_grid
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.features import extract, write_features
+from ncpipe.params import load_params
+from ncpipe.specs import Device
+from ncpipe.training.device import prepare_device
+from ncpipe.training.run_folder import Stamp, read_state
+
+
+def extract_experiment(experiment: str, device: Device | None = None) -> None:
+    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT/L<depth>/s<seed>.safetensors."""
+    params = load_params()
+    runs = read_grid(params, experiment)
+    data = read_prepared(PREPARED / experiment)
+    double = dataclasses.replace(params.compute, device=device or params.compute.device, precision="float64")
+    if double.device == "mps":  # has no float64
+        double = dataclasses.replace(double, device="cpu")
+    place = prepare_device(double)
+    say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
+    with publish_folder(FEATURES / experiment) as folder:
+        for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
+            state = read_state(RUNS / run.path, Stamp(run, data.checksum, params.compute, place.type))
+            path = (folder / run.path.relative_to(experiment)).with_suffix(".safetensors")
+            write_features(path, extract(run, state, data, place))

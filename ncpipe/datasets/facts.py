@@ -1,0 +1,47 @@
+"""What is recorded about every prepared data set, whatever its source."""
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+
+from ncpipe.datasets.prepared import Split
+
+
+def describe(
+    source: str, classes: int, seed: int, train: Split, test: Split, raw: Mapping[str, str]
+) -> dict[str, object]:
+    """Facts common to all sources.
+
+    raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class.
+    S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
+    """
+    return {
+        "source": source,
+        "seed": seed,
+        "raw": dict(raw),
+        "counts": {
+            name: torch.bincount(split.labels, minlength=classes).tolist()
+            for name, split in (("train", train), ("test", test))
+        },
+        "duplicates": count_duplicates(train),
+    }
+
+
+def count_duplicates(split: Split) -> dict[str, int]:
+    """How often inputs repeat within a split, two inputs being equal when all their bytes are.
+
+    repeated: samples whose input came before (N minus the distinct inputs). conflicting: distinct inputs
+    that occur with more than one label.
+    """
+    labels_of: dict[bytes, set[int]] = {}
+    lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
+    rows = split.inputs.contiguous().numpy()
+    for row, length, label in zip(rows, lengths, split.labels.tolist(), strict=True):
+        # The length tells a sequence that ends in the padding's id from a shorter one.
+        key = hashlib.sha256(row.tobytes() + length.to_bytes(8, "little")).digest()
+        labels_of.setdefault(key, set()).add(label)
+    return {
+        "repeated": len(split) - len(labels_of),
+        "conflicting": sum(len(labels) > 1 for labels in labels_of.values()),
+    }

@@ -1,0 +1,137 @@
+"""The Large Movie Review Dataset v1.0 (Maas et al., ACL 2011): its files and balanced draws of token ids."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.facts import describe
+from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
+from ncpipe.datasets.review_tokens import Tokenizer, encode, load_tokenizer, tokenizer_facts
+from ncpipe.datasets.sources import download, first_existing, progress_bar, read_members, require_md5
+from ncpipe.errors import InputError
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import TextData
+
+URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
+ARCHIVE = "aclImdb_v1.tar.gz"
+ARCHIVE_MD5 = "7c2ac02c03563afcf9b574c7e56c153a"
+FOLDER = "aclImdb"
+LABELS = {"neg": 0, "pos": 1}
+PER_FOLDER = 12500
+# Of the labelled reviews themselves (see digest_of), so that a repacked archive is recognised.
+DIGESTS = {
+    "train": "6fda854ebfdae8d72f130d898bd6efa555dfbd6fdaa06af822d978979ec69ac6",
+    "test": "3464942e3897d656704360b58d7d9d5ca899dbfd19e0a736a8538cbe0ef6dcef",
+}
+REVIEW = re.compile(rf"{FOLDER}/((?:train|test)/(?:neg|pos)/[^/]+\.txt)")
+Reviews = Mapping[str, bytes]
+
+
+def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """Tokens (N, context) int64, label 0 for negative and 1 for positive reviews."""
+    place = _locate(raw, mirror, progress)
+    reviews = read_reviews(place, progress)
+    for split in DIGESTS:
+        _verify(reviews, split, place)
+    corpus = texts_of(reviews, "train") if spec.tokenizer == "corpus" else []
+    tokenizer = load_tokenizer(spec, corpus, progress)
+    # Before anything is encoded: encoding writes the truncation into the tokenizer's JSON.
+    tokenizer_description = tokenizer_facts(spec, tokenizer)
+    train = _draw(reviews, "train", spec.per_class, spec, tokenizer)
+    test = _draw(reviews, "test", spec.test_per_class, spec, tokenizer)
+    raw_facts = {f"{FOLDER}/{split}": f"sha256:{digest}" for split, digest in DIGESTS.items()}
+    facts = describe(spec.source, len(LABELS), spec.seed, train, test, raw_facts) | {
+        "official": dict.fromkeys(DIGESTS, len(LABELS) * PER_FOLDER),
+        "tokenizer": tokenizer_description,
+    }
+    return Prepared("tokens", len(LABELS), len(tokenizer), train, test, facts)
+
+
+def _locate(raw: Path, mirror: Path | None, progress: bool) -> Path:
+    """The archive or folder that holds the reviews, downloaded where there is neither."""
+    archive = raw / ARCHIVE
+    if archive.is_file():
+        require_md5(archive, ARCHIVE_MD5)
+    elif mirror is not None:
+        repacked = sorted(mirror.glob("aclImdb_v1*.tar.xz")) or [mirror / "aclImdb_v1*.tar.xz"]
+        return first_existing(mirror, [mirror / FOLDER, mirror / ARCHIVE, *repacked])
+    else:
+        download([URL], archive, ARCHIVE_MD5, progress)
+    return archive
+
+
+def read_reviews(place: Path, progress: bool) -> Reviews:
+    """The labelled reviews of an archive or of a folder `aclImdb`, by name such as `train/neg/0_3.txt`."""
+    total = len(DIGESTS) * len(LABELS) * PER_FOLDER
+    reviews = {}
+    with progress_bar(progress, total=total, desc=f"reading {place.name}") as bar:
+        for name, content in _entries(place):
+            match = REVIEW.fullmatch(name)
+            assert match is not None
+            reviews[match[1]] = content
+            bar.update()
+    return reviews
+
+
+def _entries(place: Path) -> Iterator[tuple[str, bytes]]:
+    if place.is_file():
+        yield from read_members(place, lambda name: REVIEW.fullmatch(name) is not None)
+        return
+    for split in DIGESTS:
+        for label in LABELS:
+            for path in (place / split / label).glob("*.txt"):
+                yield f"{FOLDER}/{split}/{label}/{path.name}", path.read_bytes()
+
+
+def _verify(reviews: Reviews, split: str, place: Path) -> None:
+    """InputError that names the folder where reviews are missing, or the split where one was altered."""
+    counts = Counter(name.rpartition("/")[0] for name in reviews)
+    for label in LABELS:
+        folder = f"{split}/{label}"
+        if counts[folder] != PER_FOLDER:
+            raise InputError(
+                f"{place}: {FOLDER}/{folder} has {counts[folder]} reviews, the official one {PER_FOLDER}; "
+                f"delete {place.name} and fetch it again"
+            )
+    if digest_of(reviews, split) != DIGESTS[split]:
+        raise InputError(
+            f"{place}: a review of {FOLDER}/{split} is not the official one (SHA-256 of the split differs); "
+            f"delete {place.name} and fetch it again"
+        )
+
+
+def digest_of(reviews: Reviews, split: str) -> str:
+    """SHA-256 over the names, sizes and bytes of a split's reviews in the order of their names."""
+    digest = hashlib.sha256()
+    for name in _names(reviews, split):
+        digest.update(f"{name}\0{len(reviews[name])}\0".encode())
+        digest.update(reviews[name])
+    return digest.hexdigest()
+
+
+def _names(reviews: Reviews, split: str) -> list[str]:
+    return sorted(name for name in reviews if name.startswith(f"{split}/"))
+
+
+def texts_of(reviews: Reviews, split: str) -> list[str]:
+    """The reviews of a split in the order of their names, so negative ones first, without line-break tags."""
+    return [reviews[name].decode("utf-8").replace("<br />", " ") for name in _names(reviews, split)]
+
+
+def _labels_of(reviews: Reviews, split: str) -> Tensor:
+    return torch.tensor([LABELS[name.split("/")[1]] for name in _names(reviews, split)])
+
+
+def _draw(reviews: Reviews, split: str, per_class: int | None, spec: TextData, tokenizer: Tokenizer) -> Split:
+    labels = _labels_of(reviews, split)
+    chosen = draw_balanced(
+        labels, len(LABELS), per_class, seeded_generator(spec.seed, f"data {split}"), split
+    )
+    texts = texts_of(reviews, split)
+    tokens, lengths = encode(tokenizer, [texts[index] for index in chosen.tolist()], spec.context)
+    return Split(tokens, labels[chosen], lengths)

@@ -1,0 +1,128 @@
+"""A data set as the pipeline stores it: tensors of a balanced draw, their meaning, and a checksum."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ncpipe.artifacts import publish_folder, read_json, sha256_of, write_json
+from ncpipe.errors import InputError
+
+TENSORS = "tensors.safetensors"
+FACTS = "facts.json"
+Kind = Literal["vector", "image", "tokens"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples of one split.
+
+    inputs: `vector` (N, D) float32, `image` (N, channels, height, width) float32, `tokens` (N, C) int64
+    padded on the right. labels: (N,) int64 in 0..K-1. lengths: (N,) int64, the real tokens of each
+    sequence; None unless tokens.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    lengths: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.labels.shape[-1]
+
+    def __getitem__(self, index: slice | Tensor) -> "Split":
+        """Some of the samples, in the order of `index`; an index (S, B) gives S selections side by side."""
+        lengths = None if self.lengths is None else self.lengths[index]
+        return Split(self.inputs[index], self.labels[index], lengths)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared data set.
+
+    classes: K. vocabulary: number of token ids, None unless tokens. facts: what was done to the raw data
+    (source, checksums, normalisation constants), as plain JSON values. checksum: sha256 of the tensors,
+    empty before it is written.
+    """
+
+    kind: Kind
+    classes: int
+    vocabulary: int | None
+    train: Split
+    test: Split
+    facts: Mapping[str, object]
+    checksum: str = ""
+
+
+def write_prepared(folder: Path, data: Prepared) -> None:
+    """Write `data` as `folder`, whole or not at all."""
+    with publish_folder(folder) as partial:
+        tensors = {
+            f"{name}.{part}": tensor.contiguous()
+            for name, split in (("train", data.train), ("test", data.test))
+            for part, tensor in (
+                ("inputs", split.inputs),
+                ("labels", split.labels),
+                ("lengths", split.lengths),
+            )
+            if tensor is not None
+        }
+        save_file(tensors, partial / TENSORS)
+        facts = {
+            "kind": data.kind,
+            "classes": data.classes,
+            "vocabulary": data.vocabulary,
+            "checksum": sha256_of(partial / TENSORS),
+            "facts": dict(data.facts),
+        }
+        write_json(partial / FACTS, facts)
+
+
+def read_prepared(folder: Path) -> Prepared:
+    """Read what `write_prepared` wrote; InputError if a file is missing, damaged or not the one it was."""
+    facts = read_json(folder / FACTS)
+    path = folder / TENSORS
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run dvc repro (stage fetch)")
+    if sha256_of(path) != facts["checksum"]:
+        raise InputError(
+            f"{path}: damaged (checksum differs from {FACTS}); delete {folder} and run dvc repro"
+        )
+    tensors = load_file(path)
+
+    def split(name: str) -> Split:
+        return Split(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))
+
+    return Prepared(
+        facts["kind"],
+        facts["classes"],
+        facts["vocabulary"],
+        split("train"),
+        split("test"),
+        facts["facts"],
+        facts["checksum"],
+    )
+
+
+def draw_balanced(
+    labels: Tensor, classes: int, per_class: int | None, generator: torch.Generator, split: str
+) -> Tensor:
+    """Indices of `per_class` samples of every class, ordered by class; None takes every sample, in order.
+
+    labels: (N,) int64. Raises InputError that names the class with too few samples.
+    """
+    if per_class is None:
+        return torch.arange(len(labels))
+    chosen = []
+    for label in range(classes):
+        members = torch.nonzero(labels == label).flatten()
+        if len(members) < per_class:
+            raise InputError(
+                f"class {label} of the {split} split has {len(members)} samples, fewer than {per_class}; "
+                f"lower data.{'per_class' if split == 'train' else 'test_per_class'}"
+            )
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
+    return torch.cat(chosen)

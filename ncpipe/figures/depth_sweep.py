@@ -1,0 +1,175 @@
+"""NC metrics against depth, a row per experiment: Figures 1 and 2 of S25."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from ncpipe.figures.labels import Column, paper_columns, slope_label
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.tables.points import LAST
+
+ROW_HEIGHT = 1.65  # inches
+NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+
+Colour = tuple[float, float, float]
+
+
+def depth_sweep(
+    points: pd.DataFrame,
+    summary: pd.DataFrame,
+    slopes: pd.DataFrame,
+    runs: pd.DataFrame,
+    labels: Mapping[str, str],
+    columns: Callable[[str, bool], tuple[Column, ...]] = paper_columns,
+) -> Figure:
+    """log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
+
+    points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
+    loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
+    its order is that of the rows. Faint dots are single runs, the dashed line is the least-squares power of
+    L. Every row says how many of its runs converged, and a depth without a usable run says so in its place.
+    """
+    rows = {name: runs[runs["experiment"] == name] for name in labels}
+    titles = {name: columns(*_objective(own)) for name, own in rows.items()}
+    width = max(len(row) for row in titles.values())
+    colours = metric_colours(width)
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(rows) + 0.55), layout="constrained")
+        grid = figure.subplots(len(rows), width, squeeze=False)
+        above: tuple[Column, ...] = ()
+        for line, (name, own) in zip(grid, rows.items(), strict=True):
+            for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
+                _scale_depth_axis(axes, np.unique(own["depth"]))
+                _draw_panel(
+                    axes,
+                    _series(points, name, column),
+                    _series(summary, name, column),
+                    _series(slopes, name, column),
+                    colours[i],
+                )
+                if above[i : i + 1] != (column,):
+                    axes.set_title(column.title)
+            line[0].set_ylabel(f"{labels[name]}\n{_tally(own)}", labelpad=6, linespacing=1.25)
+            above = titles[name]
+        for axes in grid[-1]:
+            axes.set_xlabel("depth $L$")
+        figure.align_ylabels(grid[:, 0])
+        _draw_key(figure, slopes)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _objective(own: pd.DataFrame) -> tuple[str, bool]:
+    return str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])
+
+
+def _series(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
+    return table[
+        (table["experiment"] == experiment)
+        & (table["layer"] == LAST)
+        & (table["split"] == column.split)
+        & (table["metric"] == column.metric)
+    ]
+
+
+def _tally(own: pd.DataFrame) -> str:
+    return f"{int(own['converged'].sum())} of {len(own)} runs converged"
+
+
+def _draw_panel(
+    axes: Axes,
+    points: pd.DataFrame,
+    summary: pd.DataFrame,
+    slopes: pd.DataFrame,
+    colour: Colour,
+) -> None:
+    used = points[points["used"]]
+    if used.empty:
+        _state_nothing(axes, summary)
+        return
+    sns.scatterplot(
+        data=used, x="depth", y="log10", ax=axes, color=colour, alpha=0.35, s=9, linewidth=0, legend=False
+    )
+    # not seaborn's lineplot: it joins the neighbours of a missing depth
+    axes.errorbar(
+        summary["depth"],
+        summary["log10_mean"],
+        yerr=summary["log10_std"],
+        color=colour,
+        marker="o",
+        markersize=3,
+        linewidth=1.3,
+        elinewidth=0.9,
+        capsize=2,
+    )
+    gaps = summary[summary["n_used"] == 0]
+    for depth, converged in zip(gaps["depth"], gaps["n_converged"], strict=True):
+        _state_gap(axes, depth, converged)
+    axes.set(xlabel="", ylabel="")
+    axes.margins(y=0.1)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3, steps=[1, 2, 5, 10]))
+    _draw_fit(axes, slopes, used["depth"].to_numpy())
+
+
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
+    fitted = slopes[slopes["slope"].notna()]
+    if fitted.empty:
+        return
+    fit = fitted.iloc[0]
+    ends = np.array([depths.min(), depths.max()])
+    label = slope_label(fit["slope"], fit["low"], fit["high"])
+    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
+    (line,) = axes.plot(ends, heights, color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=label)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
+    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
+
+
+def _scale_depth_axis(axes: Axes, depths: np.ndarray) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(depths.min() / 1.15, depths.max() * 1.15)
+    axes.xaxis.set_major_locator(FixedLocator(depths.tolist()))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda depth, _: f"{depth:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _state_nothing(axes: Axes, summary: pd.DataFrame) -> None:
+    converged = int(summary["n_converged"].sum())
+    axes.text(0.5, 0.5, _absence(converged), transform=axes.transAxes, ha="center", va="center", **NOTE)
+    axes.set_yticks([])
+
+
+def _state_gap(axes: Axes, depth: int, converged: int) -> None:
+    place = axes.get_xaxis_transform()
+    axes.text(
+        depth,
+        0.04,
+        _absence(converged),
+        transform=place,
+        rotation=90,
+        ha="center",
+        va="bottom",
+        fontsize=7,
+        **NOTE,
+    )
+
+
+def _absence(converged: int) -> str:
+    return "no usable value" if converged else "no converged run"
+
+
+def _draw_key(figure: Figure, slopes: pd.DataFrame) -> None:
+    level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
+    handles = [
+        Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
+        Line2D([], [], color=INK, alpha=0.35, marker="o", markersize=3, linewidth=0, label="one run"),
+        Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=f"least-squares fit{level}"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)

@@ -1,0 +1,64 @@
+"""One look for all figures, set around drawing and saving and nowhere else."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import matplotlib
+import seaborn as sns
+
+PAGE_WIDTH = 6.75  # inches: the text width of a two-column page
+INK = "#333333"
+FAINT = "#8a8a8a"
+
+# Fonts and glyphs that come with matplotlib, and SVG text as paths: the same picture on every machine.
+SETTINGS = {
+    "font.family": "STIXGeneral",
+    "mathtext.fontset": "stix",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.linewidth": 0.7,
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "ncpipe",
+}
+
+
+@contextlib.contextmanager
+def paper_style() -> Iterator[None]:
+    """matplotlib's defaults, seaborn's `ticks` and SETTINGS; what was set before is back afterwards."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's own matplotlibrc would change the bytes
+        look: Any = {**sns.axes_style("ticks"), **SETTINGS}
+        matplotlib.rcParams.update(look)
+        yield
+
+
+def metric_colours(count: int) -> list[tuple[float, float, float]]:
+    """Colour-blind safe, one per column of metrics."""
+    order = [0, 1, 2, 4, 3, 5, 7, 8, 9]
+    palette = sns.color_palette("colorblind")
+    return [palette[order[i % len(order)]] for i in range(count)]
+
+
+def depth_colours(depths: Sequence[int]) -> dict[int, tuple[float, float, float]]:
+    """Dark (shallow) to light (deep), short of the yellow that white paper swallows."""
+    shades = sns.color_palette("viridis", as_cmap=True)
+    steps = max(len(depths) - 1, 1)
+    return {depth: shades(0.88 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}

@@ -1,0 +1,118 @@
+"""Loss, its two parts and the errors against the epoch, for the runs of one experiment."""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ncpipe.figures.style import INK, PAGE_WIDTH, depth_colours, paper_style
+from ncpipe.tables.points import RUN
+
+Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
+
+PANELS: dict[str, dict[str, Dashes]] = {
+    "regularised loss": {"loss": "-"},
+    "fit": {"fit": "-"},
+    "penalty": {"penalty": "-"},
+    "error": {"train_error": "-", "test_error": (0, (3, 1.5))},
+}
+LINEAR = {"error"}
+
+Colours = dict[int, tuple[float, float, float]]
+
+
+def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
+    """Four panels for one experiment: regularised loss, fit, penalty (log axes), train and test error.
+
+    One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
+    diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
+    mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge.
+    """
+    table = history.merge(runs[[*RUN, "finished"]], on=RUN).replace([np.inf, -np.inf], np.nan)
+    table = table.astype({"finished": bool}).sort_values(["depth", "seed", "epoch"], ignore_index=True)
+    colours = depth_colours(sorted(runs["depth"].unique()))
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 4.4), layout="constrained")
+        grid = figure.subplots(2, 2, sharex=True)
+        for axes, (name, quantities) in zip(grid.flat, PANELS.items(), strict=True):
+            for quantity, dashes in quantities.items():
+                _draw_quantity(axes, table, quantity, dashes, colours)
+            _scale_panel(axes, table, list(quantities), name not in LINEAR)
+            _mark_diverged(axes, table, list(quantities), colours)
+            axes.set(title=name, xlabel="", ylabel="")
+        for axes in grid[-1]:
+            axes.set_xlabel("epoch")
+        figure.suptitle(title.replace("\n", ", "), fontsize=10)
+        _draw_key(figure, colours, diverged=not runs["finished"].astype(bool).all())
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw_quantity(
+    axes: Axes,
+    table: pd.DataFrame,
+    quantity: str,
+    dashes: Dashes,
+    colours: Colours,
+) -> None:
+    shared: dict[str, Any] = {
+        "x": "epoch",
+        "y": quantity,
+        "hue": "depth",
+        "palette": colours,
+        "ax": axes,
+        "legend": False,
+    }
+    drawn = table.dropna(subset=[quantity])
+    if drawn.empty:
+        return
+    sns.lineplot(
+        data=drawn, **shared, units="seed", estimator=None, linewidth=0.6, alpha=0.3, linestyle=dashes
+    )
+    finished = drawn[drawn["finished"]]
+    if len(finished):
+        sns.lineplot(data=finished, **shared, errorbar=None, linewidth=1.3, linestyle=dashes)
+
+
+def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bool) -> None:
+    """Limits from finished runs; log only here, since seaborn would average logs on a log axis."""
+    own = table[table["finished"]] if table["finished"].any() else table
+    values = own[quantities].to_numpy(dtype=float).ravel()
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    if len(values) == 0:
+        return
+    low, high = float(values.min()), float(values.max())
+    if log:
+        axes.set_yscale("log")
+        pad = max((high / low) ** 0.05, 1.05)
+        axes.set_ylim(low / pad, high * pad)
+    else:
+        pad = max(0.05 * (high - low), 0.01)
+        axes.set_ylim(low - pad, high + pad)
+
+
+def _mark_diverged(axes: Axes, table: pd.DataFrame, quantities: list[str], colours: Colours) -> None:
+    low, high = axes.get_ylim()
+    for quantity in quantities:
+        rows = table[~table["finished"] & table[quantity].notna()]
+        ends = rows.groupby(["depth", "seed"], as_index=False).last()
+        heights = ends[quantity].clip(low, high)
+        for depth, epoch, height in zip(ends["depth"], ends["epoch"], heights, strict=True):
+            axes.plot(epoch, height, "x", color=colours[depth], markersize=5, mew=1.4, clip_on=False)
+
+
+def _draw_key(figure: Figure, colours: Colours, diverged: bool) -> None:
+    handles = [Line2D([], [], color=colour, label=f"$L={depth}$") for depth, colour in colours.items()]
+    for quantity, dashes in PANELS["error"].items():
+        label = quantity.replace("_", " ")
+        handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=label))
+    handles.append(Line2D([], [], color=INK, alpha=0.3, linewidth=0.6, label="one run"))
+    if diverged:
+        handles.append(
+            Line2D([], [], color=INK, marker="x", linewidth=0, markersize=5, mew=1.4, label="diverged")
+        )
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)

@@ -1,0 +1,31 @@
+"""Loss and error of last-layer features, in float64.
+
+N  samples    K  classes    d  feature width
+"""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def unregularised_loss(
+    features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, loss: Literal["ce", "mse"]
+) -> float:
+    """Mean cross-entropy, or 1/(2N) |f - Y|_F^2 with one-hot Y [S25 sec. 3]; features (N, d), W (K, d)."""
+    logits = logits_of(features, weight, bias)
+    if loss == "ce":
+        return F.cross_entropy(logits, labels).item()
+    targets = F.one_hot(labels, len(weight)).to(logits)
+    return ((logits - targets).square().sum() / (2 * len(labels))).item()
+
+
+def prediction_error(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None) -> float:
+    """Share of samples whose largest logit is not their label's, in [0, 1]."""
+    return (logits_of(features, weight, bias).argmax(1) != labels).double().mean().item()
+
+
+def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """h W^T + b, (N, K) float64."""
+    logits = features.double() @ weight.double().T
+    return logits if bias is None else logits + bias.double()

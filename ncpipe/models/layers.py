@@ -1,0 +1,152 @@
+"""The maps that S25's architectures are made of.
+
+Every module reads its parameters with or without a leading run axis: a weight (o, i) belongs to one
+network, a weight (S, o, i) to S networks of one shape that go through the same call side by side.
+Shapes below leave that axis out; inputs carry it too, or are shared by all runs where it says so.
+
+    d  width    M  rows: samples x tokens    C  tokens per sample    K  classes
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Up to here the fused kernel's start-up costs more than the weights it saves (CPU: twice the time at C = 4).
+LONGEST_BY_PRODUCTS = 64
+
+
+class Affine(nn.Module):
+    """x (M, i) -> x W^T + b, with W (o, i) and, if `bias`, b (o,)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.dim() == 3 and x.dim() == 2:  # inputs shared by the runs
+            x = x.expand(self.weight.shape[0], *x.shape)
+        if self.bias is None:
+            return x @ self.weight.mT
+        if self.weight.dim() == 3:
+            return torch.baddbmm(self.bias.unsqueeze(-2), x, self.weight.mT)
+        return F.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(nn.Module):
+    """x (..., d) -> (x - mean)/sqrt(variance + eps) over d [S25 sec. 3]; population variance.
+
+    Nothing is learned. The result has mean 0 and, up to eps, norm sqrt(d).
+    """
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.width, self.eps = width, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.width,), eps=self.eps)
+
+
+class OneLayerMLP(nn.Module):
+    """x -> ReLU(W x + b) [S25 eq. 1, 5]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lin = Affine(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.lin(x))
+
+
+class TwoLayerMLP(nn.Module):
+    """x -> W2 ReLU(W1 x + b1) + b2 [S25 eq. 2, 5]."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.lin1 = Affine(width, hidden)
+        self.lin2 = Affine(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lin2(torch.relu(self.lin1(x)))
+
+
+class OneMatrixAttention(nn.Module):
+    """Z -> W_VO Z A, A = softmax(mask + Z^T W_QK Z / sqrt(d)), one matrix each [S25 eq. 6, L-T1x]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qk = Affine(width, width, bias=False)
+        self.vo = Affine(width, width, bias=False)
+
+    def forward(self, z: Tensor, tokens: int) -> Tensor:
+        return self.vo(attend(self.qk(z), z, z, tokens))
+
+
+class TwoMatrixAttention(nn.Module):
+    """Z -> W_O W_V Z A, A = softmax(mask + Z^T W_K^T W_Q Z / sqrt(d)) [S25 eq. 6, L-T2x]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.q = Affine(width, width, bias=False)
+        self.k = Affine(width, width, bias=False)
+        self.v = Affine(width, width, bias=False)
+        self.o = Affine(width, width, bias=False)
+
+    def forward(self, z: Tensor, tokens: int) -> Tensor:
+        return self.o(attend(self.q(z), self.k(z), self.v(z), tokens))
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, tokens: int) -> Tensor:
+    """Causal single-head attention over samples of `tokens` rows each; all three (N*C, d).
+
+    Row j of a sample averages the values i <= j with weights softmax_i(query_j . key_i / sqrt(d)): the
+    columns of S25's A, whose mask is -inf below the diagonal.
+    """
+    query, key, value = (x.unflatten(-2, (-1, tokens)) for x in (query, key, value))
+    kernel = attend_by_products if tokens <= LONGEST_BY_PRODUCTS else attend_fused
+    return kernel(query, key, value).flatten(-3, -2)
+
+
+def attend_by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention (..., C, d) in three steps; keeps the C x C weights for the backward pass."""
+    tokens, width = query.shape[-2:]
+    mask = torch.full((tokens, tokens), -math.inf, dtype=query.dtype, device=query.device).triu(1)
+    scores = query @ (key * width**-0.5).mT
+    return torch.softmax(scores + mask, -1) @ value
+
+
+def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention (..., C, d) in one kernel, without the C x C weights in memory."""
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+class PatchEmbedding(nn.Module):
+    """Patches (N, C, p) -> (N*C, d): W_e patch + W_p[position] [S25 Def. 3.2, App. B.1]."""
+
+    def __init__(self, patch_size: int, tokens: int, width: int) -> None:
+        super().__init__()
+        self.patches = Affine(patch_size, width, bias=False)
+        self.positions = nn.Parameter(torch.empty(tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.patches(x.flatten(-3, -2)).unflatten(-2, (-1, x.shape[-2]))
+        return (z + self.positions.unsqueeze(-3)).flatten(-3, -2)
+
+
+class TokenEmbedding(nn.Module):
+    """Token ids (N, C) -> (N*C, d): row W_e[token] + W_p[position] [S25 Def. 3.2]."""
+
+    def __init__(self, vocabulary: int, tokens: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(vocabulary, width))
+        self.positions = nn.Parameter(torch.empty(tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        table: Tensor = self.tokens
+        if table.dim() == 3:  # one lookup in the runs' tables laid end to end
+            runs, vocabulary, _ = table.shape
+            offsets = torch.arange(0, runs * vocabulary, vocabulary, device=x.device)
+            x, table = x + offsets.view(-1, 1, 1), table.flatten(0, 1)
+        return (F.embedding(x, table) + self.positions.unsqueeze(-3)).flatten(-3, -2)

@@ -1,0 +1,278 @@
+"""What one run is: frozen records whose field names are the keys of params.yaml.
+
+Nothing here has a default that changes a result: a key is either written in params.yaml or, where the
+field is optional, does not apply (`patch` of a ResNet, `mlp_width` of a one-layer block).
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Architecture = Literal["L-RN1", "L-RN2", "L-T11", "L-T12", "L-T21", "L-T22"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Range of a number in params.yaml, carried by `Annotated` and checked by the reader."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def admits(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return above and below and math.isfinite(value)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.low > -math.inf:
+            parts.append(f"{'>' if self.open_low else '>='} {self.low:g}")
+        if self.high < math.inf:
+            parts.append(f"{'<' if self.open_high else '<='} {self.high:g}")
+        return " and ".join(parts) or "finite"
+
+
+Count = Annotated[int, Bound(low=1)]
+Index = Annotated[int, Bound(low=0, high=2**32 - 1)]
+Positive = Annotated[float, Bound(low=0, open_low=True)]
+NonNegative = Annotated[float, Bound(low=0)]
+Fraction = Annotated[float, Bound(low=0, high=1, open_high=True)]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Balanced draw from an image set; pixels are divided by their largest value first.
+
+    normalisation: `standardise` subtracts each channel's mean over the drawn training set and divides by
+    its standard deviation; `unit` leaves pixels in [0, 1]. test_per_class: null takes the whole test split.
+    """
+
+    source: Literal["digits", "mnist", "cifar10"]
+    per_class: Count
+    test_per_class: Count | None
+    seed: Index
+    normalisation: Literal["standardise", "unit"]
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Balanced draw from the Large Movie Review Dataset, as token ids padded on the right.
+
+    tokenizer: `corpus` trains a byte-pair encoding of `vocabulary` entries on the official training
+    reviews; any other value is the name of a tokenizer on the Hugging Face hub (then `vocabulary` is null).
+    Reviews longer than `context` tokens keep their first (`keep: start`) or last (`keep: end`) tokens.
+    """
+
+    source: Literal["imdb"]
+    per_class: Count
+    test_per_class: Count | None
+    seed: Index
+    tokenizer: str
+    vocabulary: Annotated[int, Bound(low=300)] | None
+    context: Annotated[int, Bound(low=2)]
+    keep: Literal["start", "end"]
+
+    def __post_init__(self) -> None:
+        if (self.tokenizer == "corpus") != (self.vocabulary is not None):
+            raise ValueError("vocabulary is a number with `tokenizer: corpus` and null with a hub tokenizer")
+
+
+@dataclass(frozen=True)
+class GaussianMixtureData:
+    """x = separation * u_k + noise * z in `dimension` coordinates, u_k a random unit vector, z ~ N(0, I)."""
+
+    source: Literal["gaussian_mixture"]
+    classes: Annotated[int, Bound(low=2)]
+    dimension: Count
+    separation: Positive
+    noise: NonNegative
+    per_class: Count
+    test_per_class: Count
+    seed: Index
+
+
+Data = ImageData | TextData | GaussianMixtureData
+
+
+@dataclass(frozen=True)
+class Model:
+    """An architecture of S25 Def. 3.1, 3.2 (norm: post) or B.1, B.2 (norm: pre).
+
+    width is d; mlp_width the hidden width of two-layer MLPs (L-RN2, L-T12, L-T22). patch: side of the
+    square image patches (images) or number of coordinates per token (vectors) of a transformer.
+    gain: weights are drawn with variance gain^2 / fan_in, biases start at 0.
+    """
+
+    architecture: Architecture
+    norm: Literal["post", "pre"]
+    width: Annotated[int, Bound(low=2)]
+    last_bias: bool
+    layer_norm_eps: NonNegative
+    initialisation: Literal["normal", "uniform"]
+    gain: Positive
+    mlp_width: Count | None = None
+    patch: Count | None = None
+
+    def __post_init__(self) -> None:
+        two_layers = self.architecture.endswith("2")
+        if two_layers and self.mlp_width is None:
+            raise ValueError(f"mlp_width is needed: {self.architecture} has two-layer MLPs")
+        if not two_layers and self.mlp_width is not None:
+            raise ValueError(f"mlp_width does not apply: {self.architecture} has one-layer MLPs; remove it")
+        if not self.is_transformer and self.patch is not None:
+            raise ValueError(f"patch does not apply to {self.architecture}; remove it")
+
+    @property
+    def is_transformer(self) -> bool:
+        return self.architecture.startswith("L-T")
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """lambda of S25 eq. 7 and 11: `constant` is value, `over_depth` is value / L.
+
+    last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
+    """
+
+    rule: Literal["constant", "over_depth"]
+    value: NonNegative
+    last_layer: NonNegative | None
+
+    def inner_strength(self, depth: int) -> float:
+        """lambda(L) of every penalised matrix but the last layer's."""
+        return self.value / depth if self.rule == "over_depth" else self.value
+
+    def last_strength(self, depth: int) -> float:
+        """lambda_L of the last layer's weights."""
+        return self.inner_strength(depth) if self.last_layer is None else self.last_layer
+
+
+@dataclass(frozen=True)
+class Sgd:
+    name: Literal["sgd"]
+    learning_rate: Positive
+    momentum: Fraction
+
+
+@dataclass(frozen=True)
+class Adam:
+    name: Literal["adam"]
+    learning_rate: Positive
+    beta1: Fraction
+    beta2: Fraction
+    eps: Positive
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty."""
+
+    name: Literal["adamw"]
+    learning_rate: Positive
+    beta1: Fraction
+    beta2: Fraction
+    eps: Positive
+    weight_decay: NonNegative
+
+
+@dataclass(frozen=True)
+class Lbfgs:
+    """One strong-Wolfe L-BFGS iteration per epoch, full batch; learning_rate scales the first trial step."""
+
+    name: Literal["lbfgs"]
+    learning_rate: Positive
+    memory: Count
+
+
+Optimizer = Sgd | Adam | AdamW | Lbfgs
+
+
+@dataclass(frozen=True)
+class ConstantSchedule:
+    name: Literal["constant"]
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """From the learning rate down to `final` times it along half a cosine."""
+
+    name: Literal["cosine"]
+    final: Annotated[float, Bound(low=0, high=1)]
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """Times `factor` at each of `milestones`, given as fractions of all steps."""
+
+    name: Literal["step"]
+    milestones: tuple[Annotated[float, Bound(low=0, high=1, open_low=True, open_high=True)], ...]
+    factor: Positive
+
+
+Schedule = ConstantSchedule | CosineSchedule | StepSchedule
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of the paper's figures: everything of a run except its depth and seed.
+
+    batch_size: `full` or samples per step. log_every: epochs between two rows of the history.
+    """
+
+    data: Data
+    model: Model
+    loss: Literal["ce", "mse"]
+    penalty: Penalty
+    optimizer: Optimizer
+    schedule: Schedule
+    epochs: Count
+    batch_size: Count | Literal["full"]
+    log_every: Count
+
+    def __post_init__(self) -> None:
+        arch = self.model.architecture
+        if isinstance(self.data, TextData):
+            if not self.model.is_transformer:
+                raise ValueError(
+                    f"model.architecture: {arch} takes vectors or images, imdb is token sequences"
+                )
+            if self.model.patch is not None:
+                raise ValueError("model.patch does not apply to token sequences; remove it")
+        elif self.model.is_transformer and self.model.patch is None:
+            raise ValueError(
+                f"model.patch is needed: {arch} reads {self.data.source} as a sequence of patches"
+            )
+        if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
+            raise ValueError("batch_size: lbfgs needs `full`")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How runs are computed. device is not part of a run's identity; threads and precision are."""
+
+    device: Device
+    threads: Count
+    precision: Literal["float32", "float64"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained network: a row of the grid."""
+
+    experiment: str
+    depth: int
+    seed: int
+    spec: Experiment
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment} L={self.depth} seed={self.seed}"
+
+    @property
+    def path(self) -> Path:
+        """Place of the run below a folder of runs (or of features)."""
+        return Path(self.experiment) / f"L{self.depth}" / f"s{self.seed}"

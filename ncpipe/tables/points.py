@@ -1,0 +1,81 @@
+"""Measurements joined with what became of their runs: the points that every mean and slope is made of."""
+
+import numpy as np
+import pandas as pd
+
+from ncpipe.errors import InputError
+
+RUN = ["experiment", "depth", "seed"]
+SERIES = ["layer", "split", "metric"]
+LAST = "last"
+
+
+def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The measurements with three more columns, ordered by experiment (as in `runs`), depth, seed, series.
+
+    converged: that of the run. log10: log10 of the value, NaN unless 0 < value < inf. used: converged with
+    a finite log10. Exact collapse (0), coincident class means (inf) and NaN have no place on a log axis:
+    they stay in the table, unused.
+
+    Raises InputError for a value measured twice and for a measured run that `runs` lacks.
+    """
+    table = measurements.astype(runs[RUN].dtypes.to_dict()).astype({"value": float})
+    _check_unique(table, [*RUN, *SERIES], "measurements")
+    _check_unique(runs, RUN, "runs")
+    table = table.merge(runs[[*RUN, "converged"]], on=RUN, how="left", validate="many_to_one")
+    unknown = table[table["converged"].isna()]
+    if len(unknown):
+        raise InputError(f"measurements: {_name(unknown.iloc[0])} is not among the runs; measure again")
+    value = table["value"].to_numpy()
+    usable = np.isfinite(value) & (value > 0)
+    table["converged"] = table["converged"].astype(bool)
+    table["log10"] = np.log10(value, where=usable, out=np.full(len(value), np.nan))
+    table["used"] = table["converged"] & usable
+    return in_order(table, runs)
+
+
+def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Every row that a table by depth owes its reader: experiment, depth, layer, split, metric.
+
+    A depth of an experiment has the series measured there and all last-layer series of the experiment (of
+    all experiments, where nothing of this one was measured), so that a depth whose runs all failed keeps
+    its rows. Other layers appear only at depths that have them.
+    """
+    last = points[points["layer"] == LAST]
+    own_last = {name: _series(table) for name, table in last.groupby("experiment")}
+    measured = {key: _series(table) for key, table in points.groupby(["experiment", "depth"])}
+    anyone = _series(last)
+    rows = []
+    for key in runs[["experiment", "depth"]].drop_duplicates().itertuples(index=False, name=None):
+        series = measured.get(key, set()) | own_last.get(key[0], anyone)
+        rows += [(*key, *names) for names in series]
+    grid = pd.DataFrame(rows, columns=["experiment", "depth", *SERIES])
+    return in_order(grid.astype(runs[["experiment", "depth"]].dtypes.to_dict()), runs)
+
+
+def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows sorted by whichever key columns the table has; experiments in the order of `runs`."""
+    place = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
+    keys = [key for key in [*RUN, *SERIES] if key in table]
+    ranked = table.assign(experiment=table["experiment"].map(place))
+    return table.loc[ranked.sort_values(keys).index].reset_index(drop=True)
+
+
+def series_name(split: str, metric: str) -> str:
+    """Short name of a last-layer series: the metric's own, with `_test` on the test split."""
+    return f"{metric}_test" if split == "test" else metric
+
+
+def _series(table: pd.DataFrame) -> set[tuple[str, ...]]:
+    return set(table[SERIES].itertuples(index=False, name=None))
+
+
+def _check_unique(table: pd.DataFrame, keys: list[str], what: str) -> None:
+    twice = table[table.duplicated(keys)]
+    if len(twice):
+        metric = f" {twice.iloc[0]['metric']}" if "metric" in keys else ""
+        raise InputError(f"{what}: {_name(twice.iloc[0])}{metric} appears twice; concatenate each file once")
+
+
+def _name(row: pd.Series) -> str:
+    return f"{row['experiment']} L={row['depth']} seed={row['seed']}"

@@ -1,0 +1,33 @@
+"""Means over seeds of log10 values, with the number of runs behind each."""
+
+import pandas as pd
+
+from ncpipe.tables.points import SERIES, series_grid, usable_points
+
+KEYS = ["experiment", "depth", *SERIES]
+
+
+def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per experiment, depth, layer, split and metric.
+
+    n_runs, n_converged: runs of that experiment and depth. n_used: converged runs with 0 < value < inf.
+    log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has ddof = 1 and is NaN for
+    fewer than two, all are NaN for none. A row is never dropped (see `points.series_grid`).
+
+    runs needs experiment, depth, seed and converged (`convergence.judge_runs`). Experiments come in the
+    order of `runs`, the other keys ascending.
+    """
+    points = usable_points(measurements, runs)
+    counts = runs.groupby(["experiment", "depth"], as_index=False).agg(
+        n_runs=("converged", "size"), n_converged=("converged", "sum")
+    )
+    used = points[points["used"]].groupby(KEYS, as_index=False)
+    statistics = used.agg(
+        n_used=("log10", "size"),
+        log10_mean=("log10", "mean"),
+        log10_std=("log10", "std"),
+        log10_min=("log10", "min"),
+        log10_max=("log10", "max"),
+    )
+    table = series_grid(points, runs).merge(counts, how="left").merge(statistics, how="left")
+    return table.assign(n_used=table["n_used"].fillna(0).astype(int))

@@ -1,0 +1,64 @@
+"""First-order optimizers on a stack's (S, P) buffer; every run has its own state and learning rate.
+
+The penalty's gradient is part of the gradient they are given (coupled L2); AdamW's decay is not.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ncpipe.specs import Adam, AdamW, Optimizer, Sgd
+
+
+class SgdState:
+    """theta <- theta - rate m, with m <- momentum m + g."""
+
+    def __init__(self, optimizers: Sequence[Sgd], values: Tensor) -> None:
+        self.momentum = column([o.momentum for o in optimizers], values)
+        self.velocity = torch.zeros_like(values)
+
+    def update(self, values: Tensor, gradients: Tensor, rates: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and learning rates (S, 1)."""
+        self.velocity.mul_(self.momentum).add_(gradients)
+        return values - rates * self.velocity
+
+
+class AdamState:
+    """Adam (Kingma and Ba 2015, Algorithm 1), or AdamW (Loshchilov and Hutter 2019), which decays too."""
+
+    def __init__(self, optimizers: Sequence[Adam | AdamW], values: Tensor, decayed: Tensor) -> None:
+        self.betas = [(o.beta1, o.beta2) for o in optimizers]
+        self.mean_rate = column([1 - beta1 for beta1, _ in self.betas], values)
+        self.square_rate = column([1 - beta2 for _, beta2 in self.betas], values)
+        self.eps = column([o.eps for o in optimizers], values)
+        decays = [o.weight_decay if isinstance(o, AdamW) else 0.0 for o in optimizers]
+        self.decay = column(decays, values) * decayed if any(decays) else None
+        self.mean = torch.zeros_like(values)
+        self.square = torch.zeros_like(values)
+        self.steps = 0
+
+    def update(self, values: Tensor, gradients: Tensor, rates: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and learning rates (S, 1)."""
+        self.steps += 1
+        self.mean.lerp_(gradients, self.mean_rate)
+        self.square.lerp_(gradients.square(), self.square_rate)
+        unbias1 = column([1 - beta1**self.steps for beta1, _ in self.betas], values)
+        unbias2 = column([1 - beta2**self.steps for _, beta2 in self.betas], values)
+        root = (self.square / unbias2).sqrt_().add_(self.eps)
+        moved = values - (rates / unbias1) * (self.mean / root)
+        return moved if self.decay is None else moved - rates * self.decay * values
+
+
+def first_order(optimizers: Sequence[Optimizer], values: Tensor, decayed: Tensor) -> SgdState | AdamState:
+    """The state for a stack's optimizers, all of one kind; decayed (S, P) is 1 where AdamW may decay."""
+    if all(isinstance(o, Sgd) for o in optimizers):
+        return SgdState([o for o in optimizers if isinstance(o, Sgd)], values)
+    adams = [o for o in optimizers if isinstance(o, Adam | AdamW)]
+    assert len(adams) == len(optimizers), "a stack mixes no kinds of optimizers"
+    return AdamState(adams, values, decayed)
+
+
+def column(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """One number per run, (S, 1)."""
+    return torch.tensor(numbers, dtype=like.dtype, device=like.device).unsqueeze(1)

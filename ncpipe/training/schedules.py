@@ -1,0 +1,15 @@
+"""Learning rates over time, as factors of the learning rate in params.yaml."""
+
+import math
+
+from ncpipe.specs import CosineSchedule, Schedule, StepSchedule
+
+
+def factor(schedule: Schedule, step: int, steps: int) -> float:
+    """Factor for update `step` (from 0) of `steps`."""
+    progress = step / steps
+    if isinstance(schedule, CosineSchedule):
+        return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * progress)) / 2
+    if isinstance(schedule, StepSchedule):
+        return schedule.factor ** sum(progress >= milestone for milestone in schedule.milestones)
+    return 1.0

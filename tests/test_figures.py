@@ -1,0 +1,400 @@
+"""Figures, by reading back from the artists what a reader would see."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from matplotlib.colors import to_rgb
+
+from ncpipe.artifacts import sha256_of
+from ncpipe.figures.depth_sweep import depth_sweep
+from ncpipe.figures.labels import Column, paper_columns, row_label, slope_label
+from ncpipe.figures.save import save_figure
+from ncpipe.figures.style import paper_style
+from ncpipe.figures.training_curves import training_curves
+from ncpipe.params import Slopes
+from ncpipe.specs import (
+    Adam,
+    ConstantSchedule,
+    Experiment,
+    GaussianMixtureData,
+    ImageData,
+    Model,
+    Penalty,
+    TextData,
+)
+from ncpipe.tables.points import RUN, usable_points
+from ncpipe.tables.slopes import loglog_slopes
+from ncpipe.tables.summary import summarise
+
+DEPTHS = (2, 5, 13, 34)
+LABELS = {"vision": "L-RN1 on MNIST", "language": "L-T11 on IMDB", "dead": "L-RN2 on MNIST"}
+SERIES = (
+    ("nc1_trace_ratio", "train"),
+    ("nc1_trace_ratio", "test"),
+    ("nc2_etf", "weights"),
+    ("nc2_identity", "weights"),
+    ("nc3_cosine", "train"),
+)
+
+
+def made_runs():
+    rows = [(name, depth, seed) for name in LABELS for depth in DEPTHS for seed in range(3)]
+    runs = pd.DataFrame(rows, columns=RUN).assign(loss_name="ce", last_bias=False)
+    runs.loc[runs["experiment"] == "language", "loss_name"] = "mse"
+    failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "language") & (runs["depth"] == 13))
+    return runs.assign(finished=~failed, converged=~failed)
+
+
+def made_measurements(runs):
+    generator = np.random.default_rng(0)
+    parts = []
+    for place, (metric, split) in enumerate(SERIES):
+        value = 0.1 * 2.0**place * runs["depth"] ** -0.5 * 10 ** (0.05 * generator.standard_normal(len(runs)))
+        parts.append(runs[RUN].assign(layer="last", split=split, metric=metric, value=value))
+    return pd.concat(parts, ignore_index=True)
+
+
+def made_history(runs):
+    """A row each 10 epochs; unfinished runs end early in an infinite loss."""
+    parts = []
+    for name, depth, seed, finished in runs[[*RUN, "finished"]].itertuples(index=False, name=None):
+        epoch = 10 * np.arange(1, 11 if finished else 6)
+        loss = (1 + 0.1 * seed) * np.exp(-epoch / 20) + 1 / depth
+        if not finished:
+            loss[-1] = math.inf
+        columns = {"epoch": epoch, "loss": loss, "fit": loss / 2, "penalty": 0 * epoch}
+        errors = {"train_error": np.clip(1 - epoch / 50, 0, 1), "test_error": 0.1, "learning_rate": 0.01}
+        parts.append(pd.DataFrame(columns | errors).assign(experiment=name, depth=depth, seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def made_sweep(labels=LABELS, **options):
+    runs = made_runs()
+    table = made_measurements(runs)
+    slopes = loglog_slopes(table, runs, Slopes(draws=200, seed=0, level=0.9))
+    return depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels, **options)
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return made_sweep()
+
+
+@pytest.fixture(scope="module")
+def panels(sweep):
+    """Axes as rows of three."""
+    return np.array(sweep.axes, dtype=object).reshape(3, 3)
+
+
+def summary_of(experiment, metric, split):
+    runs = made_runs()
+    summary = summarise(made_measurements(runs), runs)
+    return summary[
+        (summary["experiment"] == experiment) & (summary["metric"] == metric) & (summary["split"] == split)
+    ]
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def save_both(folder):
+    """A depth sweep and training curves into a new folder."""
+    folder.mkdir()
+    runs = made_runs().query("experiment == 'language'")
+    save_figure(made_sweep({"language": "x"}), folder, "sweep")
+    save_figure(training_curves(made_history(runs), runs, "x"), folder, "curves")
+
+
+# Depth sweep
+
+
+@pytest.mark.parametrize(("column", "metric", "split"), [(0, *SERIES[0]), (1, *SERIES[2]), (2, *SERIES[4])])
+def test_the_line_and_its_bars_are_the_summary(panels, column, metric, split):
+    container = panels[0, column].containers[0]
+    expected = summary_of("vision", metric, split)
+    assert container.lines[0].get_xdata().tolist() == list(DEPTHS)
+    assert container.lines[0].get_ydata() == pytest.approx(expected["log10_mean"])
+    bars = [segment[:, 1] for segment in container.lines[2][0].get_segments()]
+    assert [(high - low) / 2 for low, high in bars] == pytest.approx(expected["log10_std"])
+
+
+def test_every_used_run_is_a_point(panels):
+    runs = made_runs()
+    points = usable_points(made_measurements(runs), runs)
+    for row, name in enumerate(["vision", "language"]):
+        drawn = panels[row, 0].collections[0].get_offsets()
+        used = points[points["used"] & (points["experiment"] == name)]
+        own = used[(used["metric"] == "nc1_trace_ratio") & (used["split"] == "train")]
+        assert np.asarray(drawn) == pytest.approx(own[["depth", "log10"]].to_numpy())
+
+
+def test_the_dashed_line_is_the_fit_and_the_legend_states_it(panels):
+    runs = made_runs()
+    slopes = loglog_slopes(made_measurements(runs), runs, Slopes(draws=200, seed=0, level=0.9))
+    fit = slopes.query("experiment == 'vision' and metric == 'nc3_cosine'").iloc[0]
+    (entry,) = panels[0, 2].get_legend().get_texts()
+    assert entry.get_text() == slope_label(fit["slope"], fit["low"], fit["high"])
+    (line,) = [line for line in panels[0, 2].lines if line.get_label() == entry.get_text()]
+    assert line.get_xdata().tolist() == [2, 34]
+    assert line.get_ydata() == pytest.approx(fit["intercept"] + fit["slope"] * np.log10([2, 34]))
+
+
+def test_the_depth_axis_is_logarithmic_with_the_swept_depths_as_its_only_ticks(panels):
+    for axes in panels.flat:
+        assert axes.get_xscale() == "log"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "5", "13", "34"]
+        assert axes.get_xticks(minor=True).size == 0
+
+
+def test_rows_are_labelled_with_their_converged_runs(panels):
+    labels = [axes.get_ylabel().splitlines() for axes in panels[:, 0]]
+    assert [lines[0] for lines in labels] == list(LABELS.values())
+    assert [lines[-1] for lines in labels] == [f"{n} of 12 runs converged" for n in (12, 9, 0)]
+    assert {axes.get_xlabel() for axes in panels[-1]} == {"depth $L$"}
+
+
+def test_nc2_is_the_one_that_the_loss_asks_for(panels):
+    assert "ETF" in panels[0, 1].get_title()
+    assert "identity" in panels[1, 1].get_title()
+    line = panels[1, 1].containers[0].lines[0].get_ydata(orig=False)
+    assert np.allclose(line, summary_of("language", "nc2_identity", "weights")["log10_mean"], equal_nan=True)
+
+
+def test_a_depth_without_converged_runs_is_a_stated_gap(panels):
+    assert np.isnan(panels[1, 0].containers[0].lines[0].get_ydata(orig=False)).tolist() == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    (note,) = panels[1, 0].texts
+    assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
+    assert texts(panels[0, 0]) == []
+
+
+def test_an_experiment_without_converged_runs_says_so(panels):
+    for axes in panels[2]:
+        assert texts(axes) == ["no converged run"]
+        assert not axes.lines
+
+
+def test_columns_have_their_colours_in_every_row(panels):
+    colours = [[to_rgb(axes.containers[0].lines[0].get_color()) for axes in panels[row]] for row in range(2)]
+    assert colours[0] == colours[1]
+    assert len(set(colours[0])) == 3
+
+
+def test_no_legend_covers_data(sweep, panels):
+    sweep.canvas.draw()
+    for axes in panels[:2].flat:
+        box = axes.get_legend().get_window_extent()
+        drawn = axes.transData.transform(axes.collections[0].get_offsets())
+        assert not any(box.contains(x, y) for x, y in drawn)
+
+
+def test_rows_and_columns_are_the_callers():
+    column = Column("NC1 on test", "nc1_trace_ratio", "test")
+    figure = made_sweep({"language": "x"}, columns=lambda loss_name, last_bias: (column,))
+    (axes,) = figure.axes
+    assert axes.get_title() == "NC1 on test"
+    expected = summary_of("language", "nc1_trace_ratio", "test")["log10_mean"]
+    assert np.allclose(axes.containers[0].lines[0].get_ydata(orig=False), expected, equal_nan=True)
+
+
+def test_nothing_measured_at_all_still_makes_a_figure():
+    runs = made_runs()
+    nothing = made_measurements(runs).iloc[:0]
+    slopes = loglog_slopes(nothing, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(usable_points(nothing, runs), summarise(nothing, runs), slopes, runs, LABELS)
+    assert len(figure.axes) == 9
+
+
+def test_a_converged_depth_whose_values_are_zero_says_so():
+    runs = made_runs()
+    table = made_measurements(runs)
+    table.loc[table["depth"] == 5, "value"] = 0.0
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    labels = {"vision": "x"}
+    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels)
+    assert texts(figure.axes[0]) == ["no usable value"]
+
+
+# Labels
+
+
+def experiment(data, architecture="L-RN1", norm="post", penalty=None, loss="ce"):
+    two_layers, transformer = architecture.endswith("2"), architecture.startswith("L-T")
+    model = Model(
+        architecture, norm, 64, False, 1e-5, "normal", 1.0,
+        mlp_width=64 if two_layers else None,
+        patch=4 if transformer and not isinstance(data, TextData) else None,
+    )  # fmt: skip
+    penalty = penalty or Penalty("constant", 0.005, None)
+    adam = Adam("adam", 0.005, 0.9, 0.999, 1e-8)
+    return Experiment(data, model, loss, penalty, adam, ConstantSchedule("constant"), 10, "full", 1)
+
+
+IMAGES = ImageData("cifar10", 100, None, 0, "standardise")
+TEXT = TextData("imdb", 100, None, 0, "corpus", 1000, 64, "start")
+MIXTURE = GaussianMixtureData("gaussian_mixture", 4, 16, 1.0, 0.1, 10, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "label"),
+    [
+        (experiment(IMAGES), "L-RN1 on CIFAR-10\n$\\lambda = 0.005$"),
+        (experiment(TEXT, "L-T11", "pre"), "pre-LN L-T11 on IMDB\n$\\lambda = 0.005$"),
+        (
+            experiment(MIXTURE, "L-RN2", penalty=Penalty("over_depth", 0.005, 0.005)),
+            "L-RN2 on Gaussian mixture\n$\\lambda = 0.005/L$, $\\lambda_L = 0.005$",
+        ),
+        (experiment(IMAGES, "L-T12", loss="mse"), "L-T12 on CIFAR-10\n$\\lambda = 0.005$, MSE"),
+    ],
+)
+def test_row_labels(spec, label):
+    assert row_label(spec) == label
+
+
+@pytest.mark.parametrize(
+    ("loss_name", "last_bias", "metric"),
+    [
+        ("ce", False, "nc2_etf"),
+        ("ce", True, "nc2_etf"),
+        ("mse", True, "nc2_etf"),
+        ("mse", False, "nc2_identity"),
+    ],
+)
+def test_nc2_by_loss_and_bias(loss_name, last_bias, metric):
+    columns = paper_columns(loss_name, last_bias)
+    assert [column.metric for column in columns] == ["nc1_trace_ratio", metric, "nc3_cosine"]
+
+
+def test_slope_labels():
+    assert slope_label(-0.424, -0.47, -0.001) == r"$L^{-0.42}$ $[{-0.47},\,{0.00}]$"
+    assert slope_label(0.5, math.nan, math.nan) == "$L^{0.50}$"
+
+
+# Training curves
+
+
+@pytest.fixture(scope="module")
+def curves():
+    runs = made_runs().query("experiment == 'language'")
+    history = made_history(made_runs()).query("experiment == 'language'")
+    return training_curves(history, runs, "L-T11 on IMDB\n$\\lambda = 0.005$"), history
+
+
+def test_four_panels_with_log_axes_where_they_can_be(curves):
+    figure, _ = curves
+    loss, fit, penalty, error = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["regularised loss", "fit", "penalty", "error"]
+    assert [axes.get_yscale() for axes in (loss, fit, error)] == ["log", "log", "linear"]
+    assert penalty.get_yscale() == "linear"  # every penalty is 0 here
+    assert "\n" not in figure.get_suptitle()
+
+
+def test_runs_and_the_arithmetic_mean_of_the_finished_ones_are_drawn(curves):
+    figure, history = curves
+    lines = [line for line in figure.axes[0].lines if line.get_marker() != "x"]
+    faint = [line for line in lines if line.get_alpha()]
+    strong = [line for line in lines if not line.get_alpha()]
+    assert (len(faint), len(strong)) == (12, 3)
+    own = history[history["depth"] == 2]
+    assert strong[0].get_ydata() == pytest.approx(own.groupby("epoch")["loss"].mean())
+    first = own[own["seed"] == 0]
+    assert faint[0].get_ydata() == pytest.approx(first["loss"])
+
+
+def test_diverged_runs_end_in_a_cross_at_their_last_finite_value(curves):
+    figure, history = curves
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [cross.get_xdata()[0] for cross in crosses] == [40] * 3
+    expected = history[(history["depth"] == 13) & (history["epoch"] == 40)]["loss"]
+    assert [cross.get_ydata()[0] for cross in crosses] == pytest.approx(expected)
+
+
+def test_the_legend_names_depths_errors_and_divergence(curves):
+    figure, _ = curves
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == [
+        *(f"$L={depth}$" for depth in DEPTHS),
+        "train error",
+        "test error",
+        "one run",
+        "diverged",
+    ]
+    handles = figure.legends[0].legend_handles[: len(DEPTHS)]
+    assert len({handle.get_color() for handle in handles}) == len(DEPTHS)
+
+
+def test_finished_runs_set_the_limits_and_a_cross_beyond_them_stands_at_the_edge():
+    runs = made_runs().query("experiment == 'language'")
+    history = made_history(runs)
+    history.loc[(history["depth"] == 13) & (history["epoch"] == 40), "loss"] = 1e12
+    axes = training_curves(history, runs, "x").axes[0]
+    assert axes.get_ylim()[1] < 10
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    assert {cross.get_ydata()[0] for cross in crosses} == {axes.get_ylim()[1]}
+
+
+def test_an_experiment_whose_runs_all_diverged_is_drawn():
+    runs = made_runs().query("experiment == 'dead'")
+    figure = training_curves(made_history(runs), runs, "dead")
+    assert sum(line.get_marker() == "x" for line in figure.axes[0].lines) == 12
+
+
+# Style and files
+
+
+def test_drawing_and_saving_leave_the_settings_alone(tmp_path):
+    before = dict(matplotlib.rcParams)
+    save_figure(made_sweep({"vision": "x"}), tmp_path, "x")
+    assert dict(matplotlib.rcParams) == before
+    with pytest.raises(RuntimeError), paper_style():
+        raise RuntimeError
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_users_own_settings_do_not_reach_the_figure(tmp_path):
+    plain = save_figure(made_sweep({"vision": "x"}), tmp_path, "plain")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.hashsalt": "other"}):
+        other = save_figure(made_sweep({"vision": "x"}), tmp_path, "other")
+    assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
+
+
+def test_another_process_writes_the_same_bytes_without_torch(tmp_path):
+    """With its own hash seed, under which sets of names have another order."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from test_figures import save_both; save_both(Path(sys.argv[2]))\n"
+        "assert not {'torch', 'dvc', 'typer'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(there)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "1"})
+    save_both(here)
+    names = sorted(path.name for path in here.iterdir())
+    assert names == ["curves.png", "curves.svg", "sweep.png", "sweep.svg"]
+    assert [sha256_of(here / name) for name in names] == [sha256_of(there / name) for name in names]
+
+
+def test_files_hold_no_date_and_no_program(tmp_path):
+    png, svg = save_figure(made_sweep({"vision": "x"}), tmp_path, "x")
+    text = svg.read_text(encoding="utf-8")
+    assert "<dc:date>" not in text
+    assert "atplotlib v" not in text
+    assert b"tEXtSoftware" not in png.read_bytes()
+
+
+def test_no_figure_is_left_to_pyplot():
+    made_sweep({"vision": "x"})
+    assert pyplot.get_fignums() == []

@@ -185,7 +185,7 @@ def _read_record(kind: type[T], value: object, path: str) -> T:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}" if path else str(error)) from None
 
 
 def _read_union(options: tuple[Any, ...], value: object, path: str) -> Any:

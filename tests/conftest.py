@@ -1,0 +1,118 @@
+"""Specs and data that the tests share."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.params import read
+from ncpipe.specs import Experiment
+
+TREE: dict[str, Any] = {
+    "data": {
+        "source": "gaussian_mixture",
+        "classes": 3,
+        "dimension": 6,
+        "separation": 3.0,
+        "noise": 0.5,
+        "per_class": 8,
+        "test_per_class": 4,
+        "seed": 0,
+    },
+    "model": {
+        "architecture": "L-RN1",
+        "norm": "post",
+        "width": 8,
+        "last_bias": False,
+        "layer_norm_eps": 1e-5,
+        "initialisation": "normal",
+        "gain": 1.0,
+    },
+    "loss": "ce",
+    "penalty": {"rule": "constant", "value": 0.005, "last_layer": None},
+    "optimizer": {"name": "adam", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "schedule": {"name": "cosine", "final": 0.0},
+    "epochs": 20,
+    "batch_size": "full",
+    "log_every": 5,
+}
+
+
+TEXT = {
+    "source": "imdb",
+    "per_class": 4,
+    "test_per_class": 4,
+    "seed": 0,
+    "tokenizer": "corpus",
+    "vocabulary": 300,
+    "context": 7,
+    "keep": "start",
+}
+
+
+def experiment_tree(**changes: Any) -> dict[str, Any]:
+    """The tree of a small experiment; model=... updates the model's keys, anything else replaces a key."""
+    tree = copy.deepcopy(TREE)
+    for key, value in changes.items():
+        if key == "model":
+            tree[key] |= value
+        else:
+            tree[key] = value
+    return tree
+
+
+def experiment(**changes: Any) -> Experiment:
+    return read(Experiment, experiment_tree(**changes), "")
+
+
+def architecture(name: str, norm: str, **more: Any) -> dict[str, Any]:
+    """Model keys of an architecture, with the ones it needs."""
+    keys: dict[str, Any] = {"architecture": name, "norm": norm, **more}
+    if name.endswith("2"):
+        keys["mlp_width"] = 11
+    return keys
+
+
+ARCHITECTURES = [
+    (name, norm)
+    for name in ("L-RN1", "L-RN2", "L-T11", "L-T12", "L-T21", "L-T22")
+    for norm in ("post", "pre")
+]
+
+
+def vector_data(classes: int = 3, per_class: int = 8, size: int = 6, seed: int = 0) -> Prepared:
+    generator = torch.Generator().manual_seed(seed)
+    centres = 2 * torch.randn(classes, size, generator=generator)
+    splits = []
+    for count in (per_class, 4):
+        labels = torch.arange(classes).repeat_interleave(count)
+        splits.append(Split(centres[labels] + torch.randn(len(labels), size, generator=generator), labels))
+    return Prepared("vector", classes, None, *splits, {}, checksum="made by a test")
+
+
+def image_data(side: int = 4, channels: int = 2, classes: int = 3, per_class: int = 4) -> Prepared:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    splits = [
+        Split(torch.randn(len(labels), channels, side, side, generator=generator), labels) for _ in "ab"
+    ]
+    return Prepared("image", classes, None, *splits, {}, checksum="made by a test")
+
+
+def token_data(context: int = 7, vocabulary: int = 12, classes: int = 3, per_class: int = 4) -> Prepared:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    splits = []
+    for _ in "ab":
+        lengths = torch.randint(1, context + 1, labels.shape, generator=generator)
+        ids = torch.randint(1, vocabulary, (len(labels), context), generator=generator)
+        ids[torch.arange(context) >= lengths.unsqueeze(1)] = 0
+        splits.append(Split(ids, labels, lengths))
+    return Prepared("tokens", classes, vocabulary, *splits, {}, checksum="made by a test")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,240 @@
+"""Architectures against an independent NumPy implementation and against what S25 says of them."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import ARCHITECTURES, TEXT, architecture, experiment, image_data, token_data, vector_data
+from reference import resnet, transformer
+
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.errors import InputError
+from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape, penalised
+from ncpipe.models.layers import attend_by_products, attend_fused
+from ncpipe.specs import Model
+
+CPU = torch.device("cpu")
+TRANSFORMERS = [(name, norm) for name, norm in ARCHITECTURES if "T" in name]
+RESNETS = [(name, norm) for name, norm in ARCHITECTURES if "R" in name]
+
+
+def network_of(model: Model, data: Prepared, depth: int, seed: int = 3) -> torch.nn.Module:
+    """A float64 network whose biases are drawn too: zero biases would hide their misuse."""
+    network = build_model(model, input_shape(data, model), data.classes, depth, seed).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.5, generator=generator)
+    return network
+
+
+def arrays(network: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in network.state_dict().items()}
+
+
+def model_of(name: str, norm: str, data: Prepared, **more: object) -> Model:
+    patch = {"patch": 2} if "T" in name and data.kind != "tokens" else {}
+    source = {"data": TEXT} if data.kind == "tokens" else {}
+    return experiment(model=architecture(name, norm, **patch, **more), **source).model
+
+
+def logits_of(network: torch.nn.Module, split: Split, kind: str, model: Model) -> np.ndarray:
+    samples = arrange(split, kind, model, CPU, torch.float64)
+    with torch.no_grad():
+        return network(samples.inputs, samples.lengths).numpy()
+
+
+@pytest.mark.parametrize("last_bias", [False, True])
+@pytest.mark.parametrize(("name", "norm"), RESNETS)
+@pytest.mark.parametrize("depth", [2, 4])
+def test_resnet_is_the_definition(name: str, norm: str, depth: int, last_bias: bool) -> None:
+    data = vector_data()
+    model = model_of(name, norm, data, last_bias=last_bias)
+    network = network_of(model, data, depth)
+    expected = resnet(arrays(network), data.train.inputs.double().numpy(), depth, norm == "pre", 1e-5)
+    np.testing.assert_allclose(logits_of(network, data.train, "vector", model), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("last_bias", [False, True])
+@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_transformer_on_tokens_is_the_definition(name: str, norm: str, depth: int, last_bias: bool) -> None:
+    """The reference sees each sequence without its padding."""
+    data = token_data()
+    model = model_of(name, norm, data, last_bias=last_bias)
+    network = network_of(model, data, depth)
+    assert data.train.lengths is not None
+    sequences = [
+        ids[:length].numpy() for ids, length in zip(data.train.inputs, data.train.lengths, strict=True)
+    ]
+    expected = [transformer(arrays(network), ids, depth, norm == "pre", 1e-5) for ids in sequences]
+    np.testing.assert_allclose(logits_of(network, data.train, "tokens", model), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
+def test_transformer_on_images_is_the_definition(name: str, norm: str) -> None:
+    data = image_data()
+    model = model_of(name, norm, data)
+    network = network_of(model, data, 2)
+    expected = []
+    for image in data.train.inputs.double().numpy():
+        patches = [image[:, r : r + 2, c : c + 2].ravel() for r in (0, 2) for c in (0, 2)]
+        expected.append(transformer(arrays(network), np.stack(patches), 2, norm == "pre", 1e-5))
+    np.testing.assert_allclose(logits_of(network, data.train, "image", model), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize("depth", [2, 5])
+def test_parameter_counts(name: str, norm: str, depth: int) -> None:
+    """Counted by hand from Def. 3.1 and 3.2: d = 8, hidden 11, D = 6 (or 3 patches of 2), K = 3."""
+    data = vector_data()
+    model = model_of(name, norm, data)
+    found = sum(p.numel() for p in network_of(model, data, depth).parameters())
+    d, hidden, classes = 8, 11, 3
+    mlp = d * d + d if name.endswith("1") else d * hidden + hidden + hidden * d + d
+    if "R" in name:
+        expected = 6 * d + d + (depth - 1) * mlp + classes * d
+    else:
+        attention = (2 if name[3] == "1" else 4) * d * d
+        expected = 2 * d + 3 * d + depth * (attention + mlp) + classes * d
+    assert found == expected
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_zero_blocks_change_nothing(name: str, norm: str) -> None:
+    """With zero weights and biases every block is the identity on the LN sphere: depth does not matter."""
+    data = vector_data()
+    model = model_of(name, norm, data, layer_norm_eps=0.0)
+    logits = []
+    for depth in (2, 6):
+        network = network_of(model, data, depth)
+        with torch.no_grad():
+            for parameter_name, parameter in network.named_parameters():
+                if parameter_name.startswith("blocks."):
+                    parameter.zero_()
+            shallow = network_of(model, data, 2).state_dict()
+            rest = {key: value for key, value in shallow.items() if not key.startswith("blocks.")}
+            network.load_state_dict(rest, strict=False)
+        logits.append(logits_of(network, data.train, "vector", model))
+    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_features_lie_on_the_layer_norm_sphere(name: str, norm: str) -> None:
+    """|h| = sqrt(d) and h . 1 = 0: the constraints of the GUFM (S25 Def. 3.5)."""
+    data = vector_data()
+    model = model_of(name, norm, data, layer_norm_eps=0.0)
+    samples = arrange(data.train, "vector", model, CPU, torch.float64)
+    features = network_of(model, data, 3).features(samples.inputs)  # type: ignore[operator]
+    torch.testing.assert_close(features.norm(dim=1), torch.full((24,), 8.0**0.5, dtype=torch.float64))
+    torch.testing.assert_close(features.sum(1), torch.zeros(24, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
+def test_causal_mask(name: str, norm: str) -> None:
+    """Changing token 4 changes no representation at tokens 0..3, and does change token 4's."""
+    data = token_data()
+    model = model_of(name, norm, data)
+    network = network_of(model, data, 3)
+    ids = torch.randint(1, 12, (5, 7), generator=torch.Generator().manual_seed(0))
+    changed = ids.clone()
+    changed[:, 4] = ids[:, 4] % 11 + 1
+    for length in range(1, 8):
+        lengths = torch.full((5,), length)
+        same = torch.equal(network(ids, lengths), network(changed, lengths))
+        assert same == (length <= 4)
+
+
+@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
+def test_padding_never_reaches_the_prediction(name: str, norm: str) -> None:
+    data = token_data()
+    model = model_of(name, norm, data)
+    network = network_of(model, data, 3)
+    samples = data.train
+    assert samples.lengths is not None
+    garbage = samples.inputs.clone()
+    padding = torch.arange(7) >= samples.lengths.unsqueeze(1)
+    assert padding.any()
+    garbage[padding] = 11
+    assert torch.equal(network(samples.inputs, samples.lengths), network(garbage, samples.lengths))
+
+
+@pytest.mark.parametrize("name", ["L-T11", "L-T22"])
+def test_last_patch_predicts(name: str) -> None:
+    """Vision transformers predict from the last patch (S25 App. B.1), which reads all others."""
+    data = image_data()
+    model = model_of(name, "post", data)
+    network = network_of(model, data, 2)
+    patches = arrange_inputs(data.train.inputs, "image", model).double()
+    for position in range(4):
+        moved = patches.clone()
+        moved[:, position] += 1
+        assert not torch.allclose(network(patches), network(moved))
+    *_, (_, feature) = network.layers(patches)  # type: ignore[operator]
+    assert feature.shape == (12, 8)
+
+
+def test_patches_are_read_row_by_row() -> None:
+    """Every pixel appears once, patch 1 is right of patch 0, channels come first within a patch."""
+    images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
+    model = experiment(model={"architecture": "L-T11", "patch": 2}).model
+    patches = arrange_inputs(images, "image", model)
+    assert patches.shape == (2, 4, 12)
+    assert patches[0, 1].tolist() == images[0, :, 0:2, 2:4].flatten().tolist()
+    assert sorted(patches[1].flatten().tolist()) == images[1].flatten().tolist()
+
+
+def test_patch_must_divide_the_image() -> None:
+    model = experiment(model={"architecture": "L-T11", "patch": 3}).model
+    with pytest.raises(InputError, match=r"model\.patch: 3 does not divide"):
+        arrange_inputs(torch.zeros(1, 1, 4, 4), "image", model)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+def test_both_attention_kernels_agree(tokens: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, tokens, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(attend_by_products(q, k, v), attend_fused(q, k, v), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("initialisation", ["normal", "uniform"])
+def test_initial_variance_is_gain_squared_over_fan_in(initialisation: str) -> None:
+    model = experiment(model={"width": 400, "gain": 2.0, "initialisation": initialisation}).model
+    data = vector_data(size=100)
+    state = build_model(model, input_shape(data, model), 10, 3, 0).state_dict()
+    for name, fan_in in (("lin0.weight", 100), ("blocks.1.lin.weight", 400), ("last.weight", 400)):
+        assert state[name].std().item() == pytest.approx(2 / fan_in**0.5, rel=0.05)
+        assert abs(state[name].mean().item()) < 0.1 * 2 / fan_in**0.5
+    assert not state["lin0.bias"].any()
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    data = vector_data()
+    model = model_of("L-RN1", "post", data)
+    torch.manual_seed(17)
+    first = build_model(model, input_shape(data, model), 3, 3, 5).state_dict()
+    torch.manual_seed(18)
+    again = build_model(model, input_shape(data, model), 3, 3, 5).state_dict()
+    other = build_model(model, input_shape(data, model), 3, 3, 6).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["lin0.weight"], other["lin0.weight"])
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> None:
+    data = vector_data()
+    model = model_of(name, norm, data, last_bias=True)
+    names = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n)}
+    layers = {
+        "L-RN1": {"blocks.0.lin.weight"},
+        "L-RN2": {"blocks.0.lin1.weight", "blocks.0.lin2.weight"},
+    }
+    for kind in ("L-T11", "L-T12", "L-T21", "L-T22"):
+        attention = ["qk", "vo"] if kind[3] == "1" else ["q", "k", "v", "o"]
+        mlp = ["lin"] if kind.endswith("1") else ["lin1", "lin2"]
+        layers[kind] = {
+            f"blocks.{block}.{part}.weight"
+            for block in (0, 1)
+            for part in [*(f"attention.{a}" for a in attention), *(f"mlp.{m}" for m in mlp)]
+        }
+    assert names == layers[name] | {"last.weight"}

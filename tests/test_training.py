@@ -1,0 +1,268 @@
+"""The trainer against a plain torch.optim loop, and runs in a batch against the same runs alone."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import Experiment, Run, Schedule
+from ncpipe.training.loop import Trained, train_batch
+from ncpipe.training.objective import penalty, penalty_strengths
+from ncpipe.training.schedules import factor
+from ncpipe.training.stack import Stack
+
+CPU = torch.device("cpu")
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
+ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
+ADAMW = ADAM | {"name": "adamw", "weight_decay": 0.1}
+
+
+def runs_of(spec: Experiment, depth: int = 3, seeds: Sequence[int] = (0,)) -> list[Run]:
+    return [Run("x", depth, seed, spec) for seed in seeds]
+
+
+def train(
+    spec: Experiment, data: Prepared, seeds: Sequence[int] = (0,), precision: str = "float64"
+) -> list[Trained]:
+    return train_batch(runs_of(spec, seeds=seeds), data, CPU, precision)
+
+
+def naive_penalty(network: torch.nn.Module, inner: float, last: float) -> torch.Tensor:
+    """lambda_L/2 |W_L|^2 + lambda/2 (all other matrices but the embedding's), written out."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name, parameter in network.named_parameters():
+        if name == "last.weight":
+            total = total + last / 2 * (parameter**2).sum()
+        elif parameter.dim() == 2 and "lin0" not in name and "embedding" not in name:
+            total = total + inner / 2 * (parameter**2).sum()
+    return total
+
+
+def naive_training(
+    spec: Experiment, data: Prepared, depth: int, inner: float, last: float
+) -> dict[str, torch.Tensor]:
+    """What a user would write: one network, torch.optim, the penalty in the loss."""
+    network = build_model(spec.model, input_shape(data, spec.model), data.classes, depth, 0).double()
+    samples = arrange(data.train, data.kind, spec.model, CPU, torch.float64)
+    options = dict(vars(spec.optimizer))
+    name, rate = options.pop("name"), options.pop("learning_rate")
+    decayed = [
+        p for n, p in network.named_parameters() if p.dim() == 2 and "lin0" not in n and "emb" not in n
+    ]
+    others = [p for p in network.parameters() if all(p is not q for q in decayed)]
+    if name == "sgd":
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(network.parameters(), rate, options["momentum"])
+    else:
+        betas, decay = (options["beta1"], options["beta2"]), options.get("weight_decay", 0.0)
+        groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+        kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+        optimizer = kind(groups, rate, betas, options["eps"])
+    order = seeded_generator(0, "order")
+    batch = len(samples) if spec.batch_size == "full" else spec.batch_size
+    per_epoch = math.ceil(len(samples) / batch)
+    for epoch in range(spec.epochs):
+        indices = (
+            torch.arange(len(samples))
+            if batch == len(samples)
+            else torch.randperm(len(samples), generator=order)
+        )
+        for i in range(per_epoch):
+            part = samples[indices[i * batch : (i + 1) * batch]]
+            for group in optimizer.param_groups:
+                progress = (epoch * per_epoch + i) / (spec.epochs * per_epoch)
+                group["lr"] = rate * (1 + math.cos(math.pi * progress)) / 2
+            logits = network(part.inputs, part.lengths)
+            if spec.loss == "ce":
+                fit = F.cross_entropy(logits, part.labels)
+            else:
+                fit = ((logits - torch.eye(data.classes)[part.labels]) ** 2).sum() / (2 * len(part))
+            optimizer.zero_grad()
+            (fit + naive_penalty(network, inner, last)).backward()
+            optimizer.step()
+    return {name: value.detach() for name, value in network.named_parameters()}
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM, ADAMW], ids=lambda o: o["name"])
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+@pytest.mark.parametrize("batch_size", ["full", 7])
+def test_training_is_the_plain_loop(optimizer: dict, loss: str, batch_size: object) -> None:
+    """Same weights as torch.optim to rounding: optimizer, penalty, schedule, loss and order of batches."""
+    spec = experiment(
+        optimizer=optimizer,
+        loss=loss,
+        batch_size=batch_size,
+        penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.05},
+    )
+    data = vector_data()
+    (trained,) = train(spec, data)
+    for name, expected in naive_training(spec, data, depth=3, inner=0.1, last=0.05).items():
+        torch.testing.assert_close(trained.state[name], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize("data", [vector_data(), token_data()], ids=["vectors", "tokens"])
+def test_a_run_does_not_depend_on_its_batch(name: str, norm: str, data: Prepared) -> None:
+    """Alone, in 3 and in 5: the same bytes of weights and the same history, in float32."""
+    if data.kind == "tokens" and "R" in name:
+        pytest.skip("ResNets take no tokens")
+    tokens = data.kind == "tokens"
+    patch = {"patch": 2} if "T" in name and not tokens else {}
+    spec = experiment(model=architecture(name, norm, **patch), **({"data": TEXT} if tokens else {}))
+    (alone,) = train(spec, data, seeds=[2], precision="float32")
+    for seeds in ([0, 1, 2], [2, 7, 8], [4, 3, 9, 2, 1]):
+        batched = train(spec, data, seeds=seeds, precision="float32")[seeds.index(2)]
+        assert batched.history == alone.history
+        assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
+
+
+def test_runs_in_a_batch_keep_their_own_numbers() -> None:
+    """Different learning rates, penalties and mini-batch orders side by side equal the runs alone."""
+    specs = [
+        experiment(
+            batch_size=5,
+            optimizer=ADAM | {"learning_rate": rate, "beta2": beta2},
+            penalty={"rule": "constant", "value": value, "last_layer": last},
+        )
+        for rate, beta2, value, last in (
+            (0.01, 0.9, 0.1, None),
+            (0.03, 0.99, 0.0, 0.2),
+            (0.002, 0.999, 0.5, 0.0),
+        )
+    ]
+    runs = [Run("x", 3, seed, spec) for seed, spec in enumerate(specs)]
+    together = train_batch(runs, vector_data(), CPU, "float32")
+    for run, batched in zip(runs, together, strict=True):
+        (alone,) = train_batch([run], vector_data(), CPU, "float32")
+        assert batched.history == alone.history
+        assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_penalty_touches_exactly_its_matrices(name: str, norm: str) -> None:
+    """Value as written out, gradient lambda W on the penalised matrices and exactly 0 elsewhere."""
+    data = vector_data()
+    patch = {"patch": 2} if "T" in name else {}
+    spec = experiment(
+        model=architecture(name, norm, last_bias=True, **patch),
+        penalty={"rule": "over_depth", "value": 0.6, "last_layer": 0.07},
+    )
+    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1)
+    stack = Stack([network], CPU, torch.float64)
+    strengths = penalty_strengths(stack, runs_of(spec))
+    expected = naive_penalty(network, inner=0.2, last=0.07)
+    torch.testing.assert_close(penalty(stack.values, strengths), expected.reshape(1).detach())
+    gradient = strengths * stack.values
+    for key, parameter in network.named_parameters():
+        wanted = torch.autograd.grad(expected, parameter, retain_graph=True, allow_unused=True)[0]
+        found = stack.view(gradient, key)[0]
+        if wanted is None:
+            assert not found.any(), key
+        else:
+            torch.testing.assert_close(found, wanted)
+
+
+def test_history_is_the_objective_at_the_logged_epochs() -> None:
+    spec = experiment(epochs=12, log_every=5)
+    data = vector_data()
+    (trained,) = train(spec, data)
+    assert [point.epoch for point in trained.history] == [0, 5, 10, 12]
+    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
+    network.load_state_dict(trained.state)
+    end = trained.history[-1]
+    with torch.no_grad():
+        fit = F.cross_entropy(network(data.train.inputs.double()), data.train.labels).item()
+        wrong = (network(data.test.inputs.double()).argmax(1) != data.test.labels).double().mean().item()
+        assert end.fit == pytest.approx(fit, rel=1e-12)
+        assert end.penalty == pytest.approx(naive_penalty(network, 0.005, 0.005).item(), rel=1e-12)
+        assert end.loss == pytest.approx(end.fit + end.penalty, rel=1e-12)
+        assert end.test_error == pytest.approx(wrong)
+    assert end.learning_rate == pytest.approx(0, abs=1e-12)
+    assert trained.history[1].learning_rate == pytest.approx(0.01 * (1 + math.cos(math.pi * 5 / 12)) / 2)
+
+
+def test_a_diverging_run_stops_at_its_last_finite_state_and_harms_no_neighbour() -> None:
+    tame = experiment(optimizer=SGD, epochs=40)
+    wild = experiment(
+        optimizer=SGD | {"learning_rate": 1e30},
+        penalty={"rule": "constant", "value": 0.5, "last_layer": None},
+        epochs=40,
+    )
+    runs = [Run("x", 3, 0, tame), Run("x", 3, 1, wild), Run("x", 3, 2, tame)]
+    data = vector_data()
+    left, middle, right = train_batch(runs, data, CPU, "float32")
+    assert middle.diverged_at is not None
+    assert 0 < middle.diverged_at < 5
+    assert all(tensor.isfinite().all() for tensor in middle.state.values())
+    assert [point.epoch for point in middle.history] == [0]
+    assert math.isfinite(middle.history[0].loss)
+    for run, neighbour in ((runs[0], left), (runs[2], right)):
+        (alone,) = train_batch([run], data, CPU, "float32")
+        assert neighbour.diverged_at is None
+        assert neighbour.history == alone.history
+
+
+def test_divergence_in_the_last_step_is_seen() -> None:
+    """The last update is followed by no further step, only by the last row of the history."""
+    spec = experiment(
+        optimizer=SGD | {"learning_rate": 1e38},
+        schedule={"name": "constant"},
+        penalty={"rule": "constant", "value": 1.0, "last_layer": None},
+        epochs=1,
+    )
+    (trained,) = train(spec, vector_data(), precision="float32")
+    assert trained.diverged_at == 1
+    assert all(tensor.isfinite().all() for tensor in trained.state.values())
+
+
+def test_lbfgs_is_the_plain_loop() -> None:
+    """Same weights as torch.optim.LBFGS on one network; a batch trains its runs one by one."""
+    spec = experiment(
+        optimizer={"name": "lbfgs", "learning_rate": 0.5, "memory": 5},
+        schedule={"name": "constant"},
+        epochs=10,
+    )
+    data = vector_data()
+    other, trained = train(spec, data, seeds=[1, 0])
+    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
+    search = torch.optim.LBFGS(
+        network.parameters(), 0.5, max_iter=1, history_size=5, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> torch.Tensor:
+        search.zero_grad()
+        fit = F.cross_entropy(network(data.train.inputs.double()), data.train.labels)
+        loss = fit + naive_penalty(network, 0.005, 0.005)
+        loss.backward()
+        return loss
+
+    for _ in range(10):
+        search.step(closure)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(trained.state[name], parameter.detach(), rtol=1e-7, atol=1e-9)
+    losses = [point.loss for point in other.history]
+    assert losses == sorted(losses, reverse=True)
+    assert torch.equal(other.state["lin0.weight"], train(spec, data, seeds=[1])[0].state["lin0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ({"name": "constant"}, [1.0, 1.0, 1.0, 1.0]),
+        ({"name": "cosine", "final": 0.0}, [1.0, 0.5, 0.0, 0.75]),
+        ({"name": "cosine", "final": 0.2}, [1.0, 0.6, 0.2, 0.8]),
+        ({"name": "step", "milestones": [0.5, 0.9], "factor": 0.1}, [1.0, 0.1, 0.01, 1.0]),
+    ],
+)
+def test_schedules(schedule: dict, factors: list[float]) -> None:
+    spec: Schedule = experiment(schedule=schedule).schedule
+    found = [factor(spec, step, 6) for step in (0, 3, 6, 2)]
+    assert found == pytest.approx(factors)

@@ -20,6 +20,7 @@ RESULTS = Path("data/results")
 FIGURES = Path("data/figures")
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
+AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
 
 
 @contextlib.contextmanager

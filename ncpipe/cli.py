@@ -57,11 +57,14 @@ def train(
     depth: Annotated[int, typer.Argument(help="L, as the architecture's definition counts it.")],
     seed: Annotated[int, typer.Argument(help="Seed of the initial weights and of the mini-batches.")],
     device: Device = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave the sweep's other stale runs of this shape for later.")
+    ] = False,
 ) -> None:
-    """Train one network; write its weights, history and run.json to data/runs."""
+    """Train one network (and those of the sweep that fit beside it); write it to data/runs."""
     from ncpipe.commands.train import train as train_run
 
-    train_run(experiment, depth, seed, device)
+    train_run(experiment, depth, seed, device, alone)
 
 
 @app.command()

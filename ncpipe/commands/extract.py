@@ -11,8 +11,9 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features import extract, write_features
 from ncpipe.params import load_params
 from ncpipe.specs import Device
+from ncpipe.stamps import Stamp
 from ncpipe.training.device import prepare_device
-from ncpipe.training.run_folder import Stamp, read_state
+from ncpipe.training.run_folder import read_state
 
 
 def extract_experiment(experiment: str, device: Device | None = None) -> None:
@@ -27,6 +28,6 @@ def extract_experiment(experiment: str, device: Device | None = None) -> None:
     say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
     with publish_folder(FEATURES / experiment) as folder:
         for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
-            state = read_state(RUNS / run.path, Stamp(run, data.checksum, params.compute, place.type))
+            state = read_state(RUNS / run.path, Stamp(run, data.checksum, params.compute))
             path = (folder / run.path.relative_to(experiment)).with_suffix(".safetensors")
             write_features(path, extract(run, state, data, place))

@@ -15,6 +15,7 @@ from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import Measurement, measure_split, measure_weights
 from ncpipe.params import load_params
 from ncpipe.specs import Run
+from ncpipe.stamps import RUN_RECORD
 from ncpipe.training.run_folder import read_history
 
 
@@ -44,7 +45,7 @@ def _measure(features: Features) -> Iterator[Measurement]:
 
 def _describe(run: Run, features: Features) -> dict[str, Any]:
     """One run's row: what it is, how it ended, its objective and errors from the features in float64."""
-    outcome = read_json(RUNS / run.path / "run.json")["outcome"]
+    outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)
     train, test = features.train, features.test
     fit = unregularised_loss(train.inputs, train.labels, *layer, run.spec.loss)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ncpipe.artifacts import publish_folder, read_json, sha256_of, write_json
 from ncpipe.errors import InputError
+from ncpipe.stamps import FACTS
 
 TENSORS = "tensors.safetensors"
-FACTS = "facts.json"
 Kind = Literal["vector", "image", "tokens"]
 
 

@@ -7,8 +7,6 @@ plots/metrics/<name>.tsv   history, a file per column    } `dvc plots` and the e
 """
 
 import dataclasses
-import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,43 +15,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.artifacts import publish_folder, read_json, write_json
+from ncpipe.artifacts import publish_folder, write_json
 from ncpipe.errors import InputError
-from ncpipe.specs import Compute, Run
+from ncpipe.stamps import RUN_RECORD, Stamp, check_run, code_digest
 from ncpipe.training.loop import Point, Trained
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """What a run's result depends on, and what it was computed with."""
-
-    run: Run
-    data: str
-    compute: Compute
-    device: str
-
-    def inputs(self) -> dict[str, object]:
-        """The part that has to agree for a folder to be the result of this run."""
-        return {
-            "experiment": self.run.experiment,
-            "depth": self.run.depth,
-            "seed": self.run.seed,
-            "spec": json.loads(json.dumps(dataclasses.asdict(self.run.spec))),
-            "data_checksum": self.data,
-            "threads": self.compute.threads,
-            "precision": self.compute.precision,
-        }
-
-
-def write_run(folder: Path, trained: Trained, stamp: Stamp) -> None:
-    """Write a trained run as `folder`, whole or not at all."""
+def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None:
+    """Write a trained run as `folder`, whole or not at all. device: what it was computed on."""
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
         write_json(
-            partial / "run.json",
+            partial / RUN_RECORD,
             {
                 "inputs": stamp.inputs(),
                 "resolved": {
@@ -61,7 +37,12 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp) -> None:
                     "lambda_last": penalty.last_strength(trained.run.depth),
                     "parameters": sum(tensor.numel() for tensor in trained.state.values()),
                 },
-                "computed_with": {"device": stamp.device, "torch": torch.__version__, "ncpipe": __version__},
+                "computed_with": {
+                    "code": code_digest(),
+                    "device": device,
+                    "torch": torch.__version__,
+                    "ncpipe": __version__,
+                },
                 "outcome": {
                     "finished": trained.diverged_at is None,
                     "diverged_at_epoch": trained.diverged_at,
@@ -84,16 +65,6 @@ def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
-
-
-def check_run(folder: Path, stamp: Stamp) -> dict[str, dict[str, object]]:
-    """The run.json of a folder, if it is the result of this very run; else InputError names what differs."""
-    facts = read_json(folder / "run.json")
-    found, wanted = facts["inputs"], stamp.inputs()
-    for key, value in wanted.items():
-        if found.get(key) != value:
-            raise InputError(f"{folder}: trained with another {key}; run dvc repro to train it anew")
-    return facts
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:

@@ -1,0 +1,91 @@
+"""What a run's result depends on, as plain values: how a finished folder is known to be the one asked for."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ncpipe.artifacts import read_json
+from ncpipe.errors import InputError
+from ncpipe.specs import Compute, Run
+
+FACTS = "facts.json"  # beside a prepared data set's tensors
+RUN_RECORD = "run.json"
+PACKAGE = Path(__file__).resolve().parent
+# All that decides the numbers of a run: what the stage `train` lists, less what only reads and reports.
+TRAINING_CODE = ("datasets/prepared.py", "models", "randomness.py", "specs.py", "training")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A run, the checksum of its prepared data, and how it is computed."""
+
+    run: Run
+    data: str
+    compute: Compute
+
+    def inputs(self) -> dict[str, Any]:
+        """The part that has to agree for a folder to be the result of this run, as JSON values."""
+        return {
+            "experiment": self.run.experiment,
+            "depth": self.run.depth,
+            "seed": self.run.seed,
+            "spec": json.loads(json.dumps(dataclasses.asdict(self.run.spec))),
+            "data_checksum": self.data,
+            "threads": self.compute.threads,
+            "precision": self.compute.precision,
+        }
+
+    def key(self) -> str:
+        """Digest of the inputs, the device asked for and the code that trains."""
+        return _digest([self.inputs(), self.compute.device, code_digest()])
+
+    def batch_key(self) -> str:
+        """Equal for runs that can train side by side: same data, shapes and steps."""
+        spec = dataclasses.asdict(self.run.spec)
+        del spec["penalty"], spec["data"]
+        spec["optimizer"] = spec["optimizer"]["name"]
+        return _digest([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
+
+
+def data_checksum(folder: Path) -> str:
+    """Checksum that a prepared data set was written with; InputError if there is none."""
+    return read_json(folder / FACTS)["checksum"]
+
+
+def check_run(folder: Path, stamp: Stamp) -> dict[str, Any]:
+    """The record of a folder, if it is the result of this very run; else InputError names what differs."""
+    record = read_json(folder / RUN_RECORD)
+    for key, value in stamp.inputs().items():
+        if record.get("inputs", {}).get(key) != value:
+            raise InputError(f"{folder}: trained with another {key}; run dvc repro to train it anew")
+    return record
+
+
+def is_current(folder: Path, stamp: Stamp) -> bool:
+    """Whether a folder holds the result of this run by the present code."""
+    if not (folder / RUN_RECORD).is_file():
+        return False
+    try:
+        return check_run(folder, stamp)["computed_with"]["code"] == code_digest()
+    except (InputError, KeyError, TypeError):  # damaged, another run's, or written by another version
+        return False
+
+
+@functools.cache
+def code_digest() -> str:
+    """sha256 over the source files that decide a run's numbers."""
+    digest = hashlib.sha256()
+    for name in TRAINING_CODE:
+        path = PACKAGE / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{file.relative_to(PACKAGE).as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,248 @@
+"""params.yaml: what is read, what is refused and in which words, and how the grid is expanded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_tree
+from dvc.utils.serialize import load_yaml
+from ruamel.yaml import YAML
+
+from ncpipe.errors import InputError
+from ncpipe.params import load_params, parse_params
+from ncpipe.specs import Adam, CosineSchedule, ImageData, Run
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
+
+
+def tree(**experiments: Any) -> dict[str, Any]:
+    return {
+        "sweep": {"experiments": ["one"], "depths": [2, 3], "seeds": [0, 1]},
+        "compute": {"device": "auto", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "experiments": experiments or {"one": experiment_tree()},
+    }
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The tree with the value at a dotted path replaced, or with the key removed if the value is `...`."""
+    whole = tree()
+    *above, key = path.split(".")
+    place = whole
+    for step in above:
+        place = place[step]
+    if value is ...:
+        del place[key]
+    else:
+        place[key] = value
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("sweep.experiments", ["two"], "sweep.experiments: unknown 'two'; allowed: one"),
+        ("sweep.experiments", ["onne"], "did you mean 'one'"),
+        ("sweep.experiments", [], "sweep.experiments: empty"),
+        ("sweep.seeds", [], "sweep.seeds: empty"),
+        ("sweep.depths", [2, 3, 2], "sweep.depths: 2 is listed twice"),
+        ("sweep.depths", [2, 1], "sweep.depths: 1 is too shallow for one: L-RN1 needs L >= 2"),
+        ("sweep.depths", 5, "sweep.depths: expected a list, got a whole number (5)"),
+        ("sweep.depths", [2, "3"], "sweep.depths[1]: expected a whole number, got text ('3')"),
+        ("sweep.seeds", [-1], "sweep.seeds[0]: -1 is out of range"),
+        ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
+        ("sweep.width", [64], "sweep.width: unknown key"),
+        ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
+        ("compute.threads", ..., "compute.threads: missing"),
+        ("compute.threads", 1.5, "compute.threads: expected a whole number, got a number (1.5)"),
+        ("compute", None, "compute: expected keys with values, got nothing (null)"),
+        ("slopes.level", 1.0, "slopes.level: 1.0 is out of range; it must be >= 0 and < 1"),
+        ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
+        ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
+        ("experiments.one.optimizer.learning_rate", float("nan"), "is out of range; it must be > 0"),
+        ("experiments.one.optimizer.learning_rate", 0, "is out of range; it must be > 0"),
+        ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
+        ("experiments.one.optimizer.name", ..., "optimizer.name: missing"),
+        ("experiments.one.optimizer.momentum", 0.9, "experiments.one.optimizer.momentum: unknown key"),
+        ("experiments.one.data.source", "mnits", "data.source: 'mnits' is unknown; did you mean 'mnist'"),
+        ("experiments.one.data.source", ["mnist"], "data.source: ['mnist'] is unknown"),
+        ("experiments.one.data.per_class", 0, "data.per_class: 0 is out of range; it must be >= 1"),
+        ("experiments.one.model.architecture", "RN1", "model.architecture: 'RN1' is unknown"),
+        ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
+        ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),
+        ("experiments.one.model.architecture", "L-T11", "one: model.patch is needed: L-T11 reads"),
+        ("experiments.one.model.patch", 2, "model: patch does not apply to L-RN1"),
+        ("experiments.one.batch_size", "all", "batch_size: 'all' is unknown; allowed: full"),
+        ("experiments.one.batch_size", 0, "batch_size: 0 is out of range"),
+        ("experiments.one.loss", "hinge", "experiments.one.loss: 'hinge' is unknown; allowed: ce, mse"),
+        ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
+        ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
+        ("experiments", {"a-b": experiment_tree()}, "experiments.a-b: a name is letters, digits and _"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_their_key(path: str, value: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_params(changed(path, value))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"data": TEXT}, "L-RN1 takes vectors or images, imdb is token sequences"),
+        ({"data": TEXT | {"vocabulary": None}}, "vocabulary is a number with `tokenizer: corpus`"),
+        ({"data": TEXT | {"tokenizer": "bert-base-uncased"}}, "vocabulary is a number with"),
+        (
+            {"data": TEXT, "model": {"architecture": "L-T11", "patch": 2}},
+            "model.patch does not apply to token",
+        ),
+        (
+            {"optimizer": {"name": "lbfgs", "learning_rate": 1.0, "memory": 5}, "batch_size": 4},
+            "lbfgs needs `full`",
+        ),
+        (
+            {"schedule": {"name": "step", "milestones": [0.5, 1.0], "factor": 0.1}},
+            "schedule.milestones[1]: 1.0 is out",
+        ),
+    ],
+)
+def test_combinations_that_make_no_run(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_params(tree(one=experiment_tree(**keys)))
+    assert message in str(caught.value)
+
+
+def test_a_broken_experiment_is_refused_even_if_it_is_not_swept() -> None:
+    with pytest.raises(InputError, match=r"experiments\.other\.epochs: 0 is out of range"):
+        parse_params(tree(one=experiment_tree(), other=experiment_tree(epochs=0)))
+
+
+def test_every_architecture_reads() -> None:
+    for name, norm in ARCHITECTURES:
+        patch = {"patch": 2} if "T" in name else {}
+        assert experiment(model=architecture(name, norm, **patch)).model.architecture == name
+
+
+def test_one_block_transformers_are_allowed() -> None:
+    whole = tree(one=experiment_tree(model={"architecture": "L-T11", "patch": 2}))
+    whole["sweep"]["depths"] = [1, 2]
+    assert len(parse_params(whole).grid()) == 4
+
+
+def test_the_grid_is_sorted_by_depth_and_seed_and_keeps_the_experiments_order() -> None:
+    whole = tree(b=experiment_tree(), a=experiment_tree())
+    whole["sweep"] = {"experiments": ["b", "a"], "depths": [5, 2], "seeds": [3, 1]}
+    runs = [(run.experiment, run.depth, run.seed) for run in parse_params(whole).grid()]
+    axes = [(depth, seed) for depth in (2, 5) for seed in (1, 3)]
+    assert runs == [(name, *axis) for name in ("b", "a") for axis in axes]
+
+
+def test_a_run_has_its_own_folder() -> None:
+    assert Run("x", 13, 4, experiment()).path == Path("x/L13/s4")
+
+
+def test_penalty_rules() -> None:
+    """lambda constant, c/L, and with its own lambda_L (S25 eq. 7 and 11)."""
+    for rule, last, inner_at_4, last_at_4 in (
+        ("constant", None, 0.02, 0.02),
+        ("over_depth", None, 0.005, 0.005),
+        ("over_depth", 0.3, 0.005, 0.3),
+        ("constant", 0.0, 0.02, 0.0),
+    ):
+        penalty = experiment(penalty={"rule": rule, "value": 0.02, "last_layer": last}).penalty
+        assert penalty.inner_strength(4) == pytest.approx(inner_at_4)
+        assert penalty.last_strength(4) == pytest.approx(last_at_4)
+
+
+def test_types_are_as_written() -> None:
+    """A whole number serves as a number; each union takes the record its first key names."""
+    spec = experiment(data={"source": "digits", "per_class": 5, "test_per_class": None, "seed": 0,
+                            "normalisation": "unit"})  # fmt: skip
+    assert isinstance(spec.data, ImageData)
+    assert spec.data.test_per_class is None
+    assert isinstance(spec.optimizer, Adam)
+    assert isinstance(spec.schedule, CosineSchedule)
+    adam = {"name": "adam", "learning_rate": 1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    rate = experiment(optimizer=adam).optimizer.learning_rate
+    assert rate == 1.0
+    assert isinstance(rate, float)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
+def test_shipped_params_read_the_same_to_dvc(path: Path) -> None:
+    load_params(path)
+    assert YAML(typ="safe").load(path.read_text(encoding="utf-8")) == load_yaml(str(path))
+
+
+def test_both_readers_take_1e_3_for_a_number(tmp_path: Path) -> None:
+    text = (
+        (ROOT / "params.yaml")
+        .read_text(encoding="utf-8")
+        .replace("learning_rate: 0.005", "learning_rate: 5e-3")
+    )
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    assert load_params(tmp_path / "params.yaml") == load_params(ROOT / "params.yaml")
+    read = load_yaml(str(tmp_path / "params.yaml"))["experiments"]["digits_rn1"]["optimizer"]["learning_rate"]
+    assert read == 0.005
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "not valid YAML"),
+        ("a: 1\na: 2", "not valid YAML"),
+        ("just words", "the file: expected keys with values"),
+        ("", "the file: expected keys with values"),
+    ],
+)
+def test_a_file_that_is_no_params_file(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_params(tmp_path / "params.yaml")
+    assert message in str(caught.value)
+    assert "params.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"params\.yaml: not found; run this beside"):
+        load_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("pipeline", sorted(ROOT.glob("stages/*/dvc.yaml")), ids=lambda p: p.parent.name)
+def test_studies_run_the_stages_of_the_root(pipeline: Path) -> None:
+    """The stage lists are one text: only the way to the package differs."""
+
+    def stages(path: Path) -> str:
+        return path.read_text(encoding="utf-8").partition("stages:\n")[2]
+
+    assert stages(pipeline).replace("../../ncpipe", "ncpipe") == stages(ROOT / "dvc.yaml")
+
+
+def test_the_papers_panels_are_all_there() -> None:
+    """S25 sec. 5 and App. D: architecture, norm, data and penalty of every row of Figures 1 and 2."""
+    params = load_params(ROOT / "params.yaml")
+    panels = {
+        "cifar10_rn1": ("L-RN1", "post", "cifar10", "constant", 0.005, 0.005, 0.005),
+        "cifar10_t11": ("L-T11", "post", "cifar10", "constant", 0.005, 0.005, 0.005),
+        "imdb_pre_t11": ("L-T11", "pre", "imdb", "constant", 0.005, 0.005, 0.001),
+        "mnist_rn2": ("L-RN2", "post", "mnist", "over_depth", 0.005, 0.005, 0.005),
+        "mnist_rn2_uniform": ("L-RN2", "post", "mnist", "over_depth", 0.005, 0.0005, 0.005),
+        "mnist_rn1": ("L-RN1", "post", "mnist", "constant", 0.005, 0.005, 0.005),
+        "mnist_t11": ("L-T11", "post", "mnist", "constant", 0.005, 0.005, 0.005),
+        "mnist_rn2_constant": ("L-RN2", "post", "mnist", "constant", 0.0025, 0.0025, 0.005),
+    }
+    for name, (architecture_name, norm, source, rule, value, last_at_10, rate) in panels.items():
+        spec = params.experiment(name)
+        assert (spec.model.architecture, spec.model.norm, spec.data.source) == (
+            architecture_name,
+            norm,
+            source,
+        )
+        assert (spec.penalty.rule, spec.penalty.value) == (rule, value)
+        assert spec.penalty.last_strength(10) == pytest.approx(last_at_10)
+        assert spec.optimizer.learning_rate == rate
+        assert (spec.model.width, spec.epochs, spec.loss) == (64, 5000, "ce")

@@ -26,17 +26,20 @@ class EpochProgress:
         self.bar.update(epoch - self.bar.n)
         if self.announced:
             return
-        elapsed = time.monotonic() - self.start
+        elapsed = self.seconds()
         if elapsed > SETTLED:
             self.announced = True
             remaining = elapsed / epoch * (self.epochs - epoch)
             if remaining > SETTLED:
                 say(f"{self.name}: {epoch} of {self.epochs} epochs done, about {duration(remaining)} to go")
 
-    def close(self) -> float:
-        """Remove the bar; seconds since the start."""
-        self.bar.close()
+    def seconds(self) -> float:
+        """Since the start."""
         return time.monotonic() - self.start
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self.bar.close()
 
 
 def duration(seconds: float) -> str:

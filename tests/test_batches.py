@@ -1,0 +1,232 @@
+"""Runs that train ahead of being asked for: who joins a batch, who is claimed, and what is left alone."""
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from conftest import experiment_tree
+from ruamel.yaml import YAML
+
+from ncpipe.artifacts import sha256_of
+from ncpipe.commands import batch
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import sweep_stamps, train
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.specs import Run
+from ncpipe.stamps import code_digest
+from ncpipe.training.loop import Trained
+from ncpipe.training.memory import bytes_per_run
+
+
+def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
+    tree = {
+        "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.01},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "experiments": experiments,
+    }
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two depths and three seeds of one experiment, its data prepared."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2, 3], [0, 1, 2], one=experiment_tree())
+    fetch("one")
+    return tmp_path
+
+
+def stored() -> int:
+    return len([path for path in Path("data/.ahead").iterdir() if path.is_dir() and path.name != ".partial"])
+
+
+def trained() -> list[str]:
+    return sorted(str(path.parent.relative_to("data/runs")) for path in Path("data/runs").rglob("run.json"))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
+
+
+def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("one", 2, 1)
+    assert trained() == ["one/L2/s1"]
+    assert stored() == 2
+    monkeypatch.setattr(batch, "train_batch", None)  # from here on nothing may train
+    train("one", 2, 0)
+    train("one", 2, 2)
+    assert trained() == ["one/L2/s0", "one/L2/s1", "one/L2/s2"]
+    assert stored() == 0
+    assert "trained in an earlier batch" in capsys.readouterr().err
+
+
+def test_a_claimed_folder_is_the_one_that_training_alone_gives(project: Path) -> None:
+    train("one", 2, 0)
+    train("one", 2, 1)
+    claimed = contents(Path("data/runs/one/L2/s1"))
+    train("one", 2, 1, alone=True)
+    assert contents(Path("data/runs/one/L2/s1")) == claimed
+    assert len(claimed) == 9
+
+
+def test_claiming_imports_no_torch(project: Path) -> None:
+    train("one", 2, 0)
+    code = (
+        "import sys; from ncpipe.commands.train import train; train('one', 2, 1); "
+        "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert trained() == ["one/L2/s0", "one/L2/s1"]
+
+
+def test_current_runs_do_not_train_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seed 3 is new; 0, 1, 2 lie in their places. A run of an older learning rate is not current."""
+    for seed in (0, 1, 2):
+        train("one", 2, seed)
+    write_params([2, 3], [3, 0, 1, 2], one=experiment_tree())
+    capsys.readouterr()
+    train("one", 2, 3)
+    assert "together with" not in capsys.readouterr().err
+    changed = experiment_tree()
+    changed["optimizer"]["learning_rate"] = 0.02
+    write_params([2], [0, 1], one=changed)
+    train("one", 2, 0)
+    assert "together with one seed 1:" in capsys.readouterr().err
+
+
+def test_experiments_of_one_shape_share_a_batch(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another learning rate or penalty joins; another width, data or number of epochs does not."""
+    rate, penalty = (
+        experiment_tree(),
+        experiment_tree(penalty={"rule": "over_depth", "value": 1, "last_layer": 0}),
+    )
+    rate["optimizer"]["learning_rate"] = 0.5
+    others = {"wide": experiment_tree(model={"width": 9}), "longer": experiment_tree(epochs=21)}
+    write_params([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
+    for name in ("rate", "penalty", "wide", "longer"):
+        fetch(name)
+    train("one", 2, 0)
+    assert "together with rate seed 0, penalty seed 0:" in capsys.readouterr().err
+    monkeypatch.setattr(batch, "train_batch", None)
+    train("penalty", 2, 0)
+    train("rate", 2, 0)
+
+
+def test_waiting_runs_of_other_parameters_are_dropped(project: Path) -> None:
+    train("one", 2, 0)
+    assert stored() == 2
+    write_params([2, 3], [0, 1], one=experiment_tree(epochs=3))
+    train("one", 3, 0)
+    assert stored() == 1  # L=3 seed 1 of the new parameters
+
+
+def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train("one", 2, 0)
+    monkeypatch.setattr("ncpipe.stamps.code_digest", lambda: "other code")
+    before = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
+    monkeypatch.setattr("ncpipe.stamps.code_digest", code_digest)
+    after = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
+    assert not before & after
+
+
+def test_deleting_the_store_costs_time_only(project: Path) -> None:
+    train("one", 2, 0)
+    before = contents(Path("data/.ahead"))
+    for path in sorted(Path("data/.ahead").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    train("one", 2, 1)
+    assert trained() == ["one/L2/s0", "one/L2/s1"]
+    assert {digest for name, digest in contents(Path("data/.ahead")).items() if "lock" not in name} <= set(
+        before.values()
+    )
+
+
+def _train_one(seed: int) -> None:
+    torch.set_num_threads(1)
+    train("one", 3, seed)
+
+
+def test_two_processes_do_not_train_one_run(project: Path) -> None:
+    """Both ask for a run of one batch at once: the second waits for the first, then finds its own waiting."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_train_one, args=(seed,)) for seed in (0, 1)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=120)
+        assert worker.exitcode == 0
+    assert trained() == ["one/L3/s0", "one/L3/s1"]
+    lines = Path("data/logs/train_seconds.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2  # the header and one batch
+
+
+def test_out_of_memory_halves_the_batch(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    def limited(runs: list[Run], *rest: Any) -> list[Trained]:
+        tried.append(len(runs))
+        if len(runs) > 1:
+            raise torch.OutOfMemoryError
+        return original(runs, *rest)
+
+    original = batch.train_batch
+    monkeypatch.setattr(batch, "train_batch", limited)
+    train("one", 2, 2)
+    assert tried == [3, 1]
+    assert trained() == ["one/L2/s2"]
+    assert "out of memory on cpu, trying 1 at once" in capsys.readouterr().err
+
+    def never(runs: list[Run], *rest: Any) -> list[Trained]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(batch, "train_batch", never)
+    with pytest.raises(InputError, match="one run does not fit on cpu; make batch_size smaller"):
+        train("one", 3, 2)
+
+
+def test_a_batch_takes_what_fits_in_memory(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = load_params()
+    data = batch.read_prepared(Path("data/prepared/one"))
+    need = bytes_per_run(params.run("one", 2, 0), data, torch.device("cpu"), torch.float32)
+    free = type("Memory", (), {"available": int(2.5 * need / batch.MEMORY_SHARE)})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    train("one", 2, 0)
+    assert "2 of 3 runs at once" in capsys.readouterr().err
+    assert stored() == 1
+
+
+def test_memory_grows_with_depth_and_samples(project: Path) -> None:
+    """A block of L-RN1 keeps its input, the sum before LN, ReLU's output and LN's two statistics."""
+    params = load_params()
+    data = batch.read_prepared(Path("data/prepared/one"))
+    twice = Prepared("vector", 3, None, data.train[torch.arange(48) % 24], data.test, {})
+    run = params.run("one", 2, 0)
+
+    def need(depth: int, prepared: Prepared) -> int:
+        deeper = Run("one", depth, 0, run.spec)
+        return bytes_per_run(deeper, prepared, torch.device("cpu"), torch.float32)
+
+    block = need(9, data) - need(8, data)
+    weights = 8 * 4 * (64 + 16)  # one matrix and its bias, padded to 64 bytes
+    activations = block - weights
+    assert 3 * 24 * 8 * 4 <= activations <= 1.2 * (3 * 24 * 8 + 2 * 24) * 4 + 1
+    assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)

@@ -11,9 +11,19 @@ from reference import nc1, nc2, nc3
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.collapse import class_means, nc1_trace_ratio, nc2_etf, nc2_identity, nc3_cosine
-from ncpipe.metrics.geometry import simplex_etf_gram
+from ncpipe.metrics import collapse
+from ncpipe.metrics.decisions import misalignments
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity, simplex_etf_gram
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
+from ncpipe.metrics.statistics import class_statistics
+
+
+def nc1_trace_ratio(features: Tensor, labels: Tensor, classes: int) -> float:
+    return collapse.nc1_trace_ratio(class_statistics(features, labels, classes))
+
+
+def nc3_cosine(features: Tensor, labels: Tensor, weight: Tensor) -> float:
+    return misalignments(features, labels, weight).mean().item()
 
 
 def random_case(
@@ -115,7 +125,7 @@ def test_negative_scales_are_not_allowed() -> None:
 def test_an_empty_class_is_named() -> None:
     features, labels, _ = random_case(0)
     with pytest.raises(InputError, match="class 2 has no samples"):
-        class_means(features[labels != 2], labels[labels != 2], 4)
+        class_statistics(features[labels != 2], labels[labels != 2], 4)
 
 
 @settings(deadline=None, max_examples=25)

@@ -1,73 +1,87 @@
-"""Neural-collapse metrics of features and last-layer weights [S25 Def. 3.4], in float64.
+"""NC1: how far samples scatter about their class means, in units of the distances between classes, float64.
 
-N  samples    K  classes    d  feature width
+K  classes    d  feature width    Sigma_W = 1/N sum_k sum_i (h_ki - mu_k)(h_ki - mu_k)^T
+Sigma_B = 1/K sum_k (mu_k - mu_G)(mu_k - mu_G)^T with mu_G the mean of the class means [S25 sec. 3].
 """
+
+import math
 
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
-from ncpipe.metrics.geometry import simplex_etf_gram
+from ncpipe.metrics.spectrum import rounding_cutoff
+from ncpipe.metrics.statistics import ClassStatistics
 
 
-def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """mu_k = (1/n_k) sum_i h_ki, (K, d); features (N, d), labels (N,) in 0..K-1.
-
-    Raises InputError that names an empty class.
-    """
-    counts = torch.bincount(labels, minlength=classes)
-    if empty := torch.nonzero(counts == 0).flatten().tolist():
-        raise InputError(f"class {empty[0]} has no samples; class means need at least one of each class")
-    sums = torch.zeros(classes, features.shape[1], dtype=torch.float64, device=features.device)
-    return sums.index_add_(0, labels, features.double()) / counts.unsqueeze(1)
-
-
-def nc1_trace_ratio(features: Tensor, labels: Tensor, classes: int) -> float:
+def nc1_trace_ratio(statistics: ClassStatistics) -> float:
     """tr(Sigma_W)/tr(Sigma_B), lower is more collapsed, 0 at collapse [S25 Def. 3.4 NC1].
 
-    tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2 and tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2 with mu_G the mean of
-    the class means; features (N, d). inf where all class means coincide.
+    inf where all class means coincide.
     """
-    means = class_means(features, labels, classes)
-    within = (features.double() - means[labels]).square().sum() / len(labels)
-    between = (means - means.mean(0)).square().sum() / classes
-    return float("inf") if between == 0 else (within / between).item()
+    return _ratio(within_trace(statistics), between_trace(statistics))
 
 
-def nc2_etf(weight: Tensor) -> float:
-    """min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
+def nc1_pinv(statistics: ClassStatistics) -> tuple[float, int]:
+    """tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used; 0 at collapse, lower is better [K23 eq. 4].
 
-    In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0.
+    From the SVD of the centred means, mu_k - mu_G = sum_j s_j u_jk v_j, it is 1/K sum_j
+    v_j^T Sigma_W v_j/(s_j^2/K) over the first `rank` directions: at most K-1, and those with s_j above
+    `rounding_cutoff` of the class means. No d x d matrix is inverted, so none is badly conditioned.
+    inf with rank 0 where all class means coincide. Needs statistics.scatter.
     """
-    return _distance_to_ray(weight, simplex_etf_gram(len(weight)))
+    assert statistics.scatter is not None, "nc1_pinv needs statistics with scatter"
+    singular, directions = _between_directions(statistics)
+    spread = ((directions @ statistics.scatter) * directions).sum(1) / statistics.samples
+    value = (spread / singular.square()).sum().item() if len(singular) else math.inf
+    return value, len(singular)
 
 
-def nc2_identity(weight: Tensor) -> float:
-    """min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
+def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
+    """tr(Sigma_W)/tr(Sigma_B^+) as S24 prints DNC1 [S24 sec. 6]; 0 at collapse.
 
-    In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0.
+    It grows with the fourth power of the features' scale, so compare it only between layers of one scale;
+    `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is that of `nc1_pinv`. inf where all class means
+    coincide.
     """
-    return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
+    singular, _ = _between_directions(statistics)
+    return _ratio(within_trace(statistics), (statistics.classes / singular.square()).sum())
 
 
-def nc3_cosine(features: Tensor, labels: Tensor, weight: Tensor) -> float:
-    """1 - mean over samples of cos(h_ki, W_k); features (N, d), W (K, d) [S25 Def. 3.4 NC3].
+def cdnv(statistics: ClassStatistics) -> float:
+    """Mean over pairs of classes of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
 
-    In [0, 2]; 0 where every feature points along its class's row of W. Computed as the mean of
-    |h/|h| - W_k/|W_k||^2/2, which keeps its digits near 0. NaN where a feature or a row of W is 0.
+    Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. inf where any two
+    class means coincide.
     """
-    directions = _unit(features.double())
-    rows = _unit(weight.double())[labels]
-    return ((directions - rows).square().sum(1) / 2).mean().item()
+    variances = statistics.squares / statistics.counts
+    first, second = torch.triu_indices(
+        statistics.classes, statistics.classes, 1, device=variances.device
+    ).unbind()
+    # The faster distances by |a|^2 - 2ab + |b|^2 lose the digits of close means.
+    exact = "donot_use_mm_for_euclid_dist"
+    distances = torch.cdist(statistics.means, statistics.means, compute_mode=exact)[first, second].square()
+    pairs = (variances[first] + variances[second]) / (2 * distances)
+    return math.inf if bool((distances == 0).any()) else pairs.mean().item()
 
 
-def _distance_to_ray(weight: Tensor, direction: Tensor) -> float:
-    scaled = weight.double() / weight.abs().max().double()  # no square over- or underflows
-    gram = scaled @ scaled.T
-    direction = direction.to(gram.device)
-    scale = ((gram * direction).sum() / direction.square().sum()).clamp(min=0)
-    return ((gram - scale * direction).norm() / gram.norm()).item()
+def within_trace(statistics: ClassStatistics) -> Tensor:
+    """tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2; each sample weighs the same."""
+    return statistics.squares.sum() / statistics.samples
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vectors.norm(dim=1, keepdim=True)
+def between_trace(statistics: ClassStatistics) -> Tensor:
+    """tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2; each class weighs the same."""
+    return statistics.centred_means().square().sum() / statistics.classes
+
+
+def _between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
+    """Singular values (r,) and right singular vectors (r, d) of the centred means, without the null ones."""
+    _, singular, directions = torch.linalg.svd(statistics.centred_means(), full_matrices=False)
+    # Centring rounds at the size of the means themselves, not of their differences.
+    above = int((singular > rounding_cutoff(statistics.means)).sum())
+    rank = min(statistics.classes - 1, above)
+    return singular[:rank], directions[:rank]
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+    return math.inf if denominator == 0 else (numerator / denominator).item()

@@ -1,7 +1,13 @@
-"""The shapes that collapsed features and weights take."""
+"""NC2 and NC3 of whole matrices: how near class means and weights are to a simplex frame, and to each other.
+
+K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All in float64.
+"""
 
 import torch
 from torch import Tensor
+
+from ncpipe.metrics.spectrum import condition_number, singular_values
+from ncpipe.metrics.statistics import ClassStatistics
 
 
 def simplex_etf_gram(classes: int) -> Tensor:
@@ -10,3 +16,88 @@ def simplex_etf_gram(classes: int) -> Tensor:
     S25 prints E_K without the 1/K, which is the Gram matrix of no frame (it has a negative eigenvalue).
     """
     return torch.eye(classes, dtype=torch.float64) - 1 / classes
+
+
+def nc2_etf(weight: Tensor) -> float:
+    """min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
+
+    In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0.
+    """
+    return _distance_to_ray(weight, simplex_etf_gram(len(weight)))
+
+
+def nc2_identity(weight: Tensor) -> float:
+    """min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
+
+    In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0.
+    """
+    return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
+
+
+def nc2_means(statistics: ClassStatistics) -> float:
+    """|M M^T/|M M^T| - E_K/sqrt(K-1)| with M the centred class means, each of length 1 [K23 eq. 7].
+
+    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0.
+    """
+    rows = unit_rows(statistics.centred_means())
+    return _distance_to_etf(rows @ rows.T)
+
+
+def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
+    """|A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
+
+    In [0, 2]; 0 where W is, up to scale and a common shift of its rows, M, and M is a simplex ETF.
+    NaN for W = 0 and where a centred mean is 0.
+    """
+    return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means()).T)
+
+
+def nc2_equinorm(vectors: Tensor) -> float:
+    """Standard deviation over mean of the lengths of K vectors (K, d) [Papyan et al. 2020].
+
+    Of the centred class means or the rows of W; 0 where all are of one length. NaN where all are 0.
+    """
+    lengths = vectors.double().norm(dim=1)
+    return (lengths.std(correction=0) / lengths.mean()).item()
+
+
+def nc2_equiangular(vectors: Tensor) -> float:
+    """Mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d) [Papyan et al. 2020].
+
+    Of the centred class means or the rows of W; 0 where they point along a simplex ETF. NaN where one is 0.
+    """
+    rows = unit_rows(vectors.double())
+    cosines = rows @ rows.T
+    first, second = torch.triu_indices(len(rows), len(rows), 1, device=rows.device).unbind()
+    return (cosines[first, second] + 1 / (len(rows) - 1)).abs().mean().item()
+
+
+def nc2_condition(statistics: ClassStatistics) -> float:
+    """Condition number of the uncentred class means (K, d), S24's DNC2 [S24 sec. 6].
+
+    1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
+    """
+    return condition_number(singular_values(statistics.means), statistics.means.shape)
+
+
+def unit_rows(vectors: Tensor) -> Tensor:
+    """Every row over its length; NaN for a row of zeros."""
+    return vectors / vectors.norm(dim=1, keepdim=True)
+
+
+def scaled(matrix: Tensor) -> Tensor:
+    """The matrix over its largest entry in float64, so that no square of it over- or underflows."""
+    return matrix.double() / matrix.abs().max().double()
+
+
+def _distance_to_ray(weight: Tensor, direction: Tensor) -> float:
+    rows = scaled(weight)
+    gram = rows @ rows.T
+    direction = direction.to(gram.device)
+    scale = ((gram * direction).sum() / direction.square().sum()).clamp(min=0)
+    return ((gram - scale * direction).norm() / gram.norm()).item()
+
+
+def _distance_to_etf(gram: Tensor) -> float:
+    target = simplex_etf_gram(len(gram)).to(gram.device) / (len(gram) - 1) ** 0.5
+    return (gram / gram.norm() - target).norm().item()

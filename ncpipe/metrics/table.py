@@ -1,14 +1,44 @@
-"""All metrics of one run: what is measured, on which layer and split, as rows of the long table."""
+"""All metrics of one layer, split or classifier, as rows of the long table.
 
-from collections.abc import Iterator
+N  samples    K  classes    d  feature width
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ncpipe.metrics.collapse import nc1_trace_ratio, nc2_etf, nc2_identity, nc3_cosine
+from ncpipe.errors import InputError
+from ncpipe.metrics.checks import Array, as_tensor, check_arrays, count_classes
+from ncpipe.metrics.collapse import (
+    between_trace,
+    cdnv,
+    dnc1_trace_pinv,
+    nc1_pinv,
+    nc1_trace_ratio,
+)
+from ncpipe.metrics.decisions import misalignments
+from ncpipe.metrics.geometry import (
+    nc2_condition,
+    nc2_equiangular,
+    nc2_equinorm,
+    nc2_etf,
+    nc2_identity,
+    nc2_means,
+    nc3_duality,
+)
+from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
+from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
+TRAIN, TEST = "train", "test"
+MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -21,14 +51,182 @@ class Measurement:
     value: float
 
 
+def measure_arrays(
+    features: Array,
+    labels: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    test_features: Array | None = None,
+    test_labels: Array | None = None,
+    batch_size: int = 65536,
+    layer: str = LAST_LAYER,
+) -> list[Measurement]:
+    """Every metric of features (N, d) with labels (N,) in 0..K-1, tensors or NumPy arrays of any float type.
+
+    weight (K, d), bias (K,): the classifier on these features, for NC2-NC4 of the weights and the margins.
+    test_features, test_labels: the same layer on held-out samples. K is the weight's number of rows, or 1 +
+    the largest train label. Raises InputError on what `check_arrays` finds.
+    """
+    if (test_features is None) != (test_labels is None):
+        raise InputError("test features and test labels come together; give both or neither")
+    classes = count_classes(as_tensor(labels)) if weight is None else len(weight)
+    check_arrays(features, labels, weight, bias, classes, TRAIN)
+    test = None
+    if test_features is not None and test_labels is not None:
+        check_arrays(test_features, test_labels, weight, bias, classes, TEST)
+        test = _batches_of(test_features, test_labels, batch_size)
+    return measure_batches(
+        _batches_of(features, labels, batch_size),
+        classes,
+        test,
+        None if weight is None else as_tensor(weight),
+        None if bias is None else as_tensor(bias),
+        layer,
+    )
+
+
+def measure_batches(
+    train: Batches,
+    classes: int,
+    test: Batches | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    layer: str = LAST_LAYER,
+) -> list[Measurement]:
+    """Every metric of features that come in batches ((B, d), (B,)), in memory that does not grow with them.
+
+    train() and test() start a pass; each is called twice, because the second pass needs the train means. The
+    work is done on the device of the first batch. Raises InputError on an empty class or split.
+    """
+    learned = _first_pass(TRAIN, train, classes, weight, bias)
+    rows = [] if weight is None else list(measure_weights(weight, layer))
+    for split, batches in ((TRAIN, train), (TEST, test)):
+        if batches is None:
+            continue
+        seen = learned if split == TRAIN else _first_pass(split, batches, classes, weight, bias)
+        centres = CentreMeter(learned.classes.means, weight, bias)
+        for features, labels in batches():
+            centres.update(features, labels)
+        rows += measure_layer(layer, split, seen, centres.result(), learned, weight)
+    return rows
+
+
+def measure_layer(
+    layer: str,
+    split: str,
+    statistics: LayerStatistics,
+    centres: CentreStatistics | None = None,
+    train: LayerStatistics | None = None,
+    weight: Tensor | None = None,
+) -> list[Measurement]:
+    """Every metric of one layer on one split that the given statistics determine.
+
+    centres: of the second pass about the train means, for nearest-mean decisions. train: the train split's
+    statistics, for the test-collapse distances, which are of test samples only. weight (K, d): for
+    nc3_duality.
+    """
+    values = dict(_class_metrics(statistics.classes))
+    values |= dict(_classifier_metrics(statistics, weight))
+    if centres is not None:
+        values |= dict(_centre_metrics(centres))
+        if train is not None and split != TRAIN:
+            values |= dict(_distance_metrics(centres, train.classes))
+    return [Measurement(layer, split, metric, value) for metric, value in values.items()]
+
+
+def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
+    """Every metric of the classifier's weights (K, d) alone."""
+    values = {
+        "nc2_etf": nc2_etf(weight),
+        "nc2_identity": nc2_identity(weight),
+        "nc2_equinorm_weights": nc2_equinorm(weight),
+        "nc2_equiangular_weights": nc2_equiangular(weight),
+    }
+    values |= dict(spectrum_metrics("weights", weight))
+    for metric, value in values.items():
+        yield Measurement(layer, WEIGHTS, metric, value)
+
+
+def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
+    """Ranks and singular values of an inner layer's weights, which are no classifier's [S24 sec. 6]."""
+    for metric, value in spectrum_metrics("weights", weight):
+        yield Measurement(layer, WEIGHTS, metric, value)
+
+
 def measure_split(split: str, features: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Measurement]:
-    """Metrics of last-layer features (N, d) with labels (N,) under last-layer weights (K, d)."""
-    classes = len(weight)
-    yield Measurement(LAST_LAYER, split, "nc1_trace_ratio", nc1_trace_ratio(features, labels, classes))
-    yield Measurement(LAST_LAYER, split, "nc3_cosine", nc3_cosine(features, labels, weight))
+    """NC1 and NC3 of last-layer features (N, d) with labels (N,) under last-layer weights (K, d)."""
+    statistics = class_statistics(features, labels, len(weight), scatter=False)
+    yield Measurement(LAST_LAYER, split, "nc1_trace_ratio", nc1_trace_ratio(statistics))
+    value = misalignments(features.double(), labels, weight.double()).mean().item()
+    yield Measurement(LAST_LAYER, split, "nc3_cosine", value)
 
 
-def measure_weights(weight: Tensor) -> Iterator[Measurement]:
-    """Metrics of the last-layer weights (K, d) alone."""
-    yield Measurement(LAST_LAYER, WEIGHTS, "nc2_etf", nc2_etf(weight))
-    yield Measurement(LAST_LAYER, WEIGHTS, "nc2_identity", nc2_identity(weight))
+def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
+    """Ranks and singular values of a matrix as (metric, value), metrics named after the matrix."""
+    singular = singular_values(matrix)
+    yield f"rank_{name}", numerical_rank(singular)
+    yield f"stable_rank_{name}", stable_rank(singular)
+    yield f"effective_rank_{name}", effective_rank(singular)
+    for place, value in enumerate(singular.tolist(), 1):
+        yield f"singular_{name}_{place:03d}", value
+
+
+def _class_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+    yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
+    if statistics.scatter is not None:
+        value, rank = nc1_pinv(statistics)
+        yield "nc1_pinv", value
+        yield "nc1_pinv_rank", rank
+    yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
+    yield "cdnv", cdnv(statistics)
+    yield "nc2_means", nc2_means(statistics)
+    yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
+    yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
+    yield "nc2_condition", nc2_condition(statistics)
+    yield from spectrum_metrics("means", statistics.means)
+
+
+def _classifier_metrics(statistics: LayerStatistics, weight: Tensor | None) -> Iterator[tuple[str, float]]:
+    if statistics.misalignment is not None and statistics.margins is not None:
+        margins = statistics.margins
+        yield "nc3_cosine", statistics.misalignment.item() / len(margins)
+        yield "margin_min", margins[0].item()
+        yield "margin_mean", margins.mean().item()
+        for metric, share in MARGIN_QUANTILES.items():
+            yield metric, margins[math.ceil(share * len(margins)) - 1].item()
+    if weight is not None:
+        yield "nc3_duality", nc3_duality(statistics.classes, weight.to(statistics.classes.means.device))
+
+
+def _centre_metrics(centres: CentreStatistics) -> Iterator[tuple[str, float]]:
+    yield "ncc_error", (centres.wrong / centres.samples).item()
+    if centres.mismatched is not None:
+        yield "nc4_mismatch", (centres.mismatched / centres.samples).item()
+
+
+def _distance_metrics(centres: CentreStatistics, train: ClassStatistics) -> Iterator[tuple[str, float]]:
+    between = between_trace(train)
+    for metric, total in (("weak_test_collapse", centres.nearest), ("strong_test_collapse", centres.right)):
+        yield metric, math.inf if between == 0 else (total / centres.samples / between).item()
+
+
+def _first_pass(
+    split: str, batches: Batches, classes: int, weight: Tensor | None, bias: Tensor | None
+) -> LayerStatistics:
+    meter = None
+    for features, labels in batches():
+        if meter is None:
+            meter = LayerMeter(classes, features.shape[1], weight, bias, features.device)
+        meter.update(features, labels)
+    if meter is None:
+        raise InputError(f"the {split} batches are empty; there is nothing to measure")
+    return meter.result()
+
+
+def _batches_of(features: Array, labels: Array, batch_size: int) -> Batches:
+    rows, wanted = as_tensor(features), as_tensor(labels)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(torch.split(rows, batch_size), torch.split(wanted, batch_size), strict=True)
+
+    return batches

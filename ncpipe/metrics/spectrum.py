@@ -1,0 +1,52 @@
+"""Singular values of a matrix (class means, weights or pre-activations) and the ranks read off them, float64.
+
+Low-rank bias shows as a rank of the uncentred class means below K, their rank at collapse [S24 sec. 6].
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest
+
+
+def singular_values(matrix: Tensor) -> Tensor:
+    """Singular values (min(m, n),) of a matrix (m, n), largest first."""
+    return torch.linalg.svdvals(matrix.double())
+
+
+def rounding_cutoff(matrix: Tensor) -> float:
+    """max(m, n) 2^-52 s_1: below it a singular value of a float64 matrix (m, n) is rounding."""
+    largest = torch.linalg.matrix_norm(matrix.double(), 2).item()
+    return max(matrix.shape) * torch.finfo(torch.float64).eps * largest
+
+
+def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> int:
+    """Number of singular values above tolerance s_1, in 0..min(m, n); 0 for the zero matrix [S24 sec. 6].
+
+    S24 states no tolerance; ours is relative and far above float32's rounding of features and weights.
+    """
+    return int((singular > tolerance * singular[0]).sum())
+
+
+def stable_rank(singular: Tensor) -> float:
+    """|A|_F^2/|A|_2^2 = sum_j s_j^2/s_1^2, in [1, rank], no tolerance; NaN for the zero matrix."""
+    return (singular / singular[0]).square().sum().item()
+
+
+def effective_rank(singular: Tensor) -> float:
+    """exp(-sum_j p_j log p_j) with p_j = s_j/sum_i s_i, in [1, rank], no tolerance; NaN for the zero matrix.
+
+    r equal singular values give r. Of the singular values, not of their squares [Roy & Vetterli 2007].
+    """
+    shares = singular / singular.sum()
+    return torch.special.entr(shares).sum().exp().item()
+
+
+def condition_number(singular: Tensor, shape: torch.Size) -> float:
+    """s_1/s_min, 1 for orthogonal rows of one length; inf where s_min is 0 to rounding, NaN for A = 0."""
+    if singular[0] == 0:
+        return math.nan
+    cutoff = max(shape) * torch.finfo(torch.float64).eps * singular[0]
+    return math.inf if singular[-1] <= cutoff else (singular[0] / singular[-1]).item()

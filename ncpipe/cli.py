@@ -12,7 +12,7 @@ from ncpipe.errors import InputError
 app = typer.Typer(
     name="ncpipe",
     help="Neural collapse against depth. Commands read params.yaml here and write below data/; "
-    "`dvc repro` runs those that are stale.",
+    "`dvc repro` runs those that are stale. `metrics` measures any features.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,6 +97,27 @@ def plot() -> None:
     from ncpipe.commands.plot import plot as plot_sweep
 
     plot_sweep()
+
+
+@app.command()
+def metrics(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help=".npz or .safetensors with features (N,d), labels (N,); optional weight (K,d), bias (K,), "
+            "test_features, test_labels.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON; inf and nan are strings.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Columns layer, split, metric, value.")] = False,
+) -> None:
+    """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
+    if as_json and as_csv:
+        raise InputError("give --json or --csv, not both")
+    from ncpipe.commands.metrics import print_metrics
+
+    print_metrics(file, "json" if as_json else "csv" if as_csv else "table")
 
 
 @app.command()

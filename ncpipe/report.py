@@ -1,0 +1,149 @@
+"""Measurements as a table for people, and as JSON or CSV for machines."""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+PLAIN_WIDTH = 160  # columns where no terminal says how many there are
+
+
+class Row(Protocol):
+    """What is printed of a `Measurement`."""
+
+    @property
+    def layer(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A metric's property (NC1 to NC4), its value at collapse, and one line on what it is."""
+
+    group: str
+    collapse: str
+    text: str
+
+
+MEANINGS = {
+    "nc1_trace_ratio": Meaning("NC1", "0", "within-class over between-class variance"),
+    "nc1_pinv": Meaning("NC1", "0", "the same, direction by direction (pseudoinverse), over K"),
+    "nc1_pinv_rank": Meaning("NC1", "K-1", "rank of that pseudoinverse"),
+    "dnc1_trace_pinv": Meaning("NC1", "0", "within-class variance over trace of the pseudoinverse"),
+    "cdnv": Meaning("NC1", "0", "class variance over squared distance, mean over pairs"),
+    "nc2_etf": Meaning("NC2", "0", "weights: distance to a simplex ETF"),
+    "nc2_identity": Meaning("NC2", "0", "weights: distance to an orthogonal frame"),
+    "nc2_means": Meaning("NC2", "0", "class means: distance to a simplex ETF"),
+    "nc2_equinorm_weights": Meaning("NC2", "0", "weights: spread of lengths over their mean"),
+    "nc2_equinorm_means": Meaning("NC2", "0", "class means: spread of lengths over their mean"),
+    "nc2_equiangular_weights": Meaning("NC2", "0", "weights: mean |cos + 1/(K-1)|"),
+    "nc2_equiangular_means": Meaning("NC2", "0", "class means: mean |cos + 1/(K-1)|"),
+    "nc2_condition": Meaning("NC2", "1 or inf", "condition number of the class means, not centred"),
+    "nc3_cosine": Meaning("NC3", "0", "1 - mean cosine of a feature and its row of weights"),
+    "nc3_duality": Meaning("NC3", "0", "weights times class means: distance to a simplex ETF"),
+    "nc4_mismatch": Meaning("NC4", "0", "share where classifier and nearest class mean disagree"),
+    "ncc_error": Meaning("NC4", "0", "error of the nearest class mean"),
+    "weak_test_collapse": Meaning("test", "0", "squared distance to the nearest train mean"),
+    "strong_test_collapse": Meaning("test", "0", "squared distance to the own class's train mean"),
+    "margin_min": Meaning("margin", "> 0", "right logit less the largest other, smallest"),
+    "margin_mean": Meaning("margin", "> 0", "the same, mean"),
+    "margin_p05": Meaning("margin", "> 0", "the same, 5 % quantile"),
+    "margin_p50": Meaning("margin", "> 0", "the same, median"),
+    "margin_p95": Meaning("margin", "> 0", "the same, 95 % quantile"),
+} | {
+    f"{kind}_{matrix}": Meaning("rank", "K-1 or K", f"{text} of the {name}")
+    for matrix, name in (("weights", "weights"), ("means", "class means"))
+    for kind, text in (
+        ("rank", "numerical rank"),
+        ("stable_rank", "stable rank"),
+        ("effective_rank", "entropy rank"),
+    )
+}
+SINGULAR = "singular_"  # metrics named so are one value of a spectrum each: too many for a table
+UNKNOWN = Meaning("other", "-", "")
+
+
+def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
+    """A table per layer, grouped NC1 to NC4, with the value at collapse and what the metric is.
+
+    Boxed on a terminal; elsewhere plain columns that neither wrap nor colour.
+    """
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=file, highlight=False, width=PLAIN_WIDTH)
+    rows = list(rows)
+    shown = [row for row in rows if not row.metric.startswith(SINGULAR)]
+    for layer in dict.fromkeys(row.layer for row in shown):
+        console.print(_table(layer, [row for row in shown if row.layer == layer], console.is_terminal))
+    if len(shown) < len(rows):
+        console.print("collapse: the value at collapse. Singular values are in --json and --csv.")
+
+
+def write_json(rows: Iterable[Row], facts: dict[str, object], file: TextIO | None = None) -> None:
+    """One strict JSON object: `facts` and `measurements`, records of layer, split, metric and value.
+
+    JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
+    """
+    records = [_record(row) | {"value": _strict(row.value)} for row in rows]
+    json.dump(facts | {"measurements": records}, file or sys.stdout, indent=2, allow_nan=False)
+    print(file=file or sys.stdout)
+
+
+def write_csv(rows: Iterable[Row], file: TextIO | None = None) -> None:
+    """Columns layer, split, metric, value; every digit of the value."""
+    writer = csv.DictWriter(file or sys.stdout, ["layer", "split", "metric", "value"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_record(row) for row in rows)
+
+
+def _record(row: Row) -> dict[str, object]:
+    return {"layer": row.layer, "split": row.split, "metric": row.metric, "value": row.value}
+
+
+def _strict(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _table(layer: str, rows: Sequence[Row], boxed: bool) -> Table:
+    splits = sorted(dict.fromkeys(row.split for row in rows), key=lambda split: split == "weights")
+    values = {(row.metric, row.split): row.value for row in rows}
+    table = Table("", title=f"layer {layer}", title_justify="left", title_style="bold")
+    if not boxed:
+        table.box = None
+    table.add_column("metric", no_wrap=True)
+    for split in splits:
+        table.add_column(split, justify="right", no_wrap=True)
+    table.add_column("collapse", justify="right")
+    table.add_column("meaning")
+    for group, members in _groups({row.metric for row in rows}):
+        for name in members:
+            meaning = MEANINGS.get(name, UNKNOWN)
+            cells = [number(values[name, split]) if (name, split) in values else "" for split in splits]
+            head, end = group if name == members[0] else "", name == members[-1]
+            table.add_row(head, name, *cells, meaning.collapse, meaning.text, end_section=end)
+    return table
+
+
+def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """NC1 to NC4 and the rest, each with its metrics in the order of MEANINGS."""
+    for group in dict.fromkeys(meaning.group for meaning in MEANINGS.values()):
+        if members := [name for name, m in MEANINGS.items() if m.group == group and name in names]:
+            yield group, members
+    if unknown := sorted(names - set(MEANINGS)):
+        yield UNKNOWN.group, unknown
+
+
+def number(value: float) -> str:
+    """Four significant digits: 0.0123, 1.5e-07, inf, nan."""
+    return f"{value:.4g}"

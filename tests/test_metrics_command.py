@@ -1,0 +1,253 @@
+"""`ncpipe metrics FILE`: what it reads, prints and refuses."""
+
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from ncpipe.cli import app
+from ncpipe.errors import InputError
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.report import MEANINGS, SINGULAR, print_measurements
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def arrays(per_class: int = 20, classes: int = 3, width: int = 5, seed: int = 0) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    centres = 2 * draw.standard_normal((classes, width))
+    labels = np.tile(np.arange(classes), per_class)
+    test_labels = np.tile(np.arange(classes), 4)
+    return {
+        "features": centres[labels] + draw.standard_normal((len(labels), width)),
+        "labels": labels,
+        "weight": centres + 0.1 * draw.standard_normal(centres.shape),
+        "bias": draw.standard_normal(classes),
+        "test_features": centres[test_labels] + draw.standard_normal((len(test_labels), width)),
+        "test_labels": test_labels,
+    }
+
+
+def expected(stored: dict[str, np.ndarray]) -> dict[tuple[str, str], float]:
+    rows = measure_arrays(**{name: torch.from_numpy(array) for name, array in stored.items()})
+    return {(row.split, row.metric): row.value for row in rows}
+
+
+def run(path: Path, *options: str) -> str:
+    result = CliRunner().invoke(app, ["metrics", str(path), *options], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def values_of(text: str) -> dict[tuple[str, str], float]:
+    """Back from --json; `float` also reads "inf" and "nan"."""
+    return {(row["split"], row["metric"]): float(row["value"]) for row in json.loads(text)["measurements"]}
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        run(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+def saved(folder: Path, **changes: object) -> Path:
+    """The arrays with some replaced, or left out where None, as .npz."""
+    stored = arrays() | changes
+    np.savez(folder / "h.npz", **{name: value for name, value in stored.items() if value is not None})
+    return folder / "h.npz"
+
+
+@pytest.mark.parametrize("left_out", [(), ("bias",), ("test_features", "test_labels"), ("weight", "bias")])
+def test_npz_and_safetensors_give_what_the_library_gives(tmp_path: Path, left_out: tuple[str, ...]) -> None:
+    stored = {name: value for name, value in arrays().items() if name not in left_out}
+    np.savez(tmp_path / "h.npz", **stored)
+    save_file(stored, tmp_path / "h.safetensors")
+    want = expected(stored)
+    assert values_of(run(tmp_path / "h.npz", "--json")) == want
+    assert values_of(run(tmp_path / "h.safetensors", "--json")) == want
+
+
+def test_csv_keeps_every_digit(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run(saved(tmp_path), "--csv"))))
+    assert {(row["split"], row["metric"]): float(row["value"]) for row in rows} == expected(arrays())
+
+
+def test_json_says_how_many_and_is_strict(tmp_path: Path) -> None:
+    """Coincident class means: infinite NC1, which JSON has no number for."""
+    labels = np.array([0, 0, 1, 1])
+    features = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    np.savez(tmp_path / "h.npz", features=features, labels=labels)
+    text = run(tmp_path / "h.npz", "--json")
+    answer = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (answer["samples"], answer["width"], answer["classes"]) == (4, 2, 2)
+    assert values_of(text)["train", "nc1_trace_ratio"] == math.inf
+    assert '"inf"' in text
+
+
+def test_pipeline_files_are_read_too(tmp_path: Path) -> None:
+    """The names that `ncpipe extract` writes below data/features."""
+    stored = arrays()
+    own = {"train.features": "features", "train.labels": "labels", "test.features": "test_features"}
+    own |= {"test.labels": "test_labels", "weight": "weight", "bias": "bias"}
+    extra = {"penalty.last": np.zeros(1)}
+    save_file({name: stored[source] for name, source in own.items()} | extra, tmp_path / "s0.safetensors")
+    text = run(tmp_path / "s0.safetensors", "--json")
+    assert values_of(text) == expected(stored)
+    assert json.loads(text)["warnings"] == []
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f8", "f2", "longdouble"])
+def test_float_types_are_read_as_they_are(tmp_path: Path, kind: str) -> None:
+    features = arrays()["features"].astype(kind)
+    got = values_of(run(saved(tmp_path, features=features), "--json"))
+    assert got == expected(arrays() | {"features": features.astype(np.float64)})
+
+
+def test_the_table_is_plain_outside_a_terminal_and_says_what_collapse_is(tmp_path: Path) -> None:
+    lines = run(saved(tmp_path)).splitlines()
+    row = next(line for line in lines if "nc1_trace_ratio" in line)
+    want = expected(arrays())
+    assert row.split()[:2] == ["NC1", "nc1_trace_ratio"]
+    for split in ("train", "test"):
+        assert f"{want[split, 'nc1_trace_ratio']:.4g}" in row.split()
+    assert MEANINGS["nc1_trace_ratio"].text in row
+    assert not any(character in "".join(lines) for character in "\x1b│┃")
+    groups = [line.split()[0] for line in lines if line.split() and line.split()[0].startswith("NC")]
+    assert groups == sorted(groups)
+
+
+def test_every_metric_has_a_meaning() -> None:
+    stored = {name: torch.from_numpy(array) for name, array in arrays().items()}
+    assert {row.metric for row in measure_arrays(**stored) if not row.metric.startswith(SINGULAR)} == set(
+        MEANINGS
+    )
+
+
+def test_a_metric_without_a_meaning_is_printed_all_the_same() -> None:
+    from ncpipe.metrics.table import Measurement
+
+    out = io.StringIO()
+    print_measurements([Measurement("last", "train", "brand_new", 0.25)], out)
+    assert "brand_new" in out.getvalue()
+    assert "0.25" in out.getvalue()
+
+
+NAN = np.where(np.arange(300).reshape(60, 5) == 7, np.nan, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"labels": None}, ["no 'labels'", "features, weight"]),
+        ({"features": None}, ["no 'features'"]),
+        ({"features": np.ones(60)}, ["features"]),
+        ({"labels": np.zeros(7, dtype=int)}, ["labels"]),
+        ({"features": NAN}, ["features"]),
+        ({"features": np.where(np.isnan(NAN), np.inf, NAN)}, ["features"]),
+        ({"labels": np.tile([0, 2, 2], 20)}, ["class 1"]),
+        ({"labels": np.tile([1, 2, 3], 20)}, ["0"]),
+        ({"labels": np.tile([-1, 0, 1], 20)}, ["label -1"]),
+        ({"labels": np.tile([0.0, 0.5, 1.0], 20)}, ["labels"]),
+        ({"weight": np.ones((4, 5)), "bias": None}, ["class 3"]),
+        ({"weight": np.ones((3, 6))}, ["weight"]),
+        ({"bias": np.ones(4)}, ["bias"]),
+        ({"weight": None}, ["bias"]),
+        ({"test_labels": None}, ["test labels"]),
+        ({"test_features": None}, ["test features"]),
+        ({"test_features": np.ones((12, 4))}, ["test_features"]),
+        ({"features": np.full((60, 5), "a")}, ["features", "expected numbers"]),
+        ({"features": np.full((60, 5), 1j)}, ["features", "expected numbers"]),
+        ({"features": np.full((60, 5), None)}, ["Python objects"]),
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_a_wrong_array_is_one_line_that_names_it(
+    tmp_path: Path, changes: dict[str, object], words: list[str]
+) -> None:
+    message = refusal(saved(tmp_path, **changes))
+    for word in words:
+        assert word in message
+
+
+def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path) -> None:
+    assert "not found" in refusal(tmp_path / "none.npz")
+    assert ".npz or a .safetensors" in refusal(tmp_path / "h.pt")
+    (tmp_path / "folder.npz").mkdir()
+    assert "not a file" in refusal(tmp_path / "folder.npz")
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    assert "one array" in refusal(tmp_path / "one.npz")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_damaged_file_says_so(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"h.{suffix}"
+    np.savez(path, **arrays()) if suffix == "npz" else save_file(arrays(), path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"nonsense", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        assert "damaged" in refusal(path)
+    if suffix == "npz":  # a flipped byte, which the archive's checksum finds
+        path.write_bytes(whole[:300] + bytes([whole[300] ^ 255]) + whole[301:])
+        assert "damaged" in refusal(path)
+
+
+def test_warnings_go_to_standard_error_and_into_the_json(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    path = tmp_path / "h.npz"
+    np.savez(path, features=draw.standard_normal((3, 5)), labels=np.arange(3), wieght=np.ones((3, 5)))
+    result = CliRunner().invoke(app, ["metrics", str(path), "--json"], catch_exceptions=False)
+    warnings = json.loads(result.stdout)["warnings"]
+    assert any("wieght" in warning for warning in warnings)
+    assert len(warnings) >= 3  # the name, N < d, one sample per class
+    assert all(f"ncpipe: {path}: {warning}" in result.stderr for warning in warnings)
+
+
+def ncpipe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    good = ncpipe("-m", "ncpipe", "metrics", str(saved(tmp_path)))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "nc1_trace_ratio" in good.stdout
+    bad = ncpipe("-m", "ncpipe", "metrics", str(tmp_path / "none.npz"))
+    assert bad.returncode == 1
+    assert bad.stdout == ""
+    assert bad.stderr == f"ncpipe: {tmp_path / 'none.npz'}: not found\n"
+
+
+SLOW = ("torch", "pandas", "dvc", "sklearn", "matplotlib", "transformers")
+
+
+@pytest.mark.parametrize(("command", "absent"), [("--help", SLOW), ("FILE", SLOW[1:])])
+def test_the_command_imports_what_it_needs(tmp_path: Path, command: str, absent: tuple[str, ...]) -> None:
+    """Help comes without torch; a measurement without what the pipeline needs."""
+    argument = str(saved(tmp_path)) if command == "FILE" else command
+    script = (
+        "import sys\nfrom ncpipe.cli import app\n"
+        f"app(['metrics', {argument!r}], standalone_mode=False)\n"
+        f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = ncpipe("-c", script)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.strip() == "[]"

@@ -17,7 +17,7 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"features", "figures"},
+    {"features", "figures", "hooks", "report"},
     {"training"},
     {"metrics", "models", "tables"},
     {"datasets"},
@@ -38,6 +38,8 @@ FORBIDDEN = {
     "training": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "models": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "metrics": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "hooks": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "report": {"torch", "dvc", "typer", "pandas"},
     "stamps": {"dvc", "typer", "torch", "ruamel"},  # a run that waits in the store is claimed at once
 }
 

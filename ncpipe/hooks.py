@@ -1,0 +1,354 @@
+"""Collapse of any PyTorch classifier: its last linear layer's input is watched while a loader runs.
+
+N  samples    K  classes    d  feature width    T  tokens
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ncpipe.errors import InputError
+from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
+
+Forward = Callable[[nn.Module, Any], Any]
+Select = Callable[[Tensor, Any], Tensor]
+Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
+Classifiers = dict[str, tuple[Tensor, Tensor | None]]
+SHOWN = 12  # names of layers in an error
+
+
+def measure_model(
+    model: nn.Module,
+    classifier: str | nn.Module,
+    loader: Iterable[Any],
+    test_loader: Iterable[Any] | None = None,
+    *,
+    device: torch.device | str | None = None,
+    forward: Forward | None = None,
+    labels: str = "labels",
+    select: Select | None = None,
+    layers: Sequence[str] | Mapping[str, Select] = (),
+) -> list[Measurement]:
+    """Every metric of the features h (N, d) that enter `classifier`, and of its weight (K, d) and bias (K,).
+
+    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
+    0..K-1. Each is run through twice (class means first), in eval mode and without gradients, and
+    must give the same samples each time: shuffling is fine; random augmentation, sampling with replacement
+    or a shuffled `drop_last` is not, and raises.
+    classifier: the last nn.Linear or its name (`fc`, `score`). device: where model and inputs go; None leaves
+    the model where it is. forward(model, inputs): how to call it, if not model(inputs) or model(**inputs).
+    select(values, inputs) -> (n, d): which of several feature vectors a sample predicts from; required where
+    the classifier sees (n, T, d), see `last_token`.
+    layers: names of further layers whose outputs are measured too, those of shape (n, C, H, W) averaged over
+    positions; or names with a `select` of their own.
+    Training mode and hooks are restored, also after an error. Raises InputError.
+    """
+    head = _linear(model, classifier)
+    sites = [_Site(LAST_LAYER, head, select or _features, output=False), *_further(model, layers)]
+    call = forward or _call
+    with _evaluating(model, device):
+        train, test = (_passes(model, sites, each, call, labels, head) for each in (loader, test_loader))
+        assert train is not None
+        return _measure(train, test, head)
+
+
+def collect_features(
+    model: nn.Module,
+    classifier: str | nn.Module,
+    loader: Iterable[Any],
+    test_loader: Iterable[Any] | None = None,
+    *,
+    device: torch.device | str | None = None,
+    forward: Forward | None = None,
+    labels: str = "labels",
+    select: Select | None = None,
+) -> dict[str, np.ndarray]:
+    """What `measure_model` would measure, as arrays: one pass, everything in memory.
+
+    `numpy.savez(path, **arrays)` writes what `ncpipe metrics` reads: features (N, d), labels (N,), weight
+    (K, d), bias (K,) if there is one, and test_features, test_labels. Arguments as in `measure_model`.
+    """
+    head = _linear(model, classifier)
+    site = _Site(LAST_LAYER, head, select or _features, output=False)
+    arrays = {"weight": _array(head.weight)}
+    if head.bias is not None:
+        arrays["bias"] = _array(head.bias)
+    with _evaluating(model, device):
+        for prefix, each in (("", loader), ("test_", test_loader)):
+            if run := _passes(model, [site], each, forward or _call, labels, head):
+                batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
+                values, answers = zip(*batches, strict=True)
+                arrays |= {f"{prefix}features": _array(torch.cat(values))}
+                arrays |= {f"{prefix}labels": _array(torch.cat(answers))}
+    return arrays
+
+
+def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """`select` for decoders: (n, T, d) -> (n, d), at the last token of attention_mask 1."""
+    mask = inputs["attention_mask"].to(values.device)
+    positions = torch.arange(mask.shape[1], device=values.device)
+    last = (positions * mask).argmax(1)
+    return values[torch.arange(len(values), device=values.device), last]
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A place in the network where features are read: a module's input, or its output."""
+
+    name: str
+    module: nn.Module
+    select: Select
+    output: bool
+
+
+def _linear(model: nn.Module, classifier: str | nn.Module) -> nn.Linear:
+    found = _module(model, classifier)
+    if not isinstance(found, nn.Linear):
+        kind, name = type(found).__name__, classifier if isinstance(classifier, str) else "the classifier"
+        raise InputError(f"{name} is {_a(kind)}, not a Linear; {_linear_layers(model)}")
+    if found.out_features < 2:
+        raise InputError("the classifier has one output; the metrics need a row of weights for each class")
+    return found
+
+
+def _module(model: nn.Module, wanted: str | nn.Module) -> nn.Module:
+    modules = dict(model.named_modules())
+    if isinstance(wanted, nn.Module):
+        if not any(module is wanted for module in modules.values()):
+            raise InputError("the given module is no part of the model")
+        return wanted
+    if wanted not in modules:
+        raise InputError(f"the model has no layer {wanted!r}; {_linear_layers(model)}")
+    return modules[wanted]
+
+
+def _linear_layers(model: nn.Module) -> str:
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not names:
+        return "it has no Linear layers"
+    return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+
+
+def _further(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> list[_Site]:
+    if isinstance(layers, str):
+        raise InputError(f"layers takes a list of names: [{layers!r}]")
+    chosen = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, _pooled)
+    if LAST_LAYER in chosen:
+        raise InputError(f"a layer named {LAST_LAYER!r} would be mistaken for the classifier's input")
+    return [_Site(name, _module(model, name), select, output=True) for name, select in chosen.items()]
+
+
+def _features(values: Tensor, inputs: Any) -> Tensor:
+    if values.dim() != 2:
+        raise InputError(
+            f"the classifier sees {tuple(values.shape)}, not one feature vector per sample; "
+            "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
+        )
+    return values
+
+
+def _pooled(values: Tensor, inputs: Any) -> Tensor:
+    if values.dim() == 4:
+        return values.double().mean((2, 3))
+    if values.dim() != 2:
+        raise InputError(
+            f"a layer gives {tuple(values.shape)}; name it with a function of (values, inputs) that makes it "
+            "(samples, width): layers={name: function}"
+        )
+    return values
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
+    """Eval mode for the block; afterwards every module is back in the mode it had (some may be frozen)."""
+    modes = [(module, module.training) for module in model.modules()]
+    if device is not None:
+        model.to(device)
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _passes(
+    model: nn.Module,
+    sites: Sequence[_Site],
+    loader: Iterable[Any] | None,
+    call: Forward,
+    key: str,
+    head: nn.Linear,
+) -> Pass | None:
+    """A function that runs the loader once and yields, batch by batch, every site's values and the labels."""
+    if loader is None:
+        return None
+    if iter(loader) is loader:
+        raise InputError("the loader is an iterator, good for one pass only; give a DataLoader or a list")
+    batches, device = loader, head.weight.device
+    # Apple's GPUs have no float64, in which the metrics are computed.
+    place = torch.device("cpu") if device.type == "mps" else device
+
+    def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        samples = 0
+        for batch in batches:
+            inputs, labels = _split(batch, key)
+            inputs, samples = _to(inputs, device), samples + len(labels)
+            values = _watch(model, sites, inputs, call)
+            _check_shapes(values, labels)
+            yield {name: value.to(place) for name, value in values.items()}, labels.to(place)
+        if not samples:
+            raise InputError("the loader gave no batches")
+
+    return run
+
+
+def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measurement]:
+    """Two passes a split for all sites together: statistics, then decisions by the train means."""
+    weight, bias = (None if tensor is None else tensor.detach() for tensor in (head.weight, head.bias))
+    assert weight is not None
+    classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
+    results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
+    learned = _first_pass(train, len(weight), classifiers)
+    for split, run in ((TRAIN, train), (TEST, test)):
+        if run is None:
+            continue
+        seen = learned if split == TRAIN else _first_pass(run, len(weight), classifiers)
+        centres = _second_pass(run, learned, classifiers)
+        for layer, statistics in seen.items():
+            _check_same_samples(split, statistics.classes, centres[layer], learned[layer].classes)
+            own = weight if layer == LAST_LAYER else None
+            rows = measure_layer(layer, split, statistics, centres[layer], learned[layer], own)
+            results.setdefault(layer, []).extend(rows)
+    return [row for rows in results.values() for row in rows]
+
+
+def _first_pass(run: Pass, classes: int, classifiers: Classifiers) -> dict[str, LayerStatistics]:
+    meters: dict[str, LayerMeter] = {}
+    for values, labels in run():
+        for layer, features in values.items():
+            if layer not in meters:
+                weight, bias = classifiers.get(layer, (None, None))
+                meters[layer] = LayerMeter(classes, features.shape[1], weight, bias, features.device)
+            meters[layer].update(features, labels)
+    return {layer: meter.result() for layer, meter in meters.items()}
+
+
+def _second_pass(
+    run: Pass, learned: dict[str, LayerStatistics], classifiers: Classifiers
+) -> dict[str, CentreStatistics]:
+    meters = {
+        layer: CentreMeter(statistics.classes.means, *classifiers.get(layer, (None, None)))
+        for layer, statistics in learned.items()
+    }
+    for values, labels in run():
+        for layer, features in values.items():
+            meters[layer].update(features, labels)
+    return {layer: meter.result() for layer, meter in meters.items()}
+
+
+def _check_same_samples(
+    split: str, seen: ClassStatistics, centres: CentreStatistics, train: ClassStatistics
+) -> None:
+    """Both passes must agree on N and on sum |h - mu_y|^2 about the train means, which the first implies."""
+    offsets = (seen.means - train.means).square().sum(1)
+    implied = (seen.squares + seen.counts * offsets).sum()
+    size = (seen.counts * seen.means.square().sum(1)).sum()
+    # Other batches round otherwise, in float32 by far less than this.
+    allowed = 1e-3 * implied + 1e-5 * size
+    if centres.samples != seen.samples or (centres.right - implied).abs() > allowed:
+        raise InputError(
+            f"the {split} loader gave other samples in its second pass; "
+            "turn off random augmentation, sampling with replacement and drop_last"
+        )
+
+
+@torch.no_grad()
+def _watch(model: nn.Module, sites: Sequence[_Site], inputs: Any, call: Forward) -> dict[str, Tensor]:
+    """One forward pass; what went into each site's module, or came out of it, as (n, d)."""
+    seen: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    with contextlib.ExitStack() as hooks:
+        for site in sites:
+            hooks.callback(_hook(site, seen[site.name]).remove)
+        call(model, inputs)
+    for name, values in seen.items():
+        if len(values) != 1:
+            raise InputError(f"layer {name!r} ran {len(values)} times in a forward pass; it must run once")
+    return {site.name: site.select(seen[site.name][0], inputs) for site in sites}
+
+
+def _hook(site: _Site, seen: list[Tensor]) -> RemovableHandle:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(_tensor(args[0] if args else next(iter(kwargs.values())), site.name))
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        seen.append(_tensor(output, site.name))
+
+    if site.output:
+        return site.module.register_forward_hook(after)
+    return site.module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    """A copy of the value, or of its first entry: transformers' blocks give tuples and records."""
+    if isinstance(value, Mapping):
+        value = next(iter(value.values()))
+    elif isinstance(value, tuple) and value:
+        value = value[0]
+    if not isinstance(value, Tensor):
+        raise InputError(f"layer {name!r} gives {_a(type(value).__name__)}, not a tensor")
+    return value.detach().clone()  # a later layer may work in place (ReLU)
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def _split(batch: Any, key: str) -> tuple[Any, Tensor]:
+    """(inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
+    if isinstance(batch, Mapping):
+        if key not in batch:
+            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels=...)")
+        return {name: value for name, value in batch.items() if name != key}, torch.as_tensor(batch[key])
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise InputError("a batch must be (inputs, labels) or a mapping with labels")
+    return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
+
+
+def _to(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {name: _to(value, device) for name, value in inputs.items()}
+    return (
+        type(inputs)(_to(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs
+    )
+
+
+def _check_shapes(sites: dict[str, Tensor], labels: Tensor) -> None:
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise InputError(f"labels are {labels.dtype} {tuple(labels.shape)}; they must be whole numbers (n,)")
+    for name, values in sites.items():
+        if values.dim() != 2 or len(values) != len(labels):
+            shape = tuple(values.shape)
+            raise InputError(f"layer {name!r}: {shape} for {len(labels)} labels; expected one row for each")
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """On the CPU as NumPy; bfloat16, which NumPy lacks, as float32."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -1,0 +1,332 @@
+"""Measuring any PyTorch classifier: torchvision's and transformers' networks, untrained and tiny."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.models import mobilenet_v3_small, resnet18
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from ncpipe.commands.metrics import read_arrays
+from ncpipe.errors import InputError
+from ncpipe.hooks import collect_features, last_token, measure_model
+from ncpipe.metrics.table import Measurement, measure_arrays
+
+CLASSES = 3
+WIDTH = 3 * 8 * 8  # of `pairs`
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(count: int, seed: int) -> TensorDataset:
+    labels = torch.arange(count) % CLASSES
+    pixels = torch.randn(count, 3, 32, 32, generator=seeded(seed)) + labels.view(-1, 1, 1, 1)
+    return TensorDataset(pixels, labels)
+
+
+def texts(count: int, seed: int, left: bool = False) -> list[dict[str, Tensor]]:
+    """Batches of 4 in the form of transformers' collators, padded on one side."""
+    generator = seeded(seed)
+    ids = torch.randint(2, 20, (count, 6), generator=generator)
+    lengths = torch.randint(1, 7, (count, 1), generator=generator)
+    places = torch.arange(6)
+    mask = (places >= 6 - lengths if left else places < lengths).long()
+    everything = {
+        "input_ids": torch.where(mask == 1, ids, 0),
+        "attention_mask": mask,
+        "labels": torch.arange(count) % CLASSES,
+    }
+    return [{k: v[start : start + 4] for k, v in everything.items()} for start in range(0, count, 4)]
+
+
+def resnet() -> nn.Module:
+    torch.manual_seed(0)
+    return resnet18(num_classes=CLASSES)
+
+
+def bert() -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=CLASSES, **TINY)
+    return BertForSequenceClassification(config)
+
+
+def gpt2() -> GPT2ForSequenceClassification:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=16, n_layer=2, n_head=2, num_labels=CLASSES, pad_token_id=0
+    )
+    return GPT2ForSequenceClassification(config)
+
+
+def values(rows: list[Measurement]) -> dict[tuple[str, str, str], float]:
+    assert len({(row.layer, row.split, row.metric) for row in rows}) == len(rows)
+    return {(row.layer, row.split, row.metric): row.value for row in rows}
+
+
+def assert_close(
+    got: list[Measurement], want: list[Measurement], tolerance: float = 1e-9, but: tuple[str, ...] = ()
+) -> None:
+    found, wanted = values(got), values(want)
+    assert set(found) == set(wanted)
+    for key, value in wanted.items():
+        if not key[2].startswith(but or ("none",)):
+            assert math.isclose(found[key], value, rel_tol=tolerance, abs_tol=tolerance), key
+
+
+@torch.no_grad()
+def resnet_features(model: nn.Module, pixels: Tensor) -> Tensor:
+    """By hand: everything but the last layer."""
+    body = nn.Sequential(*list(model.children())[:-1]).eval()
+    return body(pixels).flatten(1)
+
+
+def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
+    model, train, test = resnet(), images(24, 1), images(9, 2)
+    got = measure_model(model, "fc", DataLoader(train, batch_size=24), DataLoader(test, batch_size=9))
+    by_hand = [(resnet_features(model, split.tensors[0]), split.tensors[1]) for split in (train, test)]
+    want = measure_arrays(*by_hand[0], model.fc.weight.detach(), model.fc.bias.detach(), *by_hand[1])
+    assert_close(got, want, 1e-6)
+    assert math.isfinite(values(got)["last", "train", "nc1_trace_ratio"])
+
+
+def test_shuffled_batches_give_the_same() -> None:
+    """Batches round otherwise in float32, so the network is in float64 here."""
+    model, data = resnet().double(), images(24, 1)
+    data = TensorDataset(data.tensors[0].double(), data.tensors[1])
+    at_once = measure_model(model, "fc", DataLoader(data, batch_size=24))
+    shuffled = DataLoader(data, batch_size=7, shuffle=True, generator=seeded(3))
+    assert_close(measure_model(model, model.fc, shuffled), at_once, 1e-6, but=("singular", "nc2_condition"))
+
+
+@torch.no_grad()
+def bert_features(model: BertForSequenceClassification, batches: list[dict[str, Tensor]]) -> Tensor:
+    model.eval()
+    kept = [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in batches]
+    return torch.cat([model.bert(**batch).pooler_output for batch in kept])
+
+
+def test_a_transformers_classifier_with_batches_as_mappings() -> None:
+    model, train, test = bert(), texts(24, 1), texts(8, 2)
+    got = measure_model(model, "classifier", train, test)
+    labels = [torch.cat([batch["labels"] for batch in split]) for split in (train, test)]
+    head = model.classifier.weight.detach(), model.classifier.bias.detach()
+    want = measure_arrays(
+        bert_features(model, train), labels[0], *head, bert_features(model, test), labels[1]
+    )
+    assert_close(got, want)
+    renamed = [{("label" if name == "labels" else name): v for name, v in b.items()} for b in train]
+    assert measure_model(model, "classifier", renamed, labels="label") == measure_model(
+        model, "classifier", train
+    )
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_decoder_that_scores_every_token_needs_the_last_one_named(left: bool) -> None:
+    model, batches = gpt2().eval(), texts(24, 1, left)
+    with pytest.raises(InputError, match=r"\(4, 6, 16\).*select=last_token"):
+        measure_model(model, "score", batches)
+    arrays = collect_features(model, "score", batches, select=last_token)
+    inputs = [{k: v for k, v in batch.items() if k != "labels"} for batch in batches]
+    with torch.no_grad():
+        logits = torch.cat([model(**batch).logits for batch in inputs])
+    np.testing.assert_allclose(arrays["features"] @ arrays["weight"].T, logits, atol=1e-6)
+    assert "bias" not in arrays
+    want = measure_arrays(*(arrays[name] for name in ("features", "labels", "weight")))
+    assert_close(measure_model(model, "score", batches, select=last_token), want)
+
+
+def test_collected_features_are_what_the_command_reads(tmp_path: Path) -> None:
+    model, train, test = bert(), texts(24, 1), texts(8, 2)
+    np.savez(tmp_path / "h.npz", **collect_features(model, "classifier", train, test))
+    arrays, ignored = read_arrays(tmp_path / "h.npz")
+    assert ignored == []
+    assert_close(measure_arrays(**arrays), measure_model(model, "classifier", train, test))
+
+
+def test_further_layers_are_measured_in_the_same_two_passes() -> None:
+    model, data = resnet(), images(12, 1)
+    passes = []
+
+    def forward(network: nn.Module, pixels: Tensor) -> Tensor:
+        passes.append(len(pixels))
+        return network(pixels)
+
+    loader = DataLoader(data, batch_size=12)
+    got = measure_model(model, "fc", loader, layers=["layer1"], forward=forward)
+    assert passes == [12, 12]
+    with torch.no_grad():
+        maps = nn.Sequential(*list(model.children())[:5]).eval()(data.tensors[0])
+    pooled = maps.double().mean((2, 3))
+    want = measure_arrays(pooled, data.tensors[1], layer="layer1")
+    assert_close([row for row in got if row.layer == "layer1"], want, 1e-6)
+    assert_close([row for row in got if row.layer == "last"], measure_model(model, "fc", loader))
+
+
+def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
+    model, batches = gpt2(), texts(24, 1)
+    name = "transformer.h.1"
+    got = measure_model(model, "score", batches, select=last_token, layers={name: last_token})
+    assert values(got)[name, "train", "nc1_trace_ratio"] > 0
+    with pytest.raises(InputError, match=r"layers=\{name: function\}"):
+        measure_model(model, "score", batches, select=last_token, layers=[name])
+
+
+def test_a_layer_is_copied_before_the_next_works_in_place() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, CLASSES))
+    data = torch.randn(30, 5, generator=seeded(1))
+    labels = torch.arange(30) % CLASSES
+    got = measure_model(model, "2", [(data, labels)], layers=["0"])
+    with torch.no_grad():
+        want = measure_arrays(model[0](data), labels, layer="0")
+    assert_close([row for row in got if row.layer == "0"], want)
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_modes_and_hooks_are_as_before_also_after_an_error(failing: bool) -> None:
+    model, data = resnet(), images(12, 1)
+    model.train()
+    model.bn1.eval()  # frozen on purpose
+    modes = [module.training for module in model.modules()]
+    statistics = model.layer1[0].bn1.running_mean.clone()
+    seen: list[tuple[bool, bool]] = []
+
+    def forward(network: nn.Module, pixels: Tensor) -> Tensor:
+        seen.append((network.training, torch.is_grad_enabled()))
+        out = network(pixels)
+        if failing:
+            raise RuntimeError("out of something")
+        return out
+
+    loader = DataLoader(data, batch_size=12)
+    if failing:
+        with pytest.raises(RuntimeError, match="out of something"):
+            measure_model(model, "fc", loader, forward=forward, layers=["layer1"])
+    else:
+        measure_model(model, "fc", loader, forward=forward, layers=["layer1"])
+    assert set(seen) == {(False, False)}
+    assert [module.training for module in model.modules()] == modes
+    assert hooks_of(model) == 0
+    assert torch.is_grad_enabled()
+    assert torch.equal(model.layer1[0].bn1.running_mean, statistics)
+
+
+def pairs() -> list[tuple[Tensor, Tensor]]:
+    pixels, labels = images(12, 1).tensors
+    return [(pixels[:, :, ::4, ::4], labels)]
+
+
+def roberta() -> nn.Module:
+    return RobertaForSequenceClassification(
+        RobertaConfig(vocab_size=20, max_position_embeddings=10, num_labels=CLASSES, **TINY)
+    )
+
+
+class Unused(nn.Module):
+    """A classifier that is never called, or twice."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.fc, self.calls = nn.Linear(WIDTH, CLASSES), calls
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        return [self.fc(pixels.flatten(1)) for _ in range(self.calls)]
+
+
+@pytest.mark.parametrize(
+    ("make", "classifier", "loader", "message"),
+    [
+        (resnet, "head", pairs(), r"no layer 'head'; its Linear layers: fc"),
+        (mobilenet_v3_small, "classifier", pairs(), r"a Sequential, not a Linear.*classifier\.3"),
+        (roberta, "classifier", pairs(), r"not a Linear.*classifier\.out_proj"),
+        (lambda: nn.Sequential(nn.ReLU()), "fc", pairs(), "it has no Linear layers"),
+        (resnet, nn.Linear(2, 3), pairs(), "no part of the model"),
+        (lambda: nn.Sequential(nn.Linear(2, 1)), "0", pairs(), "one output"),
+        (lambda: Unused(0), "fc", pairs(), "ran 0 times"),
+        (lambda: Unused(2), "fc", pairs(), "ran 2 times"),
+        (lambda: Unused(1), "fc", iter(pairs()), "iterator"),
+        (lambda: Unused(1), "fc", [], "no batches"),
+        (lambda: Unused(1), "fc", [torch.ones(2, WIDTH)], r"\(inputs, labels\)"),
+        (lambda: Unused(1), "fc", [{"pixels": torch.ones(2, WIDTH), "y": torch.ones(2)}], "it has pixels, y"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.ones(2, 3))], "whole numbers"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0]))], "for 1 labels"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 2]))], "class 1"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 3]))], "label 3"),
+    ],
+)
+def test_mistakes_are_one_line(make: Any, classifier: Any, loader: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        measure_model(make(), classifier, loader)
+    assert "\n" not in str(caught.value)
+
+
+class Augmented:
+    """Another draw of noise in every pass, or fewer samples from the second pass on."""
+
+    def __init__(self, noise: float, dropped: int) -> None:
+        self.noise, self.dropped, self.passes = noise, dropped, 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        [(pixels, labels)] = pairs()
+        keep = len(labels) - self.dropped * (self.passes > 0)
+        draw = torch.randn(pixels.shape, generator=seeded(self.passes))
+        self.passes += 1
+        yield (pixels + self.noise * draw)[:keep], labels[:keep]
+
+
+@pytest.mark.parametrize(("noise", "dropped"), [(1.0, 0), (0.0, 1)])
+def test_a_loader_that_gives_other_samples_the_second_time_is_refused(noise: float, dropped: int) -> None:
+    with pytest.raises(InputError, match=r"train loader .*augmentation"):
+        measure_model(Unused(1), "fc", Augmented(noise, dropped))
+    with pytest.raises(InputError, match=r"test loader .*augmentation"):
+        measure_model(Unused(1), "fc", pairs(), Augmented(noise, dropped))
+
+
+def test_a_loader_that_gives_the_same_samples_passes() -> None:
+    assert measure_model(Unused(1), "fc", pairs(), Augmented(0.0, 0))
+
+
+def test_several_inputs_to_a_network() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, CLASSES)
+
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return self.fc(input=torch.cat([first, second], 1))  # by keyword
+
+    first, second = torch.randn(2, 12, 2, generator=seeded(1))
+    labels = torch.arange(12) % CLASSES
+    model = Two()
+    got = measure_model(model, "fc", [(first, second, labels)])
+    features = torch.cat([first, second], 1)
+    want = measure_arrays(features, labels, model.fc.weight.detach(), model.fc.bias.detach())
+    assert_close(got, want)
+
+
+def test_bfloat16_networks_are_measured_and_collected() -> None:
+    model = Unused(1).to(torch.bfloat16)
+    loader = [(pixels.to(torch.bfloat16), labels) for pixels, labels in pairs()]
+    arrays = collect_features(model, "fc", loader)
+    assert arrays["features"].dtype == np.float32
+    assert_close(measure_arrays(**arrays), measure_model(model, "fc", loader))

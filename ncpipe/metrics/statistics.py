@@ -12,6 +12,7 @@ from torch import Tensor
 from ncpipe.errors import InputError
 
 CHUNK_ENTRIES = {"cpu": 2**17, "cuda": 2**25}  # float64 entries: 1 MiB stays in a core's cache
+BLOCK = 128  # a symmetric product by blocks of this width saves up to half of its work
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,11 @@ class StatisticsAccumulator:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
         labels = labels.to(self.device, torch.int64)
-        rows = chunk_rows(self.width, self.device)
-        for start in range(0, len(labels), rows):
-            chunk = features[start : start + rows].to(self.device, torch.float64)
-            self._add(chunk, labels[start : start + rows])
+        rows = min(len(labels), chunk_rows(self.width, self.device))
+        space = torch.empty(2, rows, self.width, dtype=torch.float64, device=self.device)
+        for start in range(0, len(labels), max(1, rows)):
+            chunk = features[start : start + rows].to(self.device)
+            self._add(chunk, labels[start : start + rows], space[:, : len(chunk)])
 
     def merge(self, other: "StatisticsAccumulator") -> None:
         """Add everything that another accumulator of the same sizes has seen."""
@@ -105,26 +107,29 @@ class StatisticsAccumulator:
         counts = self._counts.double().unsqueeze(1)
         offsets = self._sums / counts
         weighted = offsets * counts.sqrt()  # one factor on both sides keeps the correction symmetric
-        scatter = None if self._scatter is None else self._scatter - weighted.T @ weighted
+        scatter = None if self._scatter is None else _mirrored(self._scatter) - weighted.T @ weighted
         squares = self._squares - weighted.square().sum(1)
         return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, scatter)
 
-    def _add(self, chunk: Tensor, labels: Tensor) -> None:
+    def _add(self, chunk: Tensor, labels: Tensor, space: Tensor) -> None:
         if not self._all_seen:
             self._plant_origins(chunk, labels)
-        relative = chunk - self._origins[labels]
+        relative, squares = space  # written over chunk by chunk: fresh memory would miss the cache
+        torch.index_select(self._origins, 0, labels, out=relative)
+        torch.sub(chunk, relative, out=relative)
+        torch.mul(relative, relative, out=squares)
         self._counts += torch.bincount(labels, minlength=self.classes)
-        self._sums.index_add_(0, labels, relative)
-        self._squares.index_add_(0, labels, relative.square().sum(1))
+        _add_by_class(self._sums, labels, relative)
+        _add_by_class(self._squares.unsqueeze(1), labels, squares.sum(1, keepdim=True))
         if self._scatter is not None:
-            self._scatter.addmm_(relative.T, relative)
+            _add_outer_products(self._scatter, relative)
 
     def _plant_origins(self, chunk: Tensor, labels: Tensor) -> None:
         places = torch.arange(len(labels), device=self.device)
         first = torch.full((self.classes,), len(labels), device=self.device)
         first.scatter_reduce_(0, labels, places, "amin")
         fresh = torch.nonzero((self._counts == 0) & (first < len(labels))).flatten()
-        self._origins[fresh] = chunk[first[fresh]]
+        self._origins[fresh] = chunk[first[fresh]].double()
         seen = self._counts > 0
         seen[fresh] = True
         self._all_seen = bool(seen.all())
@@ -135,6 +140,26 @@ def class_statistics(features: Tensor, labels: Tensor, classes: int, scatter: bo
     accumulator = StatisticsAccumulator(classes, features.shape[1], features.device, scatter)
     accumulator.update(features, labels)
     return accumulator.result()
+
+
+def _add_by_class(sums: Tensor, labels: Tensor, values: Tensor) -> None:
+    """sums[y] += values of class y; sums (K, m), values (B, m)."""
+    if values.is_cuda:  # index_add_ adds in a different order every time there
+        classes = torch.arange(len(sums), device=labels.device).unsqueeze(1)
+        sums += (labels == classes).double() @ values
+    else:
+        sums.index_add_(0, labels, values)
+
+
+def _add_outer_products(scatter: Tensor, rows: Tensor) -> None:
+    """Add rows^T rows to the diagonal blocks of a (d, d) matrix and to what is right of them."""
+    for start in range(0, len(scatter), BLOCK):
+        stop = start + BLOCK
+        scatter[start:stop, start:].addmm_(rows[:, start:stop].T, rows[:, start:])
+
+
+def _mirrored(scatter: Tensor) -> Tensor:
+    return scatter.triu() + scatter.triu(1).T
 
 
 def chunk_rows(width: int, device: torch.device) -> int:

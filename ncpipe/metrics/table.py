@@ -153,6 +153,12 @@ def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
         yield Measurement(layer, WEIGHTS, metric, value)
 
 
+def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
+    """Ranks and singular values of the class means alone, as of pre-activations [S24 sec. 6]."""
+    for metric, value in spectrum_metrics("means", statistics.means):
+        yield Measurement(layer, split, metric, value)
+
+
 def measure_split(split: str, features: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Measurement]:
     """NC1 and NC3 of last-layer features (N, d) with labels (N,) under last-layer weights (K, d)."""
     statistics = class_statistics(features, labels, len(weight), scatter=False)

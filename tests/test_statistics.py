@@ -1,0 +1,168 @@
+"""Class statistics against a two-pass twin, for every way of cutting, ordering and storing the samples."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_metrics import class_means
+from torch import Tensor
+
+from ncpipe.errors import InputError
+from ncpipe.metrics import statistics
+from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
+
+
+def samples(
+    seed: int, classes: int, rows: int, width: int, offset: float = 0.0, spread: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.cat([torch.arange(classes), torch.randint(classes, (rows,), generator=generator)])
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    means = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(labels), width, generator=generator, dtype=torch.float64)
+    return offset + means[labels] + spread * noise, labels
+
+
+def twin(features: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
+    """Two passes in long double, class by class."""
+    h, y = features.numpy().astype(np.longdouble), labels.numpy()
+    means = class_means(h, y)
+    centred = h - means[y]
+    squares = np.array([np.sum(centred[y == k] ** 2) for k in range(len(means))])
+    scatter = sum(np.outer(row, row) for row in centred)
+    return {"counts": np.bincount(y), "means": means, "squares": squares, "scatter": scatter}
+
+
+def assert_same(found: ClassStatistics, expected: dict[str, np.ndarray], rel: float) -> None:
+    assert found.counts.tolist() == expected["counts"].tolist()
+    for name in ("means", "squares", "scatter"):
+        wanted = expected[name].astype(float)
+        np.testing.assert_allclose(
+            found.tensors()[name].numpy(), wanted, rtol=rel, atol=rel * np.abs(wanted).max()
+        )
+
+
+def accumulate(features: Tensor, labels: Tensor, cuts: list[int]) -> StatisticsAccumulator:
+    accumulator = StatisticsAccumulator(int(labels.max()) + 1, features.shape[1])
+    for rows, wanted in zip(
+        torch.tensor_split(features, cuts), torch.tensor_split(labels, cuts), strict=True
+    ):
+        accumulator.update(rows, wanted)
+    return accumulator
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 5),
+    st.integers(0, 60),
+    st.lists(st.integers(0, 60), max_size=6).map(sorted),
+    st.sampled_from([0.0, 1e6]),
+    st.sampled_from([1.0, 1e-6]),
+)
+def test_any_cut_and_order_gives_the_two_pass_result(
+    seed: int, classes: int, rows: int, cuts: list[int], offset: float, spread: float
+) -> None:
+    """Turns red for sums of squares about 0, for a running mean that is rounded, for a batch dropped."""
+    features, labels = samples(seed, classes, rows, 5, offset, spread)
+    expected = twin(features, labels)
+    assert_same(accumulate(features, labels, cuts).result(), expected, 1e-10)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed + 1))
+    assert_same(accumulate(features[order], labels[order], cuts).result(), expected, 1e-10)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.0, 1e6]))
+def test_merging_is_seeing_everything_at_once(seed: int, first: int, second: int, offset: float) -> None:
+    """Each part may lack classes that the others have."""
+    features, labels = samples(seed, 4, 56, 3, offset, 1e-3)
+    cuts = sorted([first, second])
+    total = StatisticsAccumulator(4, 3)
+    for rows, wanted in zip(
+        torch.tensor_split(features, cuts), torch.tensor_split(labels, cuts), strict=True
+    ):
+        part = StatisticsAccumulator(4, 3)
+        part.update(rows, wanted)
+        total.merge(part)
+    assert_same(total.result(), twin(features, labels), 1e-10)
+    total.update(features, labels)  # a merged accumulator goes on
+    assert_same(total.result(), twin(features.repeat(2, 1), labels.repeat(2)), 1e-10)
+
+
+def test_an_outlier_as_the_first_sample_costs_few_digits() -> None:
+    """The origin of a class is then as far out as a sample can be."""
+    features, labels = samples(0, 2, 2000, 3, spread=1e-6)
+    features[0] += 1.0
+    assert_same(accumulate(features, labels, [1]).result(), twin(features, labels), 1e-11)
+
+
+@pytest.mark.parametrize("spread", [1e-2, 1e-4, 1e-6])
+def test_float32_features_keep_a_within_class_spread_far_below_their_means(spread: float) -> None:
+    """float32 arithmetic, or E|h|^2 - |mu|^2 in float64, gives noise at 1e-6."""
+    features, labels = samples(3, 4, 400, 6, spread=spread)
+    means = torch.tensor(class_means(features.numpy(), labels.numpy())).float()
+    stored = means[labels] + (features - means[labels]).float()
+    assert_same(class_statistics(stored, labels, 4), twin(stored.double(), labels), 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_float_type_and_chunk_size(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = samples(5, 3, 300, 7)
+    stored = features.to(dtype)
+    expected = twin(stored.double(), labels)
+    assert_same(class_statistics(stored, labels, 3), expected, 1e-12)
+    monkeypatch.setitem(statistics.CHUNK_ENTRIES, "cpu", 1)  # 64 rows a chunk
+    monkeypatch.setattr(statistics, "BLOCK", 3)
+    assert_same(class_statistics(stored.T.contiguous().T, labels.int(), 3), expected, 1e-12)
+
+
+def test_equal_samples_give_exactly_zero() -> None:
+    features = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))[[0, 1, 2, 2, 1, 0, 0]]
+    found = accumulate(features, torch.tensor([0, 1, 2, 2, 1, 0, 0]), [2, 5]).result()
+    assert found.squares.tolist() == [0, 0, 0]
+    assert not found.scatter.any()
+
+
+def test_without_scatter() -> None:
+    features, labels = samples(1, 3, 30, 4)
+    found = class_statistics(features, labels, 3, scatter=False)
+    assert found.scatter is None
+    assert found.squares.equal(class_statistics(features, labels, 3).squares)
+    assert ClassStatistics.from_tensors(found.tensors()).scatter is None
+
+
+def test_statistics_survive_a_file() -> None:
+    features, labels = samples(1, 3, 30, 4)
+    meter = LayerMeter(3, 4, torch.ones(3, 4), torch.zeros(3))
+    meter.update(features, labels)
+    layer = meter.result()
+    again = LayerStatistics.from_tensors(layer.tensors())
+    assert again.tensors().keys() == layer.tensors().keys()
+    assert all(value.equal(again.tensors()[name]) for name, value in layer.tensors().items())
+    for weight in (None, torch.ones(3, 4)):
+        centre_meter = CentreMeter(layer.classes.means, weight)
+        centre_meter.update(features, labels)
+        centres = centre_meter.result()
+        assert CentreStatistics.from_tensors(centres.tensors()) == centres
+
+
+def test_what_cannot_be_accumulated() -> None:
+    features, labels = samples(1, 3, 30, 4)
+    accumulator = StatisticsAccumulator(3, 4)
+    accumulator.update(features[labels != 1], labels[labels != 1])
+    with pytest.raises(InputError, match="class 1 has no samples"):
+        accumulator.result()
+    with pytest.raises(InputError, match=r"label 3 of sample 2 is not in 0\.\.2"):
+        accumulator.update(features[:3], torch.tensor([0, 1, 3]))
+    with pytest.raises(InputError, match="features must be floats of shape"):
+        accumulator.update(features[:, :3], labels)
+    with pytest.raises(InputError, match="features must be floats"):
+        accumulator.update(features.long(), labels)
+    with pytest.raises(InputError, match="labels must be 33 integers"):
+        accumulator.update(features, labels[1:])
+    with pytest.raises(InputError, match="cannot be merged"):
+        accumulator.merge(StatisticsAccumulator(3, 5))
+    with pytest.raises(InputError, match="cannot be merged"):
+        accumulator.merge(StatisticsAccumulator(3, 4, scatter=False))

@@ -205,9 +205,10 @@ def _classifier_metrics(statistics: LayerStatistics, weight: Tensor | None) -> I
 
 
 def _centre_metrics(centres: CentreStatistics) -> Iterator[tuple[str, float]]:
-    yield "ncc_error", (centres.wrong / centres.samples).item()
+    samples = centres.samples.item()  # integer tensors would be divided in float32
+    yield "ncc_error", centres.wrong.item() / samples
     if centres.mismatched is not None:
-        yield "nc4_mismatch", (centres.mismatched / centres.samples).item()
+        yield "nc4_mismatch", centres.mismatched.item() / samples
 
 
 def _distance_metrics(centres: CentreStatistics, train: ClassStatistics) -> Iterator[tuple[str, float]]:

@@ -279,6 +279,8 @@ def test_what_check_arrays_refuses() -> None:
 def test_what_check_arrays_warns_of() -> None:
     features, labels, weight, bias = case(0)
     assert check_arrays(features.numpy(), labels.numpy(), weight, bias) == []
+    huge = torch.full_like(features, 60_000).half()  # finite, though their sum is not
+    assert check_arrays(huge, labels) == []
     few, single = check_arrays(features[[0, 6, 7, 12, 13, 18, 19]], labels[[0, 6, 7, 12, 13, 18, 19]])
     assert "7 train samples of width 9" in few
     assert "class 0 has one sample" in single

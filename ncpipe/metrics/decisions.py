@@ -34,7 +34,7 @@ def misalignments(features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     Taken as |h/|h| - W_y/|W_y||^2/2, which keeps its digits near 0.
     """
     rows = unit_rows(weight)[labels]
-    return (unit_rows(features) - rows).square().sum(1) / 2
+    return unit_rows(features).sub_(rows).square_().sum(1) / 2
 
 
 def effective_depth(errors: Sequence[float], tolerance: float) -> int:

@@ -149,12 +149,15 @@ class CentreMeter:
 
     def _add(self, chunk: Tensor, labels: Tensor) -> None:
         decided = nearest_means(chunk, self._means)
+        wrong = torch.nonzero(decided != labels).flatten()
         self._counts[0] += len(labels)
-        self._counts[1] += (decided != labels).sum()
+        self._counts[1] += len(wrong)
         if self._weight is not None:
             self._counts[2] += (logits_of(chunk, self._weight, self._bias).argmax(1) != decided).sum()
-        self._sums[0] += (chunk - self._means[decided]).square().sum()
-        self._sums[1] += (chunk - self._means[labels]).square().sum()
+        right = (chunk - self._means[labels]).square_().sum(1)
+        self._sums[1] += right.sum()
+        right[wrong] = (chunk[wrong] - self._means[decided[wrong]]).square_().sum(1)
+        self._sums[0] += right.sum()
 
 
 def check_classifier(classes: int, width: int, weight: Tensor | None, bias: Tensor | None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ncpipe.errors import InputError
 
-CHUNK_ENTRIES = {"cpu": 2**17, "cuda": 2**25}  # float64 entries: 1 MiB stays in a core's cache
+CHUNK_ENTRIES = {"cpu": 2**16, "cuda": 2**25}  # two float64 copies, 1 MiB, stay in a core's cache
 BLOCK = 128  # a symmetric product by blocks of this width saves up to half of its work
 
 

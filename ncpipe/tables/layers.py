@@ -1,0 +1,125 @@
+"""Collapse layer by layer: profiles, the law of data separation, effective depths; of converged runs only."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+
+from ncpipe.tables.points import LAST, RUN, usable_points
+from ncpipe.tables.slopes import least_squares_line
+
+PROFILE_KEYS = ["experiment", "depth", "layer", "position", "split", "metric"]
+LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
+LAW_KEYS = [*RUN, "split", "metric"]
+
+
+def layer_position(layer: str, depth: int, transformer: bool = False) -> float:
+    """Place of a layer in the forward pass, in blocks.
+
+    ResNets: X_l -> l (X_1 is what lin_0 and its LN give) and last -> L, since h is X_L. Transformers:
+    embedding -> 0, A_l (after attention) -> l - 1/2, B_l (after the MLP) -> l and last (after the final LN)
+    -> L + 1/2. NaN for any other name, such as a pre-activation: it is no further layer.
+    """
+    if layer == LAST:
+        return depth + 0.5 * transformer
+    if layer == "embedding":
+        return 0.0
+    named = re.fullmatch(r"([XAB])(\d+)", layer)
+    return math.nan if named is None else int(named[2]) - 0.5 * (named[1] == "A")
+
+
+def layer_profile(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per experiment, depth, layer, split and metric: mean and std over converged runs.
+
+    position: `layer_position`; layers without one are left out. n_used: runs with a finite value, of which
+    mean and std are. n_log10: those of them above 0, of which log10_mean and log10_std are. The stds have
+    ddof = 1 and are NaN for fewer than two. Experiments in the order of `runs`, layers in that of the
+    forward pass. An experiment without a converged run has no rows.
+    """
+    points = _placed(usable_points(measurements, runs))
+    own = points[points["converged"]]
+    own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
+    profile = own.groupby(PROFILE_KEYS, as_index=False).agg(
+        n_used=("value", "count"),
+        n_log10=("log10", "count"),
+        mean=("value", "mean"),
+        std=("value", "std"),
+        log10_mean=("log10", "mean"),
+        log10_std=("log10", "std"),
+    )
+    return _in_order(profile, runs, ["depth", "position", "split", "metric"])
+
+
+def separation_law(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The line log10 value = intercept + slope * position of each run, per split and NC1 metric.
+
+    The law of data separation (He and Su 2023) is D_l = rho^l D_0 for the separation fuzziness
+    D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. `nc1_pinv` is D/K on
+    balanced classes, with the same rho; `nc1_trace_ratio` is the same question put to the trace ratio.
+
+    Least squares over the layers with 0 < value < inf, n_layers of them, h included. slope, intercept and
+    rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than
+    three, which any line fits, and where all values are equal.
+    """
+    own = measurements[measurements["metric"].isin(LAW_METRICS)]
+    points = _placed(usable_points(own, runs))
+    used = points[points["used"]].groupby(LAW_KEYS)
+    rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
+    columns = [*LAW_KEYS, "n_layers", "slope", "intercept", "rho", "r_squared"]
+    return _in_order(pd.DataFrame(rows, columns=columns), runs, LAW_KEYS[1:])
+
+
+def effective_depths(measurements: pd.DataFrame, runs: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Per run the first position whose train `ncc_error` is <= tolerance, L if there is none [K23 sec. 4.2].
+
+    layer: its name; reached: whether there is one, '' and False if not. effective_depth: at most L, so that
+    h of a transformer counts as its last block; 0 where the embedding is separable already, which K23, who
+    starts at layer 1, has no case for. fraction: effective_depth/L. n_layers: the layers looked at.
+    """
+    own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
+    points = _placed(usable_points(own, runs))
+    converged = points[points["converged"]].sort_values("position").groupby(RUN)
+    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
+    columns = [*RUN, "n_layers", "layer", "reached", "effective_depth"]
+    table = _in_order(pd.DataFrame(rows, columns=columns), runs, RUN[1:])
+    return table.assign(fraction=table["effective_depth"] / table["depth"])
+
+
+def _placed(points: pd.DataFrame) -> pd.DataFrame:
+    """The rows of layers that have a position, with it."""
+    in_blocks = points["layer"].str.fullmatch(r"embedding|[AB]\d+").astype(bool)
+    transformers = set(points.loc[in_blocks, "experiment"])
+    kinds = points[["experiment", "depth", "layer"]].drop_duplicates()
+    rows = kinds.itertuples(index=False, name=None)
+    kinds = kinds.assign(
+        position=[layer_position(layer, depth, e in transformers) for e, depth, layer in rows]
+    )
+    placed = points.merge(kinds, how="left")
+    return placed[placed["position"].notna()]
+
+
+def _law(position: np.ndarray, log10: np.ndarray) -> tuple[float, ...]:
+    places = len(np.unique(position))
+    if places < 2:
+        return places, math.nan, math.nan, math.nan, math.nan
+    slope, intercept = least_squares_line(position, log10)
+    residual = float(np.square(log10 - intercept - slope * position).sum())
+    total = float(np.square(log10 - log10.mean()).sum())
+    r_squared = 1 - residual / total if places > 2 and total > 0 else math.nan
+    return places, slope, intercept, 10**slope, r_squared
+
+
+def _first(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
+    depth, within = float(layers["depth"].iloc[0]), layers[layers["value"] <= tolerance]
+    if within.empty:
+        return "", False, depth
+    first = within.iloc[0]
+    return str(first["layer"]), True, min(float(first["position"]), depth)
+
+
+def _in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Sorted by the experiment's place in `runs`, then by keys; not by layer names, where X10 < X9."""
+    place = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
+    ranked = table.assign(experiment=table["experiment"].map(place)).sort_values(["experiment", *keys])
+    return table.loc[ranked.index].reset_index(drop=True)

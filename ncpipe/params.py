@@ -46,11 +46,19 @@ class Slopes:
 
 
 @dataclass(frozen=True)
+class EffectiveDepth:
+    """Largest nearest-class-centre train error at which a layer counts as separated [K23 sec. 4.2]."""
+
+    tolerance: NonNegative
+
+
+@dataclass(frozen=True)
 class Params:
     sweep: Sweep
     compute: Compute
     convergence: Convergence
     slopes: Slopes
+    effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
 
     def grid(self) -> tuple[Run, ...]:

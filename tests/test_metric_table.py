@@ -15,9 +15,10 @@ from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import cdnv, dnc1_trace_pinv, nc1_pinv, nc1_trace_ratio
 from ncpipe.metrics.decisions import effective_depth, nearest_means
 from ncpipe.metrics.geometry import nc2_condition, nc2_equiangular, nc2_equinorm, nc2_means, nc3_duality
+from ncpipe.metrics.meters import LayerMeter
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, measure_matrix
+from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, measure_layer, measure_matrix
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
 SCALE_FREE = {"nc1_trace_ratio", "nc1_pinv", "cdnv", "nc2_means", "nc3_duality", "nc3_cosine", "ncc_error"}
@@ -177,6 +178,19 @@ def test_coincident_means_are_infinitely_far_from_collapse() -> None:
     assert nc1_pinv(pair)[1] == 2
 
 
+def test_a_diverged_layer_is_nan_not_a_crash() -> None:
+    features, labels, weight, _ = case(0)
+    features[5, 2] = torch.nan
+    meter = LayerMeter(4, 9, weight)
+    meter.update(features, labels)
+    values = {row.metric: row.value for row in measure_layer("3", "train", meter.result(), weight=weight)}
+    assert values.pop("nc1_pinv_rank") == 0
+    defined = {metric for metric, value in values.items() if not math.isnan(value)}
+    assert {metric for metric in defined if not metric.startswith("margin_")} == set()
+    with pytest.raises(InputError, match="train features of layer 3 hold NaN or inf"):
+        measure_batches(lambda: [(features, labels)], 4, layer="3")
+
+
 def test_zero_weights_have_no_geometry() -> None:
     features, labels, weight, _ = case(0)
     rows = measure_arrays(features, labels, 0 * weight)
@@ -206,6 +220,13 @@ def test_nearest_means_keep_their_digits_far_from_the_origin() -> None:
     """|h|^2 - 2 h mu + |mu|^2 in float64 cannot tell means 1e-3 apart at 1e6."""
     means = 1e6 + 1e-3 * torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert nearest_means(means + 1e-6, means).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_cdnv_keeps_its_digits_far_from_the_origin() -> None:
+    """Distances by |a|^2 - 2ab + |b|^2 would be off by a tenth here, and their order unknown."""
+    features, labels, _, _ = case(0, classes=40, width=30)
+    near = cdnv(class_statistics(features, labels, 40))
+    assert cdnv(class_statistics(features + 1e7, labels, 40)) == pytest.approx(near, rel=1e-7)
 
 
 def test_weak_and_strong_collapse_part_where_a_class_is_mistaken() -> None:

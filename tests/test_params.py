@@ -22,6 +22,7 @@ def tree(**experiments: Any) -> dict[str, Any]:
         "compute": {"device": "auto", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
         "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "effective_depth": {"tolerance": 0.01},
         "experiments": experiments or {"one": experiment_tree()},
     }
 

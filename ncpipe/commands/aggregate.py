@@ -7,39 +7,61 @@ from ncpipe.commands.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import judge_runs
-from ncpipe.tables.points import usable_points
+from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
+from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes, slope_sentence
 from ncpipe.tables.summary import summarise
+
+
+# What DVC's metrics and the lines on the terminal show; the tables hold everything.
+HEADLINES = (
+    "nc1_trace_ratio",
+    "nc2_etf",
+    "nc2_identity",
+    "nc3_cosine",
+    "nc4_mismatch",
+    "strong_test_collapse",
+)
+SINGULAR_VALUE = "singular_"
 
 
 def aggregate() -> None:
     """data/metrics of the grid's experiments -> data/results: tables, metrics.json, data of DVC's plots."""
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
-    measurements, runs, history = (
+    measurements, runs, history, gram = (
         pd.concat([_read(name, table) for name in names], ignore_index=True)
-        for table in ("measurements", "runs", "history")
+        for table in ("measurements", "runs", "history", "gram")
     )
     runs = judge_runs(runs, history, params.convergence)
-    summary = summarise(measurements, runs)
-    slopes = loglog_slopes(measurements, runs, params.slopes)
+    single = measurements["metric"].str.startswith(SINGULAR_VALUE)
+    last = measurements[~single & (measurements["layer"] == LAST)]
+    summary = summarise(last, runs)
+    slopes = loglog_slopes(last, runs, params.slopes)
+    tables = {
+        "points": usable_points(last, runs),
+        "summary": summary,
+        "slopes": slopes,
+        "runs": runs,
+        "history": history,
+        "layers": layer_profile(measurements[~single], runs),
+        "separation": separation_law(measurements[~single], runs),
+        "effective_depth": effective_depths(measurements, runs, params.effective_depth.tolerance),
+        "spectra": measurements[single & (measurements["layer"] == LAST)],
+        "gram": gram,
+    }
+    headline = [table[table["metric"].isin(HEADLINES)] for table in (summary, slopes)]
+    tables |= {f"depth/{name}": table for name, table in depth_series(headline[0]).items()}
+    curves = curve_series(history, runs)
+    tables |= {f"curves/{name}-L{depth}": table for (name, depth), table in curves.items()}
     with publish_folder(RESULTS) as folder:
-        tables = {
-            "points": usable_points(measurements, runs),
-            "summary": summary,
-            "slopes": slopes,
-            "runs": runs,
-            "history": history,
-        }
-        tables |= {f"depth/{name}": table for name, table in depth_series(summary).items()}
-        tables |= {f"curves/{name}": table for name, table in curve_series(history, runs).items()}
         for name, table in tables.items():
             path = folder / f"{name}.csv"
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
-        write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs))
-    for _, row in slopes[slopes["split"] != "test"].iterrows():
+        write_json(folder / "metrics.json", dvc_metrics(*headline, runs))
+    for _, row in headline[1][headline[1]["split"] != "test"].iterrows():
         say(slope_sentence(row))
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")

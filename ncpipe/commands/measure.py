@@ -1,46 +1,85 @@
 """Stage measure: every metric of an experiment's runs, with their histories and how they ended."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
-from ncpipe.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json
+from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
 from ncpipe.features import Features, read_features
 from ncpipe.figures.labels import row_label
+from ncpipe.forward import PRE_ACTIVATION
+from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
-from ncpipe.metrics.table import Measurement, measure_split, measure_weights
+from ncpipe.metrics.table import (
+    LAST_LAYER,
+    Measurement,
+    measure_layer,
+    measure_matrix,
+    measure_means,
+    measure_weights,
+)
+from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.params import load_params
 from ncpipe.specs import Run
-from ncpipe.stamps import RUN_RECORD
-from ncpipe.training.run_folder import read_history
+from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.training.run_folder import read_history, read_state
 
 
 def measure(experiment: str) -> None:
-    """Features and histories of EXPERIMENT -> data/metrics/EXPERIMENT/{measurements,runs,history}.csv."""
+    """Features and histories -> data/metrics/EXPERIMENT/{measurements,runs,history,gram}.csv."""
     params = load_params()
     torch.set_num_threads(params.compute.threads)
     measurements: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
+    gram: list[dict[str, Any]] = []
     for run in read_grid(params, experiment):
         key = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        measurements += [key | asdict(row) for row in _measure(features)]
+        stamp = Stamp(run, data_checksum(PREPARED / experiment), params.compute)
+        state = read_state(RUNS / run.path, stamp)
+        measurements += [key | asdict(row) for row in _measure(features, state)]
+        gram += [key | row for row in _gram(features)]
         runs.append(key | _describe(run, features))
         history += [key | row for row in read_history(RUNS / run.path)]
     with publish_folder(METRICS / experiment) as folder:
-        for name, rows in (("measurements", measurements), ("runs", runs), ("history", history)):
+        tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
+        for name, rows in tables.items():
             pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def _measure(features: Features) -> Iterator[Measurement]:
+def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
-    for name, split in (("train", features.train), ("test", features.test)):
-        yield from measure_split(name, split.inputs, split.labels, features.weight)
+    for name, matrix in state.items():
+        if penalised(name) and name != LAST_WEIGHT:
+            yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
+    for name, splits in features.layers.items():
+        train = splits["train"].statistics
+        if name.startswith(PRE_ACTIVATION):
+            yield from measure_means(name, "train", train.classes)
+            continue
+        weight = features.weight if name == LAST_LAYER else None
+        for split, layer in splits.items():
+            yield from measure_layer(name, split, layer.statistics, layer.centres, train, weight)
+
+
+def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
+    """Without the single singular values, which would outnumber all else."""
+    return (row for row in rows if not row.metric.startswith("singular_"))
+
+
+def _gram(features: Features) -> Iterator[dict[str, Any]]:
+    """Cosines between the last layer's centred class means, and between them and the rows of W."""
+    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.classes.centred_means())
+    rows = unit_rows(features.weight)
+    for matrix, cosines in (("means", means @ means.T), ("duality", rows @ means.T)):
+        for i, line in enumerate(cosines.tolist()):
+            yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
 
 
 def _describe(run: Run, features: Features) -> dict[str, Any]:

@@ -27,13 +27,15 @@ def nc1_pinv(statistics: ClassStatistics) -> tuple[float, int]:
     From the SVD of the centred means, mu_k - mu_G = sum_j s_j u_jk v_j, it is 1/K sum_j
     v_j^T Sigma_W v_j/(s_j^2/K) over the first `rank` directions: at most K-1, and those with s_j above
     `rounding_cutoff` of the class means. No d x d matrix is inverted, so none is badly conditioned.
-    inf with rank 0 where all class means coincide. Needs statistics.scatter.
+    inf with rank 0 where all class means coincide, NaN with rank 0 where a feature is not finite. Needs
+    statistics.scatter.
     """
     assert statistics.scatter is not None, "nc1_pinv needs statistics with scatter"
     singular, directions = _between_directions(statistics)
     spread = ((directions @ statistics.scatter) * directions).sum(1) / statistics.samples
-    value = (spread / singular.square()).sum().item() if len(singular) else math.inf
-    return value, len(singular)
+    if len(singular):
+        return (spread / singular.square()).sum().item(), len(singular)
+    return (math.inf if bool(statistics.means.isfinite().all()) else math.nan), 0
 
 
 def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
@@ -44,7 +46,8 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     coincide.
     """
     singular, _ = _between_directions(statistics)
-    return _ratio(within_trace(statistics), (statistics.classes / singular.square()).sum())
+    within = within_trace(statistics)
+    return math.nan if within.isnan() else _ratio(within, (statistics.classes / singular.square()).sum())
 
 
 def cdnv(statistics: ClassStatistics) -> float:
@@ -76,7 +79,10 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
 
 def _between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
     """Singular values (r,) and right singular vectors (r, d) of the centred means, without the null ones."""
-    _, singular, directions = torch.linalg.svd(statistics.centred_means(), full_matrices=False)
+    centred = statistics.centred_means()
+    if not bool(centred.isfinite().all()):  # the features of a run that diverged
+        return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
+    _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
     # Centring rounds at the size of the means themselves, not of their differences.
     above = int((singular > rounding_cutoff(statistics.means)).sum())
     rank = min(statistics.classes - 1, above)

@@ -12,22 +12,24 @@ RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the l
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """Singular values (min(m, n),) of a matrix (m, n), largest first."""
+    """Singular values (min(m, n),) of a matrix (m, n), largest first; all NaN where an entry is NaN or inf."""
+    if not bool(torch.isfinite(matrix).all()):
+        return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
     return torch.linalg.svdvals(matrix.double())
 
 
 def rounding_cutoff(matrix: Tensor) -> float:
     """max(m, n) 2^-52 s_1: below it a singular value of a float64 matrix (m, n) is rounding."""
-    largest = torch.linalg.matrix_norm(matrix.double(), 2).item()
-    return max(matrix.shape) * torch.finfo(torch.float64).eps * largest
+    return max(matrix.shape) * torch.finfo(torch.float64).eps * singular_values(matrix)[0].item()
 
 
-def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> int:
-    """Number of singular values above tolerance s_1, in 0..min(m, n); 0 for the zero matrix [S24 sec. 6].
+def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> float:
+    """Number of singular values above tolerance s_1, in 0..min(m, n) [S24 sec. 6].
 
-    S24 states no tolerance; ours is relative and far above float32's rounding of features and weights.
+    0 for the zero matrix, NaN where the singular values are. S24 states no tolerance; ours is relative and far
+    above float32's rounding of features and weights.
     """
-    return int((singular > tolerance * singular[0]).sum())
+    return math.nan if singular[0].isnan() else int((singular > tolerance * singular[0]).sum())
 
 
 def stable_rank(singular: Tensor) -> float:

@@ -98,12 +98,12 @@ def measure_batches(
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
     """
-    learned = _first_pass(TRAIN, train, classes, weight, bias)
+    learned = _first_pass(layer, TRAIN, train, classes, weight, bias)
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, batches in ((TRAIN, train), (TEST, test)):
         if batches is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(split, batches, classes, weight, bias)
+        seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes, weight, bias)
         centres = CentreMeter(learned.classes.means, weight, bias)
         for features, labels in batches():
             centres.update(features, labels)
@@ -119,7 +119,7 @@ def measure_layer(
     train: LayerStatistics | None = None,
     weight: Tensor | None = None,
 ) -> list[Measurement]:
-    """Every metric of one layer on one split that the given statistics determine.
+    """Every metric of one layer on one split that the given statistics determine; NaN ones of NaN features.
 
     centres: of the second pass about the train means, for nearest-mean decisions. train: the train split's
     statistics, for the test-collapse distances, which are of test samples only. weight (K, d): for
@@ -218,7 +218,7 @@ def _distance_metrics(centres: CentreStatistics, train: ClassStatistics) -> Iter
 
 
 def _first_pass(
-    split: str, batches: Batches, classes: int, weight: Tensor | None, bias: Tensor | None
+    layer: str, split: str, batches: Batches, classes: int, weight: Tensor | None, bias: Tensor | None
 ) -> LayerStatistics:
     meter = None
     for features, labels in batches():
@@ -227,7 +227,12 @@ def _first_pass(
         meter.update(features, labels)
     if meter is None:
         raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    return meter.result()
+    seen = meter.result()
+    if not bool(seen.classes.squares.isfinite().all()):
+        raise InputError(
+            f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
+        )
+    return seen
 
 
 def _batches_of(features: Array, labels: Array, batch_size: int) -> Batches:

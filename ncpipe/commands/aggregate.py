@@ -33,7 +33,8 @@ def aggregate() -> None:
             "history": history,
         }
         tables |= {f"depth/{name}": table for name, table in depth_series(summary).items()}
-        tables |= {f"curves/{name}": table for name, table in curve_series(history, runs).items()}
+        curves = curve_series(history, runs)
+        tables |= {f"curves/{name}-L{depth}": table for (name, depth), table in curves.items()}
         for name, table in tables.items():
             path = folder / f"{name}.csv"
             path.parent.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure_arrays
 
 SIZES = [(1_000_000, 64, 10), (100_000, 512, 10)]  # samples, width, classes
-NAIVE_ROWS = 2_000  # the naive covariance holds rows x d x d entries
+NAIVE_ROWS = 500  # the naive covariance holds rows x d x d entries
 
 
 def samples(rows: int, width: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def all_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
     return {row.metric: row.value for row in measure_arrays(features, labels, weight)}["nc1_trace_ratio"]
 
 
-def seconds(function: Callable[[], object], repeats: int = 3) -> float:
+def seconds(function: Callable[[], object], repeats: int = 2) -> float:
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()

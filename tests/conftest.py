@@ -1,6 +1,7 @@
 """Specs and data that the tests share."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -114,5 +115,8 @@ def token_data(context: int = 7, vocabulary: int = 12, classes: int = 3, per_cla
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
+def _process_as_it_was() -> Iterator[None]:
+    """One thread; and subnormal numbers again after a test that trained, which sets them to 0."""
     torch.set_num_threads(1)
+    yield
+    torch.set_flush_denormal(False)

@@ -18,6 +18,7 @@ LAYERS = [
     {"cli"},
     {"commands"},
     {"features", "figures", "hooks", "report"},
+    {"forward"},
     {"training"},
     {"metrics", "models", "tables"},
     {"datasets"},

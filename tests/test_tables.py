@@ -373,12 +373,12 @@ def test_curves_are_means_over_finished_runs():
         history_of(np.full(3 if done else 1, depth + seed)).assign(experiment="a", depth=depth, seed=seed)
         for depth, seed, done in zip(runs["depth"], runs["seed"], runs["finished"], strict=True)
     ]
-    curves = curve_series(pd.concat(parts), runs)["a"]
-    assert curves.columns.tolist() == ["epoch", "L=2", "L=10"]
-    assert curves["epoch"].tolist() == [10, 20, 30]
-    assert curves["L=2"].tolist() == [2.5] * 3
-    assert curves["L=10"].tolist() == [10.0] * 3
-    assert curve_series(pd.concat(parts), runs, "fit")["a"]["L=2"].tolist() == [1.25] * 3
+    curves = curve_series(pd.concat(parts), runs)
+    assert list(curves) == [("a", 2), ("a", 10)]
+    assert curves["a", 2]["epoch"].tolist() == [10, 20, 30]
+    assert curves["a", 2]["loss"].tolist() == [2.5] * 3
+    assert curves["a", 10]["loss"].tolist() == [10.0] * 3
+    assert curves["a", 2]["fit"].tolist() == [1.25] * 3
 
 
 def test_tables_import_neither_torch_nor_matplotlib():

@@ -13,7 +13,6 @@ from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes, slope_sentence
 from ncpipe.tables.summary import summarise
 
-
 # What DVC's metrics and the lines on the terminal show; the tables hold everything.
 HEADLINES = (
     "nc1_trace_ratio",
@@ -51,8 +50,8 @@ def aggregate() -> None:
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }
-    headline = [table[table["metric"].isin(HEADLINES)] for table in (summary, slopes)]
-    tables |= {f"depth/{name}": table for name, table in depth_series(headline[0]).items()}
+    headline, headline_slopes = (table[table["metric"].isin(HEADLINES)] for table in (summary, slopes))
+    tables |= {f"depth/{name}": table for name, table in depth_series(headline).items()}
     curves = curve_series(history, runs)
     tables |= {f"curves/{name}-L{depth}": table for (name, depth), table in curves.items()}
     with publish_folder(RESULTS) as folder:
@@ -60,8 +59,8 @@ def aggregate() -> None:
             path = folder / f"{name}.csv"
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
-        write_json(folder / "metrics.json", dvc_metrics(*headline, runs))
-    for _, row in headline[1][headline[1]["split"] != "test"].iterrows():
+        write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
+    for _, row in headline_slopes[headline_slopes["split"] != "test"].iterrows():
         say(slope_sentence(row))
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")

@@ -30,6 +30,11 @@ def read_grid(params: Params, experiment: str) -> list[Run]:
     path = GRID / f"{experiment}.csv"
     if not path.is_file():
         raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [params.run(experiment, int(row["depth"]), int(row["seed"])) for row in rows]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            axes = [(int(row["depth"]), int(row["seed"])) for row in csv.DictReader(file)]
+    except (KeyError, TypeError, ValueError):
+        axes = []
+    if not axes:
+        raise InputError(f"{path}: damaged; run ncpipe grid")
+    return [params.run(experiment, depth, seed) for depth, seed in axes]

@@ -49,4 +49,7 @@ def _read(name: str) -> pd.DataFrame:
     path = RESULTS / f"{name}.csv"
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage aggregate)")
-    return pd.read_csv(path)
+    try:
+        return pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None

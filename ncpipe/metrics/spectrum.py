@@ -12,7 +12,7 @@ RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the l
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """Singular values (min(m, n),) of a matrix (m, n), largest first; all NaN where an entry is NaN or inf."""
+    """Singular values (min(m, n),) of a matrix (m, n), largest first; NaN where an entry is NaN or inf."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
     return torch.linalg.svdvals(matrix.double())
@@ -26,8 +26,8 @@ def rounding_cutoff(matrix: Tensor) -> float:
 def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> float:
     """Number of singular values above tolerance s_1, in 0..min(m, n) [S24 sec. 6].
 
-    0 for the zero matrix, NaN where the singular values are. S24 states no tolerance; ours is relative and far
-    above float32's rounding of features and weights.
+    0 for the zero matrix, NaN where the singular values are. S24 states no tolerance; ours is relative and
+    far above float32's rounding of features and weights.
     """
     return math.nan if singular[0].isnan() else int((singular > tolerance * singular[0]).sum())
 

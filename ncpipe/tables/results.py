@@ -31,24 +31,16 @@ def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(name): _widen(table) for name, table in last.groupby("experiment", sort=False)}
 
 
-def curve_series(
-    history: pd.DataFrame, runs: pd.DataFrame, quantity: str = "loss"
-) -> dict[str, pd.DataFrame]:
-    """Per experiment a wide table for `dvc plots`: epoch and the mean over seeds, a column `L=2` per depth.
+def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[tuple[str, int], pd.DataFrame]:
+    """Per experiment and depth a table for `dvc plots`: epoch, and the mean over seeds of every quantity.
 
     The mean is over finished runs, so that a curve does not jump where a diverged run ends; a depth with
-    no finished run has no column.
+    no finished run has no table.
     """
     finished = history.merge(runs.loc[runs["finished"].astype(bool), RUN], on=RUN)
-    means = finished.groupby(["experiment", "depth", "epoch"])[quantity].mean().unstack("depth")
-    return {str(name): _curves(means, str(name)) for name in runs["experiment"].drop_duplicates()}
-
-
-def _curves(means: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    own = means[means.index.get_level_values("experiment") == experiment].droplevel("experiment")
-    own = own.dropna(axis="columns", how="all").sort_index(axis="columns")
-    own.columns = pd.Index([f"L={depth}" for depth in own.columns])
-    return own.reset_index()
+    keys = finished[["experiment", "depth"]].drop_duplicates().itertuples(index=False, name=None)
+    tables = dict(iter(finished.groupby(["experiment", "depth"])))
+    return {key: tables[key].drop(columns=RUN).groupby("epoch", as_index=False).mean() for key in keys}
 
 
 def _widen(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,105 @@
+"""Cosines between class means, and between the classifier's rows and them, as matrices."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm
+from matplotlib.figure import Figure
+
+from ncpipe.figures.panels import state_nothing
+from ncpipe.figures.style import PAGE_WIDTH, paper_style
+from ncpipe.tables.points import RUN
+
+ROW_HEIGHT = 1.75  # inches
+MATRICES = {"means": "class means", "duality": "$W$ with means"}
+PALETTE = "RdBu_r"
+LEAST_RANGE = 0.1  # cosines: below it, a collapsed matrix would show rounding in full colour
+
+
+def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+    """Cosines of centred class means, and of W_i with them, at the shallowest and the deepest L.
+
+    gram: experiment, depth, seed, matrix (`means` or `duality`), row, column, value. runs: with converged;
+    the run shown is the converged one of the lowest seed. labels: experiment -> row label, in the order of
+    the rows. A simplex ETF has -1/(K-1) off the diagonal and 1 on it. White is -1/(K-1) and the colours
+    reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
+    diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
+    """
+    table = gram.merge(runs.loc[runs["converged"].astype(bool), RUN], on=RUN)
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
+        grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            _draw_row(figure, line, table[table["experiment"] == name])
+            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+        figure.align_ylabels(grid[:, 0])
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame) -> None:
+    shown = _shown(own)
+    if not shown:
+        for axes in line:
+            axes.set_xticks([])
+            state_nothing(axes, "no converged run")
+        return
+    norm = _norm([matrix for _, _, matrix in shown.values()])
+    for place, axes in enumerate(line):
+        if place in shown:
+            _draw_matrix(axes, *shown[place], norm)
+        else:
+            axes.set_visible(False)
+    (image,) = line[min(shown)].images
+    bar = figure.colorbar(image, ax=line.tolist(), extend="max", shrink=0.8, aspect=14, pad=0.015)
+    etf = norm.vcenter
+    low, high = max(etf - norm.halfrange, -1), etf + norm.halfrange  # there is no cosine below -1
+    bar.ax.set_ylim(low, high)
+    ticks = {low: _number(low), etf: f"ETF {_number(etf)}", high: _number(high)}
+    bar.set_ticks(list(ticks), labels=list(ticks.values()))
+    bar.ax.tick_params(labelsize=7)
+
+
+def _shown(own: pd.DataFrame) -> dict[int, tuple[str, int, np.ndarray]]:
+    """By place in the row: what, at which depth, the matrix (K, K)."""
+    shown = {}
+    depths = sorted({own["depth"].min(), own["depth"].max()}) if len(own) else []
+    for i, matrix in enumerate(MATRICES):
+        for j, depth in enumerate(depths):
+            rows = own[(own["depth"] == depth) & (own["matrix"] == matrix)]
+            if len(rows):
+                first = rows[rows["seed"] == rows["seed"].min()]
+                square = first.pivot(index="row", columns="column", values="value").to_numpy()
+                shown[2 * i + j] = (MATRICES[matrix], int(depth), square)
+    return shown
+
+
+def _norm(matrices: list[np.ndarray]) -> CenteredNorm:
+    etf = -1 / (len(matrices[0]) - 1)
+    apart = np.abs(np.concatenate([_beside(matrix) for matrix in matrices]) - etf)
+    reach = apart.max(where=np.isfinite(apart), initial=0)  # W = 0 has no cosines
+    return CenteredNorm(etf, max(np.ceil(20 * reach) / 20, LEAST_RANGE))
+
+
+def _draw_matrix(axes: Axes, title: str, depth: int, matrix: np.ndarray, norm: CenteredNorm) -> None:
+    beside = _beside(matrix)
+    elsewhere = f"elsewhere {_number(beside.mean())} ± {beside.std():.2f}"
+    axes.imshow(matrix, cmap=PALETTE, norm=norm, interpolation="nearest")
+    axes.set_title(f"{title}, $L={depth}$", fontsize=9)
+    axes.set_xlabel(f"diagonal {_number(np.diag(matrix).mean())}\n{elsewhere}", fontsize=7.5)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(True)
+    ends = [0, len(matrix) - 1]
+    axes.set_xticks([])
+    axes.set_yticks(ends, [str(end) for end in ends])
+    axes.tick_params(length=2, labelsize=7)
+
+
+def _number(value: float) -> str:
+    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _beside(matrix: np.ndarray) -> np.ndarray:
+    return matrix[~np.eye(len(matrix), dtype=bool)]

@@ -1,0 +1,128 @@
+"""Collapse against the layer, a row per experiment and a line per depth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ncpipe.figures.panels import (
+    DASHES,
+    ROUNDING,
+    ROW_HEIGHT,
+    Colour,
+    colours_of,
+    depth_handles,
+    state_nothing,
+    thin_ticks,
+)
+from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+
+LAW_DASHES = (0, (4, 2))
+LAW_METRIC = "nc1_trace_ratio"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column: a metric, its mean or its log10_mean, and the splits drawn."""
+
+    title: str
+    metric: str
+    statistic: str
+    splits: tuple[str, ...]
+
+
+PANELS = (
+    Panel(r"$\log_{10}$ NC1", LAW_METRIC, "log10", ("train",)),
+    Panel(r"$\log_{10}$ NC2 (class means)", "nc2_means", "log10", ("train",)),
+    Panel("nearest-class-mean error", "ncc_error", "", ("train", "test")),
+)
+
+
+def layer_profiles(profile: pd.DataFrame, law: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+    """NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
+
+    profile, law: of `tables.layers`. labels: experiment -> row label, in the order of the rows. The position
+    is divided by that of the last layer: 1 is h, so that networks of all depths end at the same place, and
+    the first layer of a ResNet stands at 1/L. Lines are means over converged seeds with a band of ± 1 std
+    (of log10 values in the first two columns). Solid is train, dashed test. Over NC1 of the deepest network
+    lies the law of data separation: the mean over seeds of the runs' lines, whose rho = 10^mean slope is
+    per block of the network, with the mean of their R^2.
+    """
+    colours = colours_of(profile["depth"])
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
+        grid = figure.subplots(len(labels), len(PANELS), squeeze=False, sharex=True)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            own = profile[profile["experiment"] == name]
+            for axes, panel in zip(line, PANELS, strict=True):
+                _draw_panel(axes, own, panel, colours)
+            _draw_law(line[0], own, law[law["experiment"] == name])
+            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+        for axes, panel in zip(grid[0], PANELS, strict=True):
+            axes.set_title(panel.title)
+        for axes in grid[-1]:
+            axes.set_xlabel("relative layer position")
+        figure.align_ylabels(grid[:, 0])
+        _draw_key(figure, colours)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel, colours: Mapping[int, Colour]) -> None:
+    mean = "log10_mean" if panel.statistic else "mean"
+    rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
+    if rows.empty:
+        state_nothing(axes, "no usable value" if len(own) else "no converged run")
+        return
+    if panel.statistic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
+        state_nothing(axes, "zero to rounding")
+        return
+    for (_, split), table in rows.groupby(["depth", "split"]):
+        _draw_line(axes, table, mean, colours[int(table["depth"].iloc[0])], dashed=split == "test")
+    axes.margins(y=0.08)
+    thin_ticks(axes)
+
+
+def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashed: bool) -> None:
+    x = (table["position"] / table["position"].max()).to_numpy()
+    y, spread = table[mean].to_numpy(), table[mean.replace("mean", "std")].fillna(0).to_numpy()
+    style = DASHES if dashed else "-"
+    marker = "o" if len(x) == 1 else ""
+    width = 0.9 if dashed else 1.2
+    axes.plot(x, y, color=colour, linestyle=style, linewidth=width, marker=marker, markersize=3)
+    axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame) -> None:
+    """The law of the deepest network that has one."""
+    fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
+    if fitted.empty:
+        return
+    depth = fitted["depth"].max()
+    mean = fitted[fitted["depth"] == depth][["slope", "intercept", "r_squared"]].mean()
+    positions = own[(own["depth"] == depth) & (own["metric"] == LAW_METRIC)]["position"]
+    ends = np.array([positions.min(), positions.max()])
+    label = rf"$\rho = {10 ** mean['slope']:.2f}$, $R^2 = {mean['r_squared']:.2f}$"
+    heights = mean["intercept"] + mean["slope"] * ends
+    (line,) = axes.plot(
+        ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
+    )
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend, wherever the curves go
+    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
+
+
+def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
+    handles = [
+        *depth_handles(colours),
+        Line2D([], [], color=INK, linewidth=1.2, label="train"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

@@ -1,0 +1,99 @@
+"""Singular values of the class means and of the classifier, a line per depth."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from ncpipe.figures.panels import ROW_HEIGHT, Colour, colours_of, depth_handles, state_nothing
+from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.tables.points import LAST, RUN
+
+COLUMNS = {"means": "train", "weights": "weights"}
+TITLES = {"means": "class means", "weights": r"last-layer weights $W$"}
+FLOOR = 0.05  # of the largest: where panels end, unless a value that collapse keeps is below it
+LEAST = 1e-16  # float64 rounding of the largest, so that an exact 0 has a logarithm
+
+
+def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+    """s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
+
+    runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
+    Lines are geometric means over converged seeds. The dashed line is the collapsed spectrum (for d >= K):
+    K-1 equal values and a zero, or K equal ones for MSE without a bias, whose optimum is orthogonal
+    [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes adds to them. Panels end at
+    0.05 of the largest value, or below the least one that collapse keeps; the value that goes to 0 leaves.
+    """
+    table = _spectra(measurements, runs)
+    colours = colours_of(table["depth"])
+    with paper_style():
+        figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
+        grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
+            for axes, matrix in zip(line, COLUMNS, strict=True):
+                _draw_panel(axes, own[own["matrix"] == matrix], colours, _is_orthogonal(objective))
+            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+        for axes, matrix in zip(grid[0], COLUMNS, strict=True):
+            axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
+        for axes in grid[-1]:
+            axes.set_xlabel("index $i$")
+        figure.align_ylabels(grid[:, 0])
+        _draw_key(figure, colours)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """experiment, depth, matrix, index, log10: mean over converged seeds of log10 s_i/s_1."""
+    names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
+    rows = measurements[["experiment", "depth", "seed", "layer", "split", "value"]].join(names)
+    rows = rows[
+        (rows["layer"] == LAST) & rows["matrix"].notna() & (rows["split"] == rows["matrix"].map(COLUMNS))
+    ]
+    rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), RUN], on=RUN)
+    largest = rows.groupby([*RUN, "matrix"])["value"].transform("max")
+    rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
+    return rows.groupby(["experiment", "depth", "matrix", "index"], as_index=False).agg(
+        log10=("log10", "mean")
+    )
+
+
+def _is_orthogonal(runs: pd.DataFrame) -> bool:
+    return bool(len(runs)) and runs["loss_name"].iloc[0] == "mse" and not runs["last_bias"].iloc[0]
+
+
+def _draw_panel(axes: Axes, own: pd.DataFrame, colours: Mapping[int, Colour], orthogonal: bool) -> None:
+    if own.empty:
+        axes.set_xticks([])
+        state_nothing(axes, "no converged run")
+        return
+    classes = int(own["index"].max())
+    for _, table in own.groupby("depth"):
+        axes.plot(
+            table["index"],
+            10 ** table["log10"],
+            color=colours[int(table["depth"].iloc[0])],
+            marker="o",
+            markersize=2.5,
+            linewidth=1.1,
+        )
+    equal = classes if orthogonal else classes - 1
+    axes.plot([1, equal], [1, 1], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=3)
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    kept = own.loc[own["index"] <= equal, "log10"].min()
+    axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
+    axes.set_xlim(0.6, classes + 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+
+
+def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
+    collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
+    figure.legend(
+        handles=[*depth_handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False
+    )

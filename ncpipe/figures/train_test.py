@@ -1,0 +1,155 @@
+"""Collapse on the training samples against collapse on held-out ones, by depth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour, scale_depth_axis, state_nothing, thin_ticks
+from ncpipe.figures.style import FAINT, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.tables.points import LAST
+
+BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: a last-layer metric on one split, and how it is named and drawn."""
+
+    label: str
+    metric: str
+    split: str
+    colour: Colour
+    marker: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column: its title, log10 or plain means, its lines."""
+
+    title: str
+    statistic: str
+    lines: tuple[Series, ...]
+
+
+PANELS = (
+    Panel(
+        r"$\log_{10}$ NC1",
+        "log10",
+        (
+            Series("train", "nc1_trace_ratio", "train", BLUE, "o"),
+            Series("test", "nc1_trace_ratio", "test", ORANGE, "s"),
+        ),
+    ),
+    Panel(
+        r"$\log_{10}$ test collapse",
+        "log10",
+        (
+            Series("weak", "weak_test_collapse", "test", GREEN, "^"),
+            Series("strong", "strong_test_collapse", "test", PURPLE, "v"),
+        ),
+    ),
+    Panel(
+        "NC4 mismatch",
+        "",
+        (
+            Series("train", "nc4_mismatch", "train", BLUE, "o"),
+            Series("test", "nc4_mismatch", "test", ORANGE, "s"),
+        ),
+    ),
+)
+EFFECTIVE = "effective depth"
+
+
+def train_against_test(profile: pd.DataFrame, effective: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+    """NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
+
+    profile, effective: of `tables.layers` (`layer_profile`, `effective_depths`); of the profile only `last`
+    is drawn. labels: experiment -> row label, in the order of the rows. Means ± 1 std over converged seeds,
+    of log10 values in the first two columns. The dashed curve in the last column is effective depth = L:
+    no layer before the last separates the training samples.
+    """
+    last = profile[profile["layer"] == LAST]
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
+        grid = figure.subplots(len(labels), len(PANELS) + 1, squeeze=False)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            own = last[last["experiment"] == name]
+            for axes, panel in zip(line, PANELS, strict=False):
+                _draw_panel(axes, own, panel)
+            _draw_effective(line[-1], effective[effective["experiment"] == name])
+            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+        for axes, title in zip(grid[0], [*(panel.title for panel in PANELS), EFFECTIVE], strict=True):
+            axes.set_title(title)
+        for axes in grid[-1]:
+            axes.set_xlabel("depth $L$")
+        figure.align_ylabels(grid[:, 0])
+        _draw_key(figure, grid)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
+    mean, std = (f"log10_{name}" if panel.statistic else name for name in ("mean", "std"))
+    for series in panel.lines:
+        rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
+        _draw_line(axes, rows["depth"], rows[mean], rows[std], series)
+    _finish(axes, own["depth"].to_numpy(), "no usable value" if len(own) else "no converged run")
+
+
+def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, series: Series) -> None:
+    if depth.empty:
+        return
+    axes.errorbar(
+        depth,
+        mean,
+        yerr=std.fillna(0),
+        color=series.colour,
+        marker=series.marker,
+        markersize=3,
+        linewidth=1.2,
+        elinewidth=0.9,
+        capsize=2,
+        label=series.label,
+    )
+
+
+def _draw_effective(axes: Axes, own: pd.DataFrame) -> None:
+    table = own.groupby("depth", as_index=False)["effective_depth"].agg(["mean", "std"])
+    series = Series(EFFECTIVE, "", "", BLUE, "o")
+    _draw_line(axes, table["depth"], table["mean"], table["std"], series)
+    _finish(axes, table["depth"].to_numpy(), "no converged run")
+    if table.empty:
+        return
+    limits = axes.get_ylim()
+    whole = np.geomspace(table["depth"].min(), table["depth"].max(), 100)
+    axes.plot(
+        whole, whole, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
+    )
+    axes.set_ylim(min(limits[0], 0), 1.15 * limits[1])  # the curve may leave the panel, the data may not
+
+
+def _finish(axes: Axes, depths: np.ndarray, absence: str) -> None:
+    if not axes.containers:
+        axes.set_xticks([])
+        state_nothing(axes, absence)
+        return
+    axes.margins(y=0.1)
+    thin_ticks(axes)
+    scale_depth_axis(axes, np.unique(depths))
+    axes.tick_params(axis="x", labelsize=7)
+
+
+def _draw_key(figure: Figure, grid: np.ndarray) -> None:
+    """One entry per name: the first panel that draws it gives it."""
+    entries: dict[str, Artist] = {}
+    for axes in grid.flat:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            if label != EFFECTIVE:
+                entries.setdefault(label, handle)
+    handles, names = list(entries.values()), list(entries)
+    figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)

@@ -19,7 +19,6 @@ from ncpipe.metrics.collapse import (
     nc1_pinv,
     nc1_trace_ratio,
 )
-from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import (
     nc2_condition,
     nc2_equiangular,
@@ -31,7 +30,7 @@ from ncpipe.metrics.geometry import (
 )
 from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
-from ncpipe.metrics.statistics import ClassStatistics, class_statistics
+from ncpipe.metrics.statistics import ClassStatistics
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -157,14 +156,6 @@ def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterat
     """Ranks and singular values of the class means alone, as of pre-activations [S24 sec. 6]."""
     for metric, value in spectrum_metrics("means", statistics.means):
         yield Measurement(layer, split, metric, value)
-
-
-def measure_split(split: str, features: Tensor, labels: Tensor, weight: Tensor) -> Iterator[Measurement]:
-    """NC1 and NC3 of last-layer features (N, d) with labels (N,) under last-layer weights (K, d)."""
-    statistics = class_statistics(features, labels, len(weight), scatter=False)
-    yield Measurement(LAST_LAYER, split, "nc1_trace_ratio", nc1_trace_ratio(statistics))
-    value = misalignments(features.double(), labels, weight.double()).mean().item()
-    yield Measurement(LAST_LAYER, split, "nc3_cosine", value)
 
 
 def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:

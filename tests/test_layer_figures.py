@@ -339,6 +339,18 @@ def test_seeds_are_averaged_geometrically():
     assert line.get_ydata()[1] == pytest.approx(0.9**1.5)
 
 
+def test_tables_put_together_without_a_new_index_and_read_back_from_files_draw_the_same(tmp_path):
+    parts = [rows.reset_index(drop=True) for _, rows in TABLE.groupby("metric")]
+    for name, table in (("table", pd.concat(parts)), ("runs", RUNS)):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    read = [pd.read_csv(tmp_path / f"{name}.csv") for name in ("table", "runs")]
+    figures = [spectra(table, RUNS, {"rn": "x"}) for table in (TABLE, pd.concat(parts))]
+    figures.append(spectra(*read, {"rn": "x"}))
+    curves = [[line.get_ydata().tolist() for line in figure.axes[1].lines] for figure in figures]
+    assert curves[0] == curves[1] == curves[2]
+    assert split_figure(*read).axes[3].lines[0].get_ydata().tolist() == [2, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("loss_name", "last_bias", "equal"), [("ce", False, 3), ("mse", True, 3), ("mse", False, 4)]
 )

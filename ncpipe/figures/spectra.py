@@ -50,6 +50,7 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
 
 def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """experiment, depth, matrix, index, log10: mean over converged seeds of log10 s_i/s_1."""
+    measurements = measurements.reset_index(drop=True)
     names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
     rows = measurements[["experiment", "depth", "seed", "layer", "split", "value"]].join(names)
     rows = rows[

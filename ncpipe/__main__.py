@@ -19,13 +19,16 @@ def main() -> None:
         paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-m", "ncpipe", *sys.argv[1:]]
-        try:
+        if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
             sys.exit(subprocess.run(command, env=environment, check=False).returncode)
-        except KeyboardInterrupt:  # the child has had it too, and has said so
-            sys.exit(130)
-    from ncpipe.cli import run_cli
+        os.execve(sys.executable, command, environment)
+    try:
+        from ncpipe.cli import run_cli
 
-    run_cli()
+        run_cli()
+    except KeyboardInterrupt:
+        print("ncpipe: interrupted; finished runs are kept, run dvc repro to go on", file=sys.stderr)
+        sys.exit(130)
 
 
 def checkout_above(folder: Path) -> Path | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from safetensors import SafetensorError
 
 from ncpipe import __version__
 from ncpipe.errors import InputError
@@ -127,7 +128,7 @@ def version() -> None:
 
 
 def run_cli() -> None:
-    """Run the program: a mistake of the user, a full disk and Ctrl-C are one line each, never a traceback."""
+    """Run the program: a mistake of the user and a full disk are one line each, never a traceback."""
     try:
         app()
     except InputError as error:
@@ -135,6 +136,9 @@ def run_cli() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"ncpipe: {where}{error.strerror or error}; nothing half-written was kept")
-    except KeyboardInterrupt:
-        print("ncpipe: interrupted; finished runs are kept, run dvc repro to go on", file=sys.stderr)
-        sys.exit(130)
+    except SafetensorError as error:  # readers turn theirs into an InputError: this one could not write
+        sys.exit(f"ncpipe: {error}; nothing half-written was kept")
+    except SystemExit as stop:
+        if stop.code == 130:  # how typer ends on Ctrl-C, without a word
+            raise KeyboardInterrupt from None
+        raise

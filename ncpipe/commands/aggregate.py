@@ -73,4 +73,5 @@ def _read(experiment: str, table: str) -> pd.DataFrame:
     try:
         return pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: damaged ({reason}); delete it and run dvc repro") from None

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.artifacts import publish_folder, write_json
+from ncpipe.artifacts import publish_folder, read_json, write_json
 from ncpipe.errors import InputError
 from ncpipe.stamps import RUN_RECORD, Stamp, check_run, code_digest
 from ncpipe.training.loop import Point, Trained
@@ -79,6 +79,12 @@ def read_history(folder: Path) -> list[dict[str, float]]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
     epochs = list(columns[COLUMNS[0]])
+    last = read_json(folder / "metrics.json").get("step")
+    for column, rows in columns.items():
+        if list(rows) != epochs or (epochs or [0])[-1] != last:
+            raise InputError(
+                f"{folder / 'plots' / 'metrics' / column}.tsv: cut short; delete {folder} and run dvc repro"
+            )
     return [{"epoch": epoch} | {name: column[epoch] for name, column in columns.items()} for epoch in epochs]
 
 

@@ -1,0 +1,259 @@
+"""A clone of this repository in which the tests run DVC, and what they read from its output."""
+
+import copy
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(sys.executable).parent
+TIMEOUT = 600  # seconds for one command, on a machine that others use too
+EPOCHS = 1500  # about a second: long enough to be killed in
+
+# A shell's background job, as pytest may be, ignores Ctrl-C, and so would everything that it starts.
+HEAR_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+Tree = dict[str, Any]
+
+
+def _experiment(data_seed: int, learning_rate: float) -> Tree:
+    return {
+        "data": {
+            "source": "gaussian_mixture",
+            "classes": 3,
+            "dimension": 6,
+            "separation": 4.0,
+            "noise": 0.5,
+            "per_class": 8,
+            "test_per_class": 4,
+            "seed": data_seed,
+        },
+        "model": {
+            "architecture": "L-RN1",
+            "norm": "post",
+            "width": 8,
+            "last_bias": False,
+            "layer_norm_eps": 1e-5,
+            "initialisation": "normal",
+            "gain": 1.0,
+        },
+        "loss": "ce",
+        "penalty": {"rule": "constant", "value": 0.005, "last_layer": None},
+        "optimizer": {
+            "name": "adam",
+            "learning_rate": learning_rate,
+            "beta1": 0.9,
+            "beta2": 0.999,
+            "eps": 1e-8,
+        },
+        "schedule": {"name": "cosine", "final": 0.0},
+        "epochs": EPOCHS,
+        "batch_size": "full",
+        "log_every": 10,
+    }
+
+
+# The axes are not in sorted order: a test that reorders them puts them in it.
+PARAMS: Tree = {
+    "sweep": {"experiments": ["beta", "alpha"], "depths": [3, 2], "seeds": [0, 1]},
+    "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+    "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
+    "slopes": {"draws": 100, "seed": 0, "level": 0.95},
+    "experiments": {
+        "alpha": _experiment(0, 0.02),
+        "beta": _experiment(1, 0.01),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ran(self) -> list[str]:
+        """Stages whose command DVC ran, in order."""
+        return re.findall(r"^Running stage '([^']+)'", self.out, re.MULTILINE)
+
+    @property
+    def restored(self) -> list[str]:
+        """Stages whose outputs DVC took from its run cache."""
+        return re.findall(r"^Stage '([^']+)' is cached", self.out, re.MULTILINE)
+
+    @property
+    def trained(self) -> list[str]:
+        """Stage names of the networks that were really trained, alone or beside another, sorted."""
+        return trained_in(self.err)
+
+
+def trained_in(text: str) -> list[str]:
+    names = []
+    pattern = r"^train (\w+) L=(\d+) seed=(\d+)(?: together with ([^:]+))?: L-RN1 on "
+    for experiment, depth, seed, mates in re.findall(pattern, text, re.MULTILINE):
+        names.append(f"train@{experiment}-{depth}-{seed}")
+        names += [f"train@{name}-{depth}-{s}" for name, s in re.findall(r"(\w+) seed (\d+)", mates)]
+    return sorted(names)
+
+
+class Clone:
+    """A git checkout with its own DVC cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
+        """Clone ROOT as its working tree is now, without its dvc.lock, on other parameters; all committed."""
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for name in filter(None, listed.split("\0")):
+            source, target = ROOT / name, folder / name
+            if source.is_file() and name != "dvc.lock":
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+            else:
+                target.unlink(missing_ok=True)
+        clone = cls(folder)
+        clone.run("git", "config", "user.name", "A test")
+        clone.run("git", "config", "user.email", "test@example.org")
+        clone.run("git", "config", "commit.gpgsign", "false")
+        clone.write_params(params)
+        clone.commit()
+        return clone
+
+    def copy(self, folder: Path) -> "Clone":
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Clone(folder)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of the tests, less what could steer git, DVC or ncpipe from outside."""
+        ours = ("DVC_", "GIT_", "NCPIPE_", "PYTEST_", "PYTHON")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        return kept | {
+            "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
+            "DVC_NO_ANALYTICS": "1",
+            "DVC_SITE_CACHE_DIR": str(self.folder.parent / "dvc-site"),
+            "CI": "1",  # no look for a newer DVC
+            "TERM": "dumb",
+        }
+
+    def run(self, *command: str, check: bool = True, **options: Any) -> Output:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment | options.pop("env", {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+            **options,
+        )
+        output = Output(done.returncode, done.stdout, done.stderr)
+        assert not check or output.code == 0, (
+            f"{command} ended with {output.code}\n{output.out}\n{output.err}"
+        )
+        return output
+
+    def repro(self, *arguments: str) -> Output:
+        return self.run("dvc", "repro", *arguments)
+
+    def json(self, *command: str) -> Any:
+        return json.loads(self.run(*command, "--json").out)
+
+    def stale(self) -> list[str]:
+        """Stages of the root pipeline that are stale by themselves, not through another, sorted."""
+        return sorted(self.json("dvc", "status", "dvc.yaml"))
+
+    def commit(self) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", "A test's state")
+
+    def params(self) -> Tree:
+        return YAML(typ="safe").load((self.folder / "params.yaml").read_text())
+
+    def write_params(self, tree: Tree) -> None:
+        with (self.folder / "params.yaml").open("w") as file:
+            YAML(typ="safe").dump(tree, file)
+
+    def edit_params(self, dotted: str, value: object) -> None:
+        """Set one parameter, as `sweep.seeds`."""
+        tree = self.params()
+        *parents, last = dotted.split(".")
+        branch = tree
+        for key in parents:
+            branch = branch[key]
+        branch[last] = copy.deepcopy(value)
+        self.write_params(tree)
+
+    def digests(self, *folders: str) -> dict[str, str]:
+        """sha256 of every file below the folders, by its path in the clone."""
+        files = [file for name in folders for file in (self.folder / name).rglob("*") if file.is_file()]
+        return {
+            file.relative_to(self.folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in files
+        }
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """The command in a process group of its own, its messages in one pipe; Ctrl-C works in it."""
+        return subprocess.Popen(
+            [sys.executable, "-c", HEAR_CTRL_C, *command],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def stop_when(
+        self, reached: Callable[[list[str]], bool], number: signal.Signals, *command: str
+    ) -> Output:
+        """Run the command and send its group a signal as soon as the lines it has said satisfy `reached`."""
+        process = self.start(*command)
+        assert process.stdout is not None
+        watchdog = threading.Timer(TIMEOUT, os.killpg, (process.pid, signal.SIGKILL))
+        watchdog.start()
+        said: list[str] = []
+        stopped = False
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if not stopped and reached(said):
+                    os.killpg(process.pid, number)
+                    stopped = True
+            code = process.wait()
+        finally:
+            watchdog.cancel()
+            process.stdout.close()
+        text = "".join(said)
+        assert stopped, f"{command} never said what it was to be stopped at:\n{text}"
+        return Output(code, text, text)
+
+
+def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:
+    """Names of train stages, sorted."""
+    return sorted(f"train@{e}-{d}-{s}" for e in experiments for d in depths for s in seeds)

@@ -1,0 +1,173 @@
+"""The command line: a mistake or a damaged file is one line that names it, and nothing is written."""
+
+import copy
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import experiment_tree
+from ruamel.yaml import YAML
+
+from ncpipe.__main__ import main
+
+TREE: dict[str, Any] = {
+    "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0, 1]},
+    "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+    "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.01},
+    "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+    "experiments": {"one": experiment_tree()},
+}
+STEPS = ("grid", "fetch one", "train one 2 0", "train one 2 1", "extract one", "measure one", "aggregate")
+
+Fail = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder data after every step but plot. To be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_params(TREE)
+        for step in STEPS:
+            patch.setattr(sys, "argv", ["ncpipe", *step.split()])
+            with pytest.raises(SystemExit) as stop:
+                main()
+            assert not stop.value.code, stop.value.code
+    return folder / "data"
+
+
+@pytest.fixture
+def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fail:
+    """The one line that `ncpipe ARGUMENTS` says when it fails; checks that it writes nothing below data."""
+    monkeypatch.chdir(tmp_path)
+    write_params(TREE)
+
+    def fail_arguments(arguments: str) -> str:
+        before = files()
+        monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        line = stop.value.code  # what Python prints on standard error, and then ends with 1
+        assert isinstance(line, str)
+        assert line.startswith("ncpipe: ")
+        assert "\n" not in line
+        assert capsys.readouterr().out == ""
+        assert files() == before
+        return line
+
+    return fail_arguments
+
+
+def write_params(tree: dict[str, Any]) -> None:
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML(typ="safe").dump(tree, file)
+
+
+def files() -> dict[str, bytes]:
+    found = (path for path in Path("data").rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in found if path.suffix != ".lock"}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    tree = copy.deepcopy(TREE)
+    *parents, last = path.split(".")
+    branch = tree
+    for key in parents:
+        branch = branch[key]
+    branch[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    "arguments", ["grid", "fetch one", "train one 2 0", "extract one", "aggregate", "plot"]
+)
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("sweep.experiments", ["onne"], "sweep.experiments: unknown 'onne'; did you mean 'one'"),
+        ("sweep.seeds", [], "sweep.seeds: empty"),
+        ("sweep.seeds", [1, 1], "sweep.seeds: 1 is listed twice"),
+        ("sweep.depths", [1, 2], "sweep.depths: 1 is too shallow for one: L-RN1 needs L >= 2"),
+        ("experiments.ONE", experiment_tree(), "collides with '"),
+        ("experiments.one.epoch", 3, "experiments.one.epoch: unknown key; did you mean 'epochs'"),
+        ("experiments.one.epochs", "many", "one.epochs: expected a whole number, got text ('many')"),
+        ("experiments.one.data.source", "gauss", "experiments.one.data.source: 'gauss' is unknown"),
+        ("experiments.one.optimizer.learning_rate", "1e-3", "learning_rate: expected a number, got text"),
+    ],
+)  # fmt: skip
+def test_every_command_refuses_a_bad_params_file(
+    arguments: str, path: str, value: object, message: str, fail: Fail
+) -> None:
+    write_params(changed(path, value))
+    line = fail(arguments)
+    assert line.startswith("ncpipe: params.yaml: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fetch onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
+        ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
+        ("train one 1 0", "depth: 1 is too shallow for one"),
+        ("train one 2 0", "data/prepared/one/facts.json: not found"),
+        ("extract one", "data/grid/one.csv: not found"),
+        ("measure one", "data/grid/one.csv: not found"),
+        ("plot", "data/results/points.csv: not found"),
+    ],
+)
+def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> None:
+    assert message in fail(arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("data/prepared/one/tensors.safetensors", "train one 2 0"),
+        ("data/prepared/one/facts.json", "train one 2 0"),
+        ("data/prepared/one/tensors.safetensors", "extract one"),
+        ("data/grid/one.csv", "extract one"),
+        ("data/runs/one/L2/s1/model.safetensors", "extract one"),
+        ("data/runs/one/L2/s1/run.json", "extract one"),
+        ("data/runs/one/L2/s1/run.json", "measure one"),
+        ("data/runs/one/L2/s1/plots/metrics/fit.tsv", "measure one"),
+        ("data/features/one/L2/s1.safetensors", "measure one"),
+    ],
+)
+@pytest.mark.parametrize("left", [0.0, 0.4, None], ids=["emptied", "cut off", "deleted"])
+def test_a_damaged_file_is_named(
+    name: str, arguments: str, left: float | None, finished: Path, fail: Fail
+) -> None:
+    """left: the share of the file that is still there."""
+    shutil.copytree(finished, "data")
+    path = Path(name)
+    content = path.read_bytes()
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(content[: int(left * len(content))])
+    assert name in fail(arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("data/metrics/one/measurements.csv", "aggregate"),
+        ("data/metrics/one/history.csv", "aggregate"),
+        ("data/results/points.csv", "plot"),
+        ("data/results/runs.csv", "plot"),
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n4,5,6,7\n", b"\xff\xfe\x00", None])
+def test_a_damaged_table_is_named(
+    name: str, arguments: str, content: bytes | None, finished: Path, fail: Fail
+) -> None:
+    shutil.copytree(finished, "data")
+    Path(name).unlink()
+    if content is not None:
+        Path(name).write_bytes(content)
+    assert name in fail(arguments)

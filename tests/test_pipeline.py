@@ -1,0 +1,529 @@
+"""The pipeline as DVC runs it, in a temporary clone: what runs, what is kept, and what ends on disk.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import copy
+import csv
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline import EPOCHS, PARAMS, ROOT, Clone, Output, trained_in, trains
+
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout"),
+    pytest.mark.skipif(os.name == "nt", reason="stops process groups"),
+]
+
+BOTH = ["alpha", "beta"]
+ALL_TRAINS = trains(BOTH, [2, 3], [0, 1])
+PER_EXPERIMENT = [f"{kind}@{name}" for kind in ("fetch", "extract", "measure") for name in BOTH]
+ALL_STAGES = sorted(["grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot"])
+OUTPUTS = [
+    f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
+]
+RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json"}
+
+Copy = Callable[[Clone], Clone]
+
+
+@pytest.fixture
+def own_copy(tmp_path: Path) -> Copy:
+    """Copies a clone for a test that changes it."""
+    return lambda clone: clone.copy(tmp_path / "clone")
+
+
+@pytest.fixture(scope="session")
+def swept_first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("swept") / "clone", PARAMS)
+    return clone, clone.repro()
+
+
+@pytest.fixture(scope="session")
+def swept(swept_first: tuple[Clone, Output]) -> Clone:
+    """A fresh clone after `dvc repro`. Not to be changed."""
+    return swept_first[0]
+
+
+@pytest.fixture(scope="session")
+def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+    clone = swept.copy(tmp_path_factory.mktemp("cut") / "clone")
+    clone.edit_params("sweep.depths", [2])
+    clone.edit_params("sweep.seeds", [0])
+    output = clone.repro()
+    clone.commit()
+    return clone, output
+
+
+@pytest.fixture(scope="session")
+def cut(cut_first: tuple[Clone, Output]) -> Clone:
+    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
+    return cut_first[0]
+
+
+def table(clone: Clone, name: str) -> list[dict[str, str]]:
+    with (clone.folder / "data/results" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def dvc_metrics(clone: Clone) -> dict[str, dict[str, float]]:
+    return json.loads((clone.folder / "data/results/metrics.json").read_text())
+
+
+def plotted(plots: dict[str, Any], name: str) -> list[dict[str, str]]:
+    """The rows that one of DVC's plots is drawn from."""
+    [plot] = plots[name]
+    return plot["content"]["data"]["values"]
+
+
+def figures(clone: Clone) -> set[str]:
+    return {path.name for path in (clone.folder / "data/figures").iterdir()}
+
+
+def edit_source(clone: Clone, name: str) -> None:
+    """Add a line to a source file that does nothing."""
+    with (clone.folder / name).open("a") as file:
+        file.write("\n# edited\n")
+
+
+class TestFreshClone:
+    def test_one_command_makes_tables_and_figures(self, swept_first: tuple[Clone, Output]) -> None:
+        """Red: a stage that needs a file which no stage before it writes; a stage left out of dvc.yaml."""
+        clone, output = swept_first
+        assert sorted(output.ran) == ALL_STAGES
+        names = ("depth_sweep", "curves_alpha", "curves_beta")
+        assert figures(clone) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+        found = dvc_metrics(clone)
+        assert {name: (own["runs"], own["converged"]) for name, own in found.items()} == {
+            "alpha": (4, 4),
+            "beta": (4, 4),
+        }
+        assert all("slope_nc1_trace_ratio" in own for own in found.values())
+
+    def test_every_network_is_trained_once(self, swept_first: tuple[Clone, Output]) -> None:
+        """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""
+        clone, output = swept_first
+        assert output.trained == ALL_TRAINS
+        assert output.err.count("trained in an earlier batch") == 4  # the second seed of each shape
+        assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
+
+    def test_again_runs_nothing(self, swept: Clone) -> None:
+        """Red: a stage that writes to its own dependencies; a command that leaves files in a listed one."""
+        output = swept.repro()
+        assert output.ran == output.restored == []
+        assert swept.stale() == []
+
+    def test_git_sees_nothing_but_the_lock(self, swept: Clone) -> None:
+        """Red: outputs that .gitignore does not cover, so that DVC writes a .gitignore beside them."""
+        status = swept.run("git", "status", "--porcelain").out
+        assert status.split() == ["??", "dvc.lock"]
+        assert list((swept.folder / "data").rglob(".gitignore")) == []
+
+    def test_a_study_is_complete_beside_the_root(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: a path in stages/*/dvc.yaml that does not lead to the root; a command that reads the root's
+        params.yaml."""
+        clone = own_copy(swept)
+        output = clone.run("dvc", "repro", "stages/smoke/dvc.yaml:grid")
+        assert output.ran == ["stages/smoke/dvc.yaml:grid"] or output.ran == ["grid"]
+        assert (clone.folder / "stages/smoke/data/grid/mixture_rn1.csv").is_file()
+        assert clone.stale() == []
+
+
+class TestWhatRuns:
+    """After an edit of params.yaml or of the code."""
+
+    def test_a_new_seed_trains_itself_alone(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: `sweep` among the parameters of train, or the axes in its command."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.seeds", [7, 0])
+        assert [name for name in clone.stale() if name.startswith("train")] == trains(BOTH, [2], [7])
+        output = clone.repro()
+        assert output.trained == trains(BOTH, [2], [7])
+        assert sorted(name for name in output.ran if name.startswith("train")) == output.trained
+        assert {row["seed"] for row in table(clone, "runs")} == {"0", "7"}
+
+    def test_a_new_depth_trains_itself_alone(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: as for a new seed."""
+        clone = own_copy(swept)
+        clone.edit_params("sweep.depths", [3, 2, 5])
+        new = trains(BOTH, [5], [0, 1])
+        assert [name for name in clone.stale() if name.startswith("train")] == new
+        would = clone.run("dvc", "repro", "--dry").ran
+        assert sorted(name for name in would if name.startswith("train")) == new
+        assert not [name for name in would if name.startswith("fetch")]
+
+    def test_a_removed_depth_and_seed_leave_tables_and_figures(
+        self, swept: Clone, cut_first: tuple[Clone, Output]
+    ) -> None:
+        """Red: a stage that globs data/runs instead of reading the grid, or does not depend on it."""
+        clone, output = cut_first
+        assert output.trained == []
+        assert sorted(output.ran) == sorted(
+            [
+                "grid",
+                *(f"{kind}@{name}" for kind in ("extract", "measure") for name in BOTH),
+                "aggregate",
+                "plot",
+            ]
+        )
+        for name in ("points", "summary", "runs", "history"):
+            assert {row["depth"] for row in table(clone, name)} == {"2"}
+        assert [(row["experiment"], row["seed"]) for row in table(clone, "runs")] == [
+            ("alpha", "0"),
+            ("beta", "0"),
+        ]
+        assert {name: own["runs"] for name, own in dvc_metrics(clone).items()} == {"alpha": 1, "beta": 1}
+        before, after = swept.digests("data/figures"), clone.digests("data/figures")
+        assert before.keys() == after.keys()
+        assert not [name for name in before if before[name] == after[name]]
+
+    def test_what_was_removed_comes_back_without_training(
+        self, swept: Clone, cut: Clone, own_copy: Copy
+    ) -> None:
+        """Red: an output that is not cached; a result that depends on what lay there before."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep", PARAMS["sweep"])
+        output = clone.repro()
+        assert output.ran == output.trained == []
+        assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
+
+    def test_a_removed_experiment_leaves_tables_and_figures(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: aggregate or plot take what lies in data/metrics or data/figures from an earlier sweep."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.experiments", ["alpha"])
+        assert clone.repro().ran == ["grid", "aggregate", "plot"]
+        for name in ("points", "summary", "slopes", "runs", "history"):
+            assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
+        assert set(dvc_metrics(clone)) == {"alpha"}
+        assert figures(clone) == {
+            f"{name}.{kind}" for name in ("depth_sweep", "curves_alpha") for kind in ("png", "svg")
+        }
+
+    def test_reordered_axes_redraw_at_most(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: extract or measure depend on the axes' order, by the grid's rows or by params.yaml."""
+        clone = own_copy(swept)
+        clone.edit_params("sweep.depths", [2, 3])
+        clone.edit_params("sweep.seeds", [1, 0])
+        assert clone.repro().ran == ["grid"]
+        clone.edit_params("sweep.experiments", ["alpha", "beta"])
+        assert clone.repro().ran == ["grid", "plot"]
+        unmoved = [name for name in OUTPUTS if name != "data/figures"]
+        assert clone.digests(*unmoved) == swept.digests(*unmoved)
+        assert clone.digests("data/figures") != swept.digests("data/figures")
+
+    def test_a_changed_figure_redraws_and_no_more(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: ncpipe/figures as a whole among the dependencies of a stage before plot."""
+        clone = own_copy(swept)
+        edit_source(clone, "ncpipe/figures/depth_sweep.py")
+        assert clone.stale() == ["plot"]
+        edit_source(clone, "ncpipe/figures/labels.py")  # the rows' labels are made by measure
+        assert clone.stale() == ["measure@alpha", "measure@beta", "plot"]
+
+    @pytest.mark.parametrize("name", ["training/loop.py", "models/resnet.py", "randomness.py", "specs.py"])
+    def test_changed_training_code_retrains_all(self, name: str, swept: Clone, own_copy: Copy) -> None:
+        """Red: a module that decides the numbers of a run missing in the dependencies of train."""
+        clone = own_copy(swept)
+        edit_source(clone, f"ncpipe/{name}")
+        assert [stage for stage in clone.stale() if stage.startswith("train")] == ALL_TRAINS
+
+    def test_compute(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: `compute` as a whole among the parameters of train; a stage that lists compute.device."""
+        clone = own_copy(swept)
+        clone.edit_params("compute.device", "auto")
+        assert clone.stale() == []
+        clone.edit_params("compute.threads", 2)
+        assert clone.stale() == ALL_TRAINS
+        clone.edit_params("compute", PARAMS["compute"] | {"precision": "float64"})
+        assert clone.stale() == ALL_TRAINS
+
+    def test_rules_of_the_analysis_train_nothing(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: convergence or slopes among the parameters of a stage before aggregate."""
+        clone = own_copy(swept)
+        clone.edit_params("convergence.tolerance", 0.02)
+        clone.edit_params("slopes.draws", 200)
+        assert clone.stale() == ["aggregate"]
+
+
+@pytest.fixture(scope="session")
+def compared_first(cut: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, dict[str, Output]]:
+    clone = cut.copy(tmp_path_factory.mktemp("compared") / "clone")
+    rate = "experiments.alpha.optimizer.learning_rate"
+    return clone, {
+        name: clone.run("dvc", "exp", "run", "--name", name, "--set-param", f"{rate}={value}")
+        for name, value in (("quick", "5e-2"), ("slow", "0.001"))
+    }
+
+
+@pytest.fixture(scope="session")
+def compared(compared_first: tuple[Clone, dict[str, Output]]) -> Clone:
+    """`cut` after two experiments of DVC's with other learning rates. Not to be changed."""
+    return compared_first[0]
+
+
+class TestExperiments:
+    """DVC's experiments: the same pipeline under other parameters."""
+
+    def test_a_learning_rate_reruns_its_own_runs(
+        self, compared_first: tuple[Clone, dict[str, Output]]
+    ) -> None:
+        """Red: `experiments` as a whole among the parameters of a stage; a plot that DVC cannot load and for
+        which it drops the experiment."""
+        for output in compared_first[1].values():
+            assert output.trained == ["train@alpha-2-0"]
+            assert output.ran == ["train@alpha-2-0", "extract@alpha", "measure@alpha", "aggregate", "plot"]
+
+    def test_show_lists_parameters_beside_metrics(self, compared: Clone) -> None:
+        """Red: metrics.json that dvc.yaml does not name, or whose keys carry no experiment."""
+        lines = compared.run("dvc", "exp", "show", "--csv").out.splitlines()
+        rows = {row["Experiment"] or row["rev"]: row for row in csv.DictReader(lines)}
+        rate, nc1 = "experiments.alpha.optimizer.learning_rate", "alpha.deepest.log10_nc1_trace_ratio"
+        assert {name: float(rows[name][rate]) for name in ("quick", "slow")} == {"quick": 0.05, "slow": 0.001}
+        assert len({rows[name][nc1] for name in ("quick", "slow", "workspace")} - {""}) == 2
+        [base] = [row for row in compared.json("dvc", "exp", "show") if row["rev"] != "workspace"]
+        assert {own["name"] for own in base["experiments"]} == {"quick", "slow"}
+
+    def test_metrics_diff(self, compared: Clone) -> None:
+        """Red: a metrics file without the numbers that one compares."""
+        diff = compared.json("dvc", "metrics", "diff", "quick", "slow")["data/results/metrics.json"]
+        assert diff["alpha.deepest.log10_nc1_trace_ratio"]["diff"] != 0
+        assert not [name for name in diff if name.startswith("beta")]
+
+    def test_plots_diff(self, compared: Clone) -> None:
+        """Red: dvc.yaml without the figure or without the data of NC against depth."""
+        plots = compared.json("dvc", "plots", "diff", "quick", "slow")["data"]
+        figure = plots["data/figures/depth_sweep.png"]
+        assert sorted(own["revisions"][0] for own in figure) == ["quick", "slow"]
+        rows = plotted(plots, "data/results/depth/alpha.csv")
+        assert {row["rev"] for row in rows} == {"quick", "slow"}
+        assert len({row["nc1_trace_ratio"] for row in rows}) == 2
+        assert {row["depth"] for row in rows} == {"2"}
+
+    def test_a_reverted_parameter_is_restored_without_training(
+        self, cut: Clone, compared: Clone, own_copy: Copy
+    ) -> None:
+        """Red: `cache: false` or no dependencies in train, which switch DVC's run cache off; a time or a path
+        in an output."""
+        clone = own_copy(compared)
+        clone.write_params(cut.params())
+        output = clone.repro()
+        assert output.ran == output.trained == []
+        assert "train@alpha-2-0" in output.restored
+        assert clone.digests("data/results", "data/figures") == cut.digests("data/results", "data/figures")
+        assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
+
+    def test_in_a_copy_of_its_own(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: `ncpipe` runs the installed checkout's code, and not that of the copy that DVC made."""
+        clone = own_copy(swept)
+        clone.commit()
+        with (clone.folder / "ncpipe/commands/aggregate.py").open("a") as file:
+            file.write("\nsay(f'code of {__file__}')\n")
+        output = clone.run(
+            "dvc", "exp", "run", "--temp", "--name", "apart", "--set-param", "slopes.level=0.5"
+        )
+        assert output.ran == ["aggregate", "plot"]
+        [place] = [line for line in output.err.splitlines() if line.startswith("code of ")]
+        assert Path(place.removeprefix("code of ")).is_relative_to(clone.folder.resolve() / ".dvc/tmp/exps")
+        assert clone.params()["slopes"]["level"] == 0.95
+        [base] = [row for row in clone.json("dvc", "exp", "show") if row["rev"] != "workspace"]
+        assert [own["name"] for own in base["experiments"]] == ["apart"]
+
+
+class TestPlots:
+    def test_show(self, swept: Clone, tmp_path: Path) -> None:
+        """Red: as for plots diff."""
+        plots = swept.json("dvc", "plots", "show", "--out", str(tmp_path / "json"))["data"]
+        [image] = plots["data/figures/depth_sweep.png"]
+        assert Path(image["url"]).read_bytes() == (swept.folder / "data/figures/depth_sweep.png").read_bytes()
+        for name in BOTH:
+            rows = plotted(plots, f"data/results/depth/{name}.csv")
+            assert {row["depth"] for row in rows} == {"2", "3"}
+            assert {"nc1_trace_ratio", "nc2_etf", "nc3_cosine"} <= rows[0].keys()
+        swept.run("dvc", "plots", "show", "--out", str(tmp_path / "html"))
+        assert (tmp_path / "html/index.html").is_file()
+
+    def test_one_runs_own_history(self, swept: Clone, tmp_path: Path) -> None:
+        """Without `-x step` DVC draws against the number of the row. Red: a history in a format that DVC
+        does not plot, or without its epochs."""
+        path = "data/runs/beta/L3/s1/plots/metrics/loss.tsv"
+        options = ["-x", "step", "--out", str(tmp_path / "json")]
+        plots = swept.json("dvc", "plots", "show", path, *options)["data"]
+        rows = plotted(plots, path)
+        steps = [int(row["step"]) for row in rows]
+        assert steps == sorted(set(steps))
+        assert (steps[0], steps[-1]) == (0, EPOCHS)
+        assert float(rows[-1]["loss"]) < float(rows[0]["loss"])
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A second fresh clone, in another folder, whose `dvc repro` was killed twice before it ended.
+
+    outputs: what each of the three said. runs: the run folders after each, as stage names.
+    """
+
+    clone: Clone
+    outputs: list[Output]
+    runs: list[list[str]]
+
+    @property
+    def finished(self) -> list[set[str]]:
+        """Stages that ended well in each: all but the last if it was killed."""
+        first, second, third = (output.ran for output in self.outputs)
+        return [set(first[:-1]), set(second[:-1]), set(third)]
+
+
+def in_second_batch(said: list[str]) -> bool:
+    return sum(bool(trained_in(line)) for line in said) == 2
+
+
+def about_to_claim(said: list[str]) -> bool:
+    """Whether DVC has come to a run that was trained in a batch before."""
+    stage = re.match(r"Running stage '(train@.*)'", said[-1])
+    return stage is not None and stage[1] in trained_in("".join(said))
+
+
+@pytest.fixture(scope="session")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """The first dies in the middle of a batch, the second when a trained network waits in the store."""
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("killed") / "a second clone", PARAMS)
+    outputs, runs = [], []
+    for reached in (in_second_batch, about_to_claim):
+        outputs.append(clone.stop_when(reached, signal.SIGKILL, "dvc", "repro"))
+        runs.append(runs_on_disk(clone))
+    torn = next(name for name in ALL_TRAINS if name not in runs[-1])
+    for folder in (run_folder(clone, torn), clone.folder / "data/.partial" / torn):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").write_bytes(b"half")
+    outputs.append(clone.repro())
+    runs.append(runs_on_disk(clone))
+    return Killed(clone, outputs, runs)
+
+
+def run_folder(clone: Clone, stage: str) -> Path:
+    name, depth, seed = stage.removeprefix("train@").split("-")
+    return clone.folder / "data/runs" / name / f"L{depth}" / f"s{seed}"
+
+
+def runs_on_disk(clone: Clone) -> list[str]:
+    return [name for name in ALL_TRAINS if run_folder(clone, name).exists()]
+
+
+class TestKilled:
+    def test_no_half_run_is_left(self, killed: Killed) -> None:
+        """Red: a run that is written in its own place."""
+        assert [output.code for output in killed.outputs] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+        first, second, _ = killed.finished
+        assert set(killed.runs[0]) == first & set(ALL_TRAINS)
+        assert set(killed.runs[1]) == (first | second) & set(ALL_TRAINS)
+        assert killed.runs[2] == ALL_TRAINS
+        for name in ALL_TRAINS:
+            assert {path.name for path in run_folder(killed.clone, name).iterdir()} == RUN_FILES
+
+    def test_finished_stages_are_kept(self, killed: Killed) -> None:
+        """Red: outputs that DVC does not keep stage by stage."""
+        first, second, third = killed.finished
+        assert first & set(ALL_TRAINS)
+        assert not first & second
+        assert third == set(ALL_STAGES) - first - second
+
+    def test_every_network_outside_the_killed_batch_is_trained_once(self, killed: Killed) -> None:
+        """Red: a store that a restart throws away, so that what waits in it trains again."""
+        batches = [trained_in(line) for line in killed.outputs[0].out.splitlines()]
+        in_killed_batch = next(names for names in reversed(batches) if names)
+        trained = [name for output in killed.outputs for name in output.trained]
+        assert sorted(trained) == sorted(ALL_TRAINS + in_killed_batch)
+
+    def test_two_clones_end_with_the_same_bytes(self, killed: Killed, swept: Clone) -> None:
+        """Red: a time, a path, a batch's company or an interruption that leaves a trace in a result."""
+        first, second = swept.digests(*OUTPUTS), killed.clone.digests(*OUTPUTS)
+        assert len(first) > 100
+        assert first == second
+
+    def test_ctrl_c_is_one_line(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: a traceback, no word at all, or a half-written folder."""
+        clone = own_copy(cut)
+        clone.edit_params("experiments.beta.epochs", 10**7)
+        command = ["ncpipe", "train", "beta", "2", "9", "--alone"]
+        output = clone.stop_when(lambda said: bool(trained_in(said[-1])), signal.SIGINT, *command)
+        assert output.code == 130
+        announcement, last = output.out.splitlines()
+        assert announcement.startswith("train beta L=2 seed=9:")
+        assert last == "ncpipe: interrupted; finished runs are kept, run dvc repro to go on"
+        assert not (clone.folder / "data/runs/beta/L2/s9").exists()
+        assert list((clone.folder / "data/.partial").iterdir()) == []
+
+
+class TestBadEnds:
+    def test_a_diverging_experiment_is_counted_not_hidden(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: a diverged run that stops the sweep, is dropped from the tables, or counts as converged."""
+        clone = own_copy(cut)
+        wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
+        wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
+        clone.edit_params("experiments.wild", wild)
+        clone.edit_params("sweep.experiments", ["wild", "alpha"])
+        output = clone.repro()
+        assert output.trained == ["train@wild-2-0"]
+        assert "not converged: wild L=2 seed=0: diverged" in output.err
+        rows = {row["experiment"]: row for row in table(clone, "runs")}
+        assert (rows["wild"]["converged"], rows["alpha"]["converged"]) == ("False", "True")
+        assert rows["wild"]["reason"].startswith("diverged")
+        found = dvc_metrics(clone)
+        assert found["wild"] == {"runs": 1, "converged": 0}
+        assert found["alpha"]["converged"] == 1
+        assert {"depth_sweep.png", "curves_wild.png", "curves_alpha.svg"} <= figures(clone)
+
+    @pytest.mark.parametrize("argument", [["grid"], ["train", "alpha", "2", "0"]])
+    def test_a_bad_parameter_stops_before_training(
+        self, argument: list[str], cut: Clone, own_copy: Copy
+    ) -> None:
+        """Red: a traceback; a message that does not name the key; work before the check."""
+        clone = own_copy(cut)
+        clone.edit_params("experiments.alpha.optimizer.learning_rte", 0.1)
+        before = clone.digests("data")
+        output = clone.run("ncpipe", *argument, check=False)
+        assert output.code == 1
+        assert output.out == ""
+        [line] = output.err.splitlines()
+        assert line.startswith("ncpipe: params.yaml: experiments.alpha.optimizer.learning_rte: unknown key")
+        assert "did you mean 'learning_rate'?" in line
+        assert clone.digests("data") == before
+
+    def test_the_first_stage_says_which_parameter(self, cut: Clone, own_copy: Copy) -> None:
+        """DVC chooses which that is. Red: a command that reads no more of params.yaml than it needs, so that
+        a bad value fails hours later."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.depths", [2, 1])
+        output = clone.run("dvc", "repro", check=False)
+        assert output.code != 0
+        assert len(output.ran) == 1
+        assert output.trained == []
+        assert "sweep.depths: 1 is too shallow" in output.err
+
+    @pytest.mark.parametrize("limit", [512, 1200])
+    def test_a_full_disk_is_one_line(self, limit: int, cut: Clone, own_copy: Copy) -> None:
+        """Red: a traceback from the writer of the weights (512 bytes) or of run.json (1200 bytes); a
+        half-written folder."""
+        clone = own_copy(cut)
+        program = (
+            "import os, resource, sys\n"
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+            "os.execvp(sys.argv[1], sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", program, "ncpipe", "train", "alpha", "2", "9", "--alone"]
+        output = clone.run(*command, check=False, env={"PYTHONDONTWRITEBYTECODE": "1"})
+        assert output.code == 1
+        announcement, line = output.err.splitlines()
+        assert announcement.startswith("train alpha L=2 seed=9:")
+        assert line.startswith("ncpipe: ")
+        assert "File too large" in line
+        assert not (clone.folder / "data/runs/alpha/L2/s9").exists()
+        assert list((clone.folder / "data/.partial").iterdir()) == []

@@ -3,7 +3,7 @@
 N  samples of a batch    d  width
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def load_network(
 def layers_by_batch(
     network: ResNet | Transformer, run: Run, data: Prepared, split: Split, device: torch.device
 ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Pass over a split: of every batch, layers by name, each (N, d) of the predicting token, and labels (N,)."""
+    """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,)."""
     model = run.spec.model
     samples = arrange(split, data.kind, model, device, torch.float64)
     rows = max(1, ROWS // (input_shape(data, model).tokens or 1))
@@ -70,7 +70,7 @@ def all_layers(network: ResNet | Transformer, x: Tensor, lengths: Tensor | None 
     return layers | inner
 
 
-def _note(inner: dict[str, Tensor], name: str):  # type: ignore[no-untyped-def]
+def _note(inner: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
     def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
         inner[name] = output
 

@@ -75,6 +75,7 @@ PARAMS: Tree = {
     "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
     "slopes": {"draws": 100, "seed": 0, "level": 0.95},
+    "effective_depth": {"tolerance": 0.01},
     "experiments": {
         "alpha": _experiment(0, 0.02),
         "beta": _experiment(1, 0.01),

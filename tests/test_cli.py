@@ -18,6 +18,7 @@ TREE: dict[str, Any] = {
     "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.01},
     "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+    "effective_depth": {"tolerance": 0.01},
     "experiments": {"one": experiment_tree()},
 }
 STEPS = ("grid", "fetch one", "train one 2 0", "train one 2 1", "extract one", "measure one", "aggregate")
@@ -117,7 +118,7 @@ def test_every_command_refuses_a_bad_params_file(
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
         ("extract one", "data/grid/one.csv: not found"),
         ("measure one", "data/grid/one.csv: not found"),
-        ("plot", "data/results/points.csv: not found"),
+        ("plot", "data/results/runs.csv: not found"),
     ],
 )
 def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> None:

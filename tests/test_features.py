@@ -1,0 +1,139 @@
+"""Extraction: every layer's statistics are those of the network's own layers, on both splits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+from torch import Tensor
+
+from ncpipe import forward
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.errors import InputError
+from ncpipe.features import extract, read_features, write_features
+from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.transformer import Transformer, last_token
+from ncpipe.specs import Run
+
+CPU = torch.device("cpu")
+
+
+def trained(name: str, norm: str, data: Prepared) -> tuple[Run, dict[str, Tensor]]:
+    """A run of depth 3 with drawn weights and biases."""
+    tokens = data.kind == "tokens"
+    patch = {"patch": 2} if "T" in name and not tokens else {}
+    spec = experiment(
+        model=architecture(name, norm, last_bias=True, **patch), **({"data": TEXT} if tokens else {})
+    )
+    network = build_model(spec.model, input_shape(data, spec.model), data.classes, 3, 0)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, parameter in network.named_parameters():
+            if key.endswith("bias"):
+                parameter.normal_(0, 0.5, generator=generator)
+    return Run("x", 3, 0, spec), network.state_dict()
+
+
+def naive_means(h: Tensor, labels: Tensor) -> Tensor:
+    return torch.stack([h[labels == k].mean(0) for k in labels.unique()])
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize("data", [vector_data(), token_data()], ids=["vectors", "tokens"])
+def test_statistics_are_those_of_the_networks_layers(
+    name: str, norm: str, data: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of a few samples, against one pass over all of them."""
+    if data.kind == "tokens" and "R" in name:
+        pytest.skip("ResNets take no tokens")
+    run, state = trained(name, norm, data)
+    monkeypatch.setattr(forward, "ROWS", 5 if data.kind == "vector" else 35)
+    features = extract(run, state, data, CPU)
+    network = forward.load_network(run, state, data, CPU)
+    for split in ("train", "test"):
+        samples = arrange(getattr(data, split), data.kind, run.spec.model, CPU, torch.float64)
+        layers = dict(network.layers(samples.inputs, samples.lengths))
+        assert list(layers) == [key for key in features.layers if not key.startswith("Z")]
+        for key, h in layers.items():
+            found = features.layers[key][split].statistics.classes
+            means = naive_means(h, samples.labels)
+            torch.testing.assert_close(found.means, means, rtol=1e-11, atol=1e-12)
+            residual = h - means[samples.labels]
+            torch.testing.assert_close(found.squares.sum(), residual.square().sum(), rtol=1e-10, atol=1e-12)
+            train_means = features.layers[key]["train"].statistics.classes.means
+            wrong = (torch.cdist(h, train_means).argmin(1) != samples.labels).sum()
+            assert features.layers[key][split].centres.wrong == wrong
+        torch.testing.assert_close(getattr(features, split).inputs, layers["last"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["L-RN1", "L-RN2", "L-T11", "L-T22"])
+def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
+    """Post-LN: W X_l + b of the first affine map, at the predicting token."""
+    data = vector_data()
+    run, state = trained(name, "post", data)
+    features = extract(run, state, data, CPU)
+    network = forward.load_network(run, state, data, CPU)
+    samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float64)
+    layers = dict(network.layers(samples.inputs))
+    attention = isinstance(network, Transformer)
+    prefix = "blocks.1.mlp." if attention else "blocks.1."
+    lin = prefix + ("lin" if name.endswith("1") else "lin1")
+    weight, bias = state[f"{lin}.weight"].double(), state[f"{lin}.bias"].double()
+    entering = network.norm(layers["A2"]) if attention else layers["X2"]
+    expected = naive_means(entering @ weight.T + bias, data.train.labels)
+    torch.testing.assert_close(features.layers["Z2"]["train"].statistics.classes.means, expected)
+    assert [key for key in features.layers if key.startswith("Z")] == [
+        f"Z{block}" for block in range(1, (3 if attention else 2) + 1)
+    ]
+
+
+def test_hooks_leave_no_trace() -> None:
+    data = vector_data()
+    run, state = trained("L-T11", "pre", data)
+    network = forward.load_network(run, state, data, CPU)
+    samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float64)
+    forward.all_layers(network, samples.inputs)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_predicting_tokens_are_the_last_real_ones() -> None:
+    z = torch.arange(2 * 3 * 2).view(6, 2)  # two samples of three tokens
+    assert last_token(z, 3, None).tolist() == [[4, 5], [10, 11]]
+    assert last_token(z, 3, torch.tensor([1, 2])).tolist() == [[0, 1], [8, 9]]
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    data = vector_data()
+    run, state = trained("L-T12", "post", data)
+    features = extract(run, state, data, CPU)
+    write_features(tmp_path / "f.safetensors", features)
+    again = read_features(tmp_path / "f.safetensors")
+    assert list(again.layers) == list(features.layers)
+    assert torch.equal(again.weight, features.weight)
+    assert again.bias is not None
+    assert (again.last_penalty, again.inner_penalty) == (features.last_penalty, features.inner_penalty)
+    for name, splits in features.layers.items():
+        for split, layer in splits.items():
+            for part in ("statistics", "centres"):
+                written = getattr(layer, part).tensors()
+                found = getattr(again.layers[name][split], part).tensors()
+                assert written.keys() == found.keys()
+                assert all(torch.equal(written[field], found[field]) for field in written)
+
+
+def test_penalties_are_the_objectives_own() -> None:
+    data = vector_data()
+    run, state = trained("L-RN1", "post", data)
+    features = extract(run, state, data, CPU)
+    inner = sum(state[f"blocks.{i}.lin.weight"].double().square().sum().item() for i in (0, 1))
+    assert features.inner_penalty == pytest.approx(0.0025 * inner, rel=1e-12)
+    last = state["last.weight"].double().square().sum().item()
+    assert features.last_penalty == pytest.approx(0.0025 * last, rel=1e-12)
+
+
+def test_weights_of_another_architecture_are_refused() -> None:
+    data = vector_data()
+    run, _ = trained("L-RN1", "post", data)
+    _, state = trained("L-RN2", "post", data)
+    with pytest.raises(InputError, match="x L=3 seed=0: weights do not fit the architecture"):
+        extract(run, state, data, CPU)

@@ -32,6 +32,7 @@ OUTPUTS = [
     f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
 ]
 RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json"}
+SWEEP_FIGURES = ("depth_sweep", "layers", "train_test", "heat_maps", "spectra")
 
 Copy = Callable[[Clone], Clone]
 
@@ -100,7 +101,7 @@ class TestFreshClone:
         """Red: a stage that needs a file which no stage before it writes; a stage left out of dvc.yaml."""
         clone, output = swept_first
         assert sorted(output.ran) == ALL_STAGES
-        names = ("depth_sweep", "curves_alpha", "curves_beta")
+        names = (*SWEEP_FIGURES, "curves_alpha", "curves_beta")
         assert figures(clone) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
         found = dvc_metrics(clone)
         assert {name: (own["runs"], own["converged"]) for name, own in found.items()} == {
@@ -205,7 +206,7 @@ class TestWhatRuns:
             assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
         assert set(dvc_metrics(clone)) == {"alpha"}
         assert figures(clone) == {
-            f"{name}.{kind}" for name in ("depth_sweep", "curves_alpha") for kind in ("png", "svg")
+            f"{name}.{kind}" for name in (*SWEEP_FIGURES, "curves_alpha") for kind in ("png", "svg")
         }
 
     def test_reordered_axes_redraw_at_most(self, swept: Clone, own_copy: Copy) -> None:

@@ -11,14 +11,26 @@ from torch import Tensor
 from ncpipe.metrics.geometry import unit_rows
 
 
-def nearest_means(features: Tensor, means: Tensor) -> Tensor:
-    """argmin_k |h - mu_k| (B,) of features (B, d) and class means (K, d), both float64.
+class NearestMean:
+    """argmin_k |h - mu_k| (B,) of features (B, d) for class means (K, d), both float64.
 
     Taken from |mu_k|^2/2 - h mu_k about the mean of the means, where a common offset costs no digits.
     """
-    centre = means.mean(0)
-    centred = means - centre
-    return (centred.square().sum(1) / 2 - (features - centre) @ centred.T).argmin(1)
+
+    def __init__(self, means: Tensor) -> None:
+        self._centre = means.mean(0)
+        self._centred = means - self._centre
+        self._half = self._centred.square().sum(1) / 2
+
+    def __call__(self, features: Tensor, space: Tensor | None = None) -> Tensor:
+        """space (B, d): memory to write over, where there is some."""
+        centred = torch.sub(features, self._centre, out=space)
+        return torch.addmm(self._half, centred, self._centred.T, alpha=-1).argmin(1)
+
+
+def nearest_means(features: Tensor, means: Tensor) -> Tensor:
+    """`NearestMean` of features (B, d) for means (K, d), both float64."""
+    return NearestMean(means)(features)
 
 
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:

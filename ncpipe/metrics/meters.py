@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.decisions import logit_margins, misalignments, nearest_means
+from ncpipe.metrics.decisions import NearestMean, logit_margins, misalignments
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import (
     ClassStatistics,
@@ -76,11 +76,12 @@ class LayerMeter:
         device = self._statistics.device
         labels = labels.to(device, torch.int64)
         rows = chunk_rows(features.shape[1], device)
+        space = self._weight.new_empty(min(rows, len(labels)), features.shape[1])
         for start in range(0, len(labels), rows):
-            chunk = features[start : start + rows].to(device, torch.float64)
             right = labels[start : start + rows]
-            self._misalignment += misalignments(chunk, right, self._weight).sum()
+            chunk = space[: len(right)].copy_(features[start : start + rows].detach())
             self._margins.append(logit_margins(logits_of(chunk, self._weight, self._bias), right))
+            self._misalignment += misalignments(chunk, right, self._weight).sum()
 
     def result(self) -> LayerStatistics:
         """Statistics of all samples so far; raises InputError that names an empty class."""
@@ -125,6 +126,7 @@ class CentreMeter:
         check_classifier(len(train_means), train_means.shape[1], weight, bias)
         device = train_means.device
         self._means = train_means
+        self._nearest = NearestMean(train_means)
         self._weight = None if weight is None else weight.to(device, torch.float64)
         self._bias = None if bias is None else bias.to(device, torch.float64)
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)  # samples, wrong, mismatched
@@ -137,9 +139,11 @@ class CentreMeter:
         device = self._means.device
         labels = labels.to(device, torch.int64)
         rows = chunk_rows(width, device)
+        space = self._means.new_empty(2, min(rows, len(labels)), width)
         for start in range(0, len(labels), rows):
-            chunk = features[start : start + rows].to(device, torch.float64)
-            self._add(chunk, labels[start : start + rows])
+            right = labels[start : start + rows]
+            chunk, other = space[:, : len(right)]
+            self._add(chunk.copy_(features[start : start + rows].detach()), right, other)
 
     def result(self) -> CentreStatistics:
         """Counts and sums over all samples so far."""
@@ -147,17 +151,27 @@ class CentreMeter:
         nearest, right = self._sums.clone().unbind()
         return CentreStatistics(samples, wrong, None if self._weight is None else mismatched, nearest, right)
 
-    def _add(self, chunk: Tensor, labels: Tensor) -> None:
-        decided = nearest_means(chunk, self._means)
+    def _add(self, chunk: Tensor, labels: Tensor, space: Tensor) -> None:
+        """Add a chunk (B, d) of float64; both (B, d) tensors are written over."""
+        decided = self._nearest(chunk, space)
         wrong = torch.nonzero(decided != labels).flatten()
         self._counts[0] += len(labels)
         self._counts[1] += len(wrong)
         if self._weight is not None:
             self._counts[2] += (logits_of(chunk, self._weight, self._bias).argmax(1) != decided).sum()
-        right = (chunk - self._means[labels]).square_().sum(1)
-        self._sums[1] += right.sum()
-        right[wrong] = (chunk[wrong] - self._means[decided[wrong]]).square_().sum(1)
-        self._sums[0] += right.sum()
+        torch.index_select(self._means, 0, labels, out=space)
+        torch.sub(chunk, space, out=space)
+        right = squared_norm(space)
+        self._sums[1] += right
+        if len(wrong):  # not by taking their part off `right`, which is nearly all of it far from collapse
+            space[wrong] = chunk[wrong] - self._means[decided[wrong]]
+            right = squared_norm(space)
+        self._sums[0] += right
+
+
+def squared_norm(rows: Tensor) -> Tensor:
+    """sum of |row|^2 () of contiguous rows (B, d)."""
+    return torch.dot(rows.view(-1), rows.view(-1))
 
 
 def check_classifier(classes: int, width: int, weight: Tensor | None, bias: Tensor | None) -> None:

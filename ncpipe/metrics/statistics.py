@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ncpipe.errors import InputError
 
-CHUNK_ENTRIES = {"cpu": 2**16, "cuda": 2**25}  # two float64 copies, 1 MiB, stay in a core's cache
+# Two float64 copies of a CPU chunk are 2 MiB, a core's cache: smaller ones make threads wait
+# for each other more often.
+CHUNK_ENTRIES = {"cpu": 2**17, "cuda": 2**25}
 BLOCK = 128  # a symmetric product by blocks of this width saves up to half of its work
 
 
@@ -77,9 +79,10 @@ class StatisticsAccumulator:
         check_batch(features, labels, self.classes, self.width)
         labels = labels.to(self.device, torch.int64)
         rows = min(len(labels), chunk_rows(self.width, self.device))
+        # Written over chunk by chunk: fresh memory would miss the cache.
         space = torch.empty(2, rows, self.width, dtype=torch.float64, device=self.device)
         for start in range(0, len(labels), max(1, rows)):
-            chunk = features[start : start + rows].to(self.device)
+            chunk = features[start : start + rows].detach().to(self.device)
             self._add(chunk, labels[start : start + rows], space[:, : len(chunk)])
 
     def merge(self, other: "StatisticsAccumulator") -> None:
@@ -112,15 +115,16 @@ class StatisticsAccumulator:
         return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, scatter)
 
     def _add(self, chunk: Tensor, labels: Tensor, space: Tensor) -> None:
+        """Add a chunk (B, d); space (2, B, d) is written over."""
         if not self._all_seen:
             self._plant_origins(chunk, labels)
-        relative, squares = space  # written over chunk by chunk: fresh memory would miss the cache
-        torch.index_select(self._origins, 0, labels, out=relative)
-        torch.sub(chunk, relative, out=relative)
-        torch.mul(relative, relative, out=squares)
+        relative, origins = space
+        torch.index_select(self._origins, 0, labels, out=origins)
+        relative.copy_(chunk).sub_(origins)  # a difference of mixed types would be taken entry by entry
         self._counts += torch.bincount(labels, minlength=self.classes)
         _add_by_class(self._sums, labels, relative)
-        _add_by_class(self._squares.unsqueeze(1), labels, squares.sum(1, keepdim=True))
+        squares = torch.linalg.vector_norm(relative, dim=1, keepdim=True).square_()
+        _add_by_class(self._squares.unsqueeze(1), labels, squares)
         if self._scatter is not None:
             _add_outer_products(self._scatter, relative)
 

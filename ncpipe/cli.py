@@ -70,7 +70,7 @@ def train(
 
 @app.command()
 def extract(experiment: Experiment, device: Device = None) -> None:
-    """Run both splits through an experiment's networks; write last-layer features (float64)."""
+    """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
     from ncpipe.commands.extract import extract_experiment
 
     extract_experiment(experiment, device)

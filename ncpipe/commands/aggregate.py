@@ -4,9 +4,9 @@ import pandas as pd
 
 from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
 from ncpipe.commands.console import say
-from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import judge_runs
+from ncpipe.tables.files import read_table
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -30,7 +30,9 @@ def aggregate() -> None:
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
     measurements, runs, history, gram = (
-        pd.concat([_read(name, table) for name in names], ignore_index=True)
+        pd.concat(
+            [read_table(METRICS / name / f"{table}.csv", "measure") for name in names], ignore_index=True
+        )
         for table in ("measurements", "runs", "history", "gram")
     )
     runs = judge_runs(runs, history, params.convergence)
@@ -64,14 +66,3 @@ def aggregate() -> None:
         say(slope_sentence(row))
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")
-
-
-def _read(experiment: str, table: str) -> pd.DataFrame:
-    path = METRICS / experiment / f"{table}.csv"
-    if not path.is_file():
-        raise InputError(f"{path}: not found; run dvc repro (stage measure)")
-    try:
-        return pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: damaged ({reason}); delete it and run dvc repro") from None

@@ -1,4 +1,4 @@
-"""Stage extract: last-layer features of an experiment's runs."""
+"""Stage extract: last-layer features of an experiment's runs, and statistics of every layer."""
 
 import dataclasses
 

@@ -15,6 +15,7 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import load_params
+from ncpipe.tables.files import read_table
 
 
 def plot() -> None:
@@ -46,11 +47,4 @@ def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple
 
 
 def _read(name: str) -> pd.DataFrame:
-    path = RESULTS / f"{name}.csv"
-    if not path.is_file():
-        raise InputError(f"{path}: not found; run dvc repro (stage aggregate)")
-    try:
-        return pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: damaged ({reason}); delete it and run dvc repro") from None
+    return read_table(RESULTS / f"{name}.csv", "aggregate")

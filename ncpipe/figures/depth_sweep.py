@@ -1,7 +1,6 @@
 """NC metrics against depth, a row per experiment: Figures 1 and 2 of S25."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,16 +8,18 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ncpipe.figures.labels import Column, paper_columns, slope_label
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import (
+    NOTE,
+    ROW_HEIGHT,
+    Colour,
+    scale_depth_axis,
+    state_nothing,
+    thin_ticks,
+)
+from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
-
-ROW_HEIGHT = 1.65  # inches
-NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
-
-Colour = tuple[float, float, float]
 
 
 def depth_sweep(
@@ -46,7 +47,7 @@ def depth_sweep(
         above: tuple[Column, ...] = ()
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
-                _scale_depth_axis(axes, np.unique(own["depth"]))
+                scale_depth_axis(axes, np.unique(own["depth"]))
                 _draw_panel(
                     axes,
                     _series(points, name, column),
@@ -92,7 +93,7 @@ def _draw_panel(
 ) -> None:
     used = points[points["used"]]
     if used.empty:
-        _state_nothing(axes, summary)
+        state_nothing(axes, _absence(int(summary["n_converged"].sum())))
         return
     sns.scatterplot(
         data=used, x="depth", y="log10", ax=axes, color=colour, alpha=0.35, s=9, linewidth=0, legend=False
@@ -114,7 +115,7 @@ def _draw_panel(
         _state_gap(axes, depth, converged)
     axes.set(xlabel="", ylabel="")
     axes.margins(y=0.1)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3, steps=[1, 2, 5, 10]))
+    thin_ticks(axes)
     _draw_fit(axes, slopes, used["depth"].to_numpy())
 
 
@@ -130,20 +131,6 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
-
-
-def _scale_depth_axis(axes: Axes, depths: np.ndarray) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(depths.min() / 1.15, depths.max() * 1.15)
-    axes.xaxis.set_major_locator(FixedLocator(depths.tolist()))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda depth, _: f"{depth:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _state_nothing(axes: Axes, summary: pd.DataFrame) -> None:
-    converged = int(summary["n_converged"].sum())
-    axes.text(0.5, 0.5, _absence(converged), transform=axes.transAxes, ha="center", va="center", **NOTE)
-    axes.set_yticks([])
 
 
 def _state_gap(axes: Axes, depth: int, converged: int) -> None:

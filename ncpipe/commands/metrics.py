@@ -21,7 +21,7 @@ REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
 # How the pipeline's own files below data/features call them.
 PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
-PIPELINE_ONLY = {"penalty.last", "penalty.inner"}
+PIPELINE_ONLY = ("penalty.", "layers/")  # beginnings of names
 
 
 def print_metrics(path: Path, form: Literal["table", "json", "csv"]) -> None:
@@ -118,7 +118,7 @@ def _sort_names(keys: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Name -> key of the arrays to read, in our order; and the other keys."""
     found = {PIPELINE.get(key, key): key for key in keys}
     known = {name: found.pop(name) for name in REQUIRED + OPTIONAL if name in found}
-    return known, sorted(found.keys() - PIPELINE_ONLY)
+    return known, sorted(name for name in found if not name.startswith(PIPELINE_ONLY))
 
 
 def _tensor(path: Path, name: str, array: np.ndarray) -> Tensor:

@@ -19,7 +19,6 @@ HEADLINES = (
     "nc2_etf",
     "nc2_identity",
     "nc3_cosine",
-    "nc4_mismatch",
     "strong_test_collapse",
 )
 SINGULAR_VALUE = "singular_"

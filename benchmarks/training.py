@@ -1,44 +1,28 @@
 """Seeds trained together against the loop a user would write: one network after another, torch.optim.
 
-Run with `python benchmarks/training.py` on a quiet machine. Both train the default sweep's L-RN1 shape (500
+Run with `python benchmarks/training.py` on a quiet machine. Both train the shipped digits_rn1 (500
 samples, full batch, Adam, width 64) in float32 in this process, in turns; the median of the turns counts.
 The plain loop is charged neither for starting Python nor for loading data.
 """
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape, penalised
-from ncpipe.params import read
-from ncpipe.specs import Experiment, Run
+from ncpipe.params import load_params
+from ncpipe.specs import Run
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")
 STEPS, TURNS = 60, 3
-TREE = {
-    "data": {"source": "digits", "per_class": 50, "test_per_class": 5, "seed": 0, "normalisation": "unit"},
-    "model": {
-        "architecture": "L-RN1",
-        "norm": "post",
-        "width": 64,
-        "last_bias": False,
-        "layer_norm_eps": 1e-5,
-        "initialisation": "normal",
-        "gain": 1.0,
-    },
-    "loss": "ce",
-    "penalty": {"rule": "constant", "value": 0.005, "last_layer": None},
-    "optimizer": {"name": "adam", "learning_rate": 0.005, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-    "schedule": {"name": "constant"},
-    "epochs": STEPS,
-    "batch_size": "full",
-    "log_every": STEPS,
-}
+PARAMS = Path(__file__).resolve().parent.parent / "params.yaml"
 
 
 def plain_loop(runs: list[Run], data: Prepared) -> None:
@@ -70,7 +54,8 @@ def milliseconds_per_step(
 
 def main() -> None:
     torch.set_flush_denormal(True)
-    spec = read(Experiment, TREE, "")
+    shipped = load_params(PARAMS).experiment("digits_rn1")
+    spec = dataclasses.replace(shipped, epochs=STEPS, log_every=STEPS)
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(10).repeat_interleave(50)
     train = Split(torch.randn(500, 1, 8, 8, generator=generator), labels)

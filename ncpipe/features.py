@@ -17,11 +17,11 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.forward import layers_by_batch, load_network
 from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.specs import Run
 
-LAST = "last"
-SPLITS = ("train", "test")
+SPLITS = (TRAIN, TEST)
 
 Batches = Iterable[tuple[dict[str, Tensor], Tensor]]
 Classifier = Callable[[str], tuple[Tensor | None, Tensor | None]]
@@ -63,7 +63,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     bias = state["last.bias"].double() if "last.bias" in state else None
 
     def classifier(name: str) -> tuple[Tensor | None, Tensor | None]:
-        return (weight, bias) if name == LAST else (None, None)
+        return (weight, bias) if name == LAST_LAYER else (None, None)
 
     def batches(split: str) -> Batches:
         return layers_by_batch(network, run, data, getattr(data, split), device)
@@ -104,7 +104,7 @@ def _second_pass(
     for layers, labels in batches:
         for name, h in layers.items():
             meters[name].update(h, labels)
-        features.append(layers[LAST].cpu())
+        features.append(layers[LAST_LAYER].cpu())
     return {name: meter.result() for name, meter in meters.items()}, torch.cat(features)
 
 

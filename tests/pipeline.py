@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conftest import experiment_tree
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,40 +34,10 @@ Tree = dict[str, Any]
 
 
 def _experiment(data_seed: int, learning_rate: float) -> Tree:
-    return {
-        "data": {
-            "source": "gaussian_mixture",
-            "classes": 3,
-            "dimension": 6,
-            "separation": 4.0,
-            "noise": 0.5,
-            "per_class": 8,
-            "test_per_class": 4,
-            "seed": data_seed,
-        },
-        "model": {
-            "architecture": "L-RN1",
-            "norm": "post",
-            "width": 8,
-            "last_bias": False,
-            "layer_norm_eps": 1e-5,
-            "initialisation": "normal",
-            "gain": 1.0,
-        },
-        "loss": "ce",
-        "penalty": {"rule": "constant", "value": 0.005, "last_layer": None},
-        "optimizer": {
-            "name": "adam",
-            "learning_rate": learning_rate,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "eps": 1e-8,
-        },
-        "schedule": {"name": "cosine", "final": 0.0},
-        "epochs": EPOCHS,
-        "batch_size": "full",
-        "log_every": 10,
-    }
+    tree = experiment_tree(epochs=EPOCHS, log_every=10)
+    tree["data"] |= {"separation": 4.0, "seed": data_seed}
+    tree["optimizer"]["learning_rate"] = learning_rate
+    return tree
 
 
 # The axes are not in sorted order: a test that reorders them puts them in it.

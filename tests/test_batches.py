@@ -136,6 +136,12 @@ def test_waiting_runs_of_other_parameters_are_dropped(project: Path) -> None:
     assert stored() == 1  # L=3 seed 1 of the new parameters
 
 
+def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
+    train("one", 2, 0)
+    train("one", 3, 0, alone=True)
+    assert stored() == 2
+
+
 def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train("one", 2, 0)
     monkeypatch.setattr("ncpipe.stamps.code_digest", lambda: "other code")

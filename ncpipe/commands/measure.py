@@ -38,11 +38,12 @@ def measure(experiment: str) -> None:
     runs: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
     gram: list[dict[str, Any]] = []
-    for run in read_grid(params, experiment):
+    grid = read_grid(params, experiment)
+    checksum = data_checksum(PREPARED / experiment)
+    for run in grid:
         key = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        stamp = Stamp(run, data_checksum(PREPARED / experiment), params.compute)
-        state = read_state(RUNS / run.path, stamp)
+        state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
         measurements += [key | asdict(row) for row in _measure(features, state)]
         gram += [key | row for row in _gram(features)]
         runs.append(key | _describe(run, features))

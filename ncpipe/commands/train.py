@@ -30,9 +30,11 @@ def train(experiment: str, depth: int, seed: int, device: Device | None = None, 
         if claim(stamp.key(), RUNS / run.path):
             say(f"train {run.name}: trained in an earlier batch, {size_of_store()} more waiting")
             return
-        grid = [] if alone else sweep_stamps(params, compute)
-        prune({other.key() for other in grid})
-        mates = [other for other in grid if other.run != run and _can_join(other, stamp)]
+        mates: list[Stamp] = []
+        if not alone:
+            grid = sweep_stamps(params, compute)
+            prune({other.key() for other in grid})
+            mates = [other for other in grid if other.run != run and _can_join(other, stamp)]
 
         from ncpipe.commands.batch import train_batch_into_folders  # only now: brings torch
 

@@ -25,6 +25,22 @@ Device = Annotated[
     typer.Option(help="In place of compute.device.", show_default=False),
 ]
 
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        envvar="NCPIPE_WORKERS",
+        help="Batches that train at a time; without it one per core (cores / compute.threads), one on a GPU.",
+        show_default=False,
+    ),
+]
+CheckpointSeconds = Annotated[
+    float,
+    typer.Option(
+        min=0, envvar="NCPIPE_CHECKPOINT_SECONDS", help="Time between two checkpoints of a run in training."
+    ),
+]
+
 
 @app.command()
 def grid() -> None:
@@ -61,11 +77,13 @@ def train(
     alone: Annotated[
         bool, typer.Option("--alone", help="Leave the sweep's other stale runs of this shape for later.")
     ] = False,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Train one network (and those of the sweep that fit beside it); write it to data/runs."""
     from ncpipe.commands.train import train as train_run
 
-    train_run(experiment, depth, seed, device, alone)
+    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds)
 
 
 @app.command()

@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.params import read
@@ -62,6 +64,20 @@ def experiment_tree(**changes: Any) -> dict[str, Any]:
         else:
             tree[key] = value
     return tree
+
+
+def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
+    """params.yaml of a small sweep in the working directory."""
+    tree = {
+        "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.01},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "effective_depth": {"tolerance": 0.01},
+        "experiments": experiments,
+    }
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
 
 
 def experiment(**changes: Any) -> Experiment:

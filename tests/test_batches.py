@@ -1,5 +1,6 @@
 """Runs that train ahead of being asked for: who joins a batch, who is claimed, and what is left alone."""
 
+import functools
 import multiprocessing
 import subprocess
 import sys
@@ -9,33 +10,22 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree
-from ruamel.yaml import YAML
+from conftest import experiment_tree, write_params
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.commands import batch
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.train import sweep_stamps, train
+from ncpipe.commands.train import sweep_stamps
+from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import code_digest
-from ncpipe.training.loop import Trained
-from ncpipe.training.memory import bytes_per_run
+from ncpipe.training.cost import bytes_per_run
+from ncpipe.training.session import Trained
 
-
-def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
-    tree = {
-        "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": experiments,
-    }
-    with Path("params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+train = functools.partial(train_run, workers=1)  # a batch in one piece, whatever the cores
 
 
 @pytest.fixture
@@ -196,8 +186,9 @@ def test_out_of_memory_halves_the_batch(
     original = batch.train_batch
     monkeypatch.setattr(batch, "train_batch", limited)
     train("one", 2, 2)
-    assert tried == [3, 1]
+    assert tried == [3, 1, 2, 1, 1]
     assert trained() == ["one/L2/s2"]
+    assert stored() == 2
     assert "out of memory on cpu, trying 1 at once" in capsys.readouterr().err
 
     def never(runs: list[Run], *rest: Any) -> list[Trained]:
@@ -217,7 +208,7 @@ def test_a_batch_takes_what_fits_in_memory(
     free = type("Memory", (), {"available": int(2.5 * need / batch.MEMORY_SHARE)})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     train("one", 2, 0)
-    assert "2 of 3 runs at once" in capsys.readouterr().err
+    assert "2 of 3 runs in a batch" in capsys.readouterr().err
     assert stored() == 1
 
 

@@ -12,9 +12,10 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Experiment, Run, Schedule
-from ncpipe.training.loop import Trained, train_batch
+from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import penalty, penalty_strengths
 from ncpipe.training.schedules import factor
+from ncpipe.training.session import Trained
 from ncpipe.training.stack import Stack
 
 CPU = torch.device("cpu")

@@ -1,6 +1,7 @@
 """The store of runs that were trained before DVC asked for them: data/.ahead/KEY is a whole run folder.
 
-Deleting the store at any moment costs time and nothing else.
+A run in training, or one that was stopped, has a checkpoint there, data/.ahead/KEY.checkpoint. Deleting
+the store at any moment costs time and nothing else.
 """
 
 import os
@@ -8,6 +9,9 @@ import shutil
 from pathlib import Path
 
 from ncpipe.artifacts import AHEAD
+from ncpipe.stamps import Stamp
+
+CHECKPOINT = ".checkpoint"
 
 
 def claim(key: str, target: Path) -> bool:
@@ -21,11 +25,19 @@ def claim(key: str, target: Path) -> bool:
     return True
 
 
+def checkpoint_of(stamp: Stamp) -> Path:
+    """Where a run keeps its state while it trains."""
+    return AHEAD / f"{stamp.key()}{CHECKPOINT}"
+
+
 def prune(keys: set[str]) -> None:
-    """Drop every waiting run but those of the given keys: parameters, data or code have moved on."""
+    """Drop all waiting runs and checkpoints but those of the given keys: something has moved on."""
     for folder in waiting():
         if folder.name not in keys:
             shutil.rmtree(folder, ignore_errors=True)
+    for file in AHEAD.glob(f"*{CHECKPOINT}"):
+        if file.name.removesuffix(CHECKPOINT) not in keys:
+            file.unlink(missing_ok=True)
 
 
 def waiting() -> list[Path]:

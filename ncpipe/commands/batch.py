@@ -1,84 +1,175 @@
-"""Trains a batch of runs into folders: the first to its own place, the others to the store."""
+"""Trains batches of runs into folders, several batches at a time where there are cores for it."""
 
+import concurrent.futures
 import csv
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Callable, Sequence
 
 import psutil
 import torch
 
-from ncpipe.artifacts import AHEAD, LOGS, PREPARED, RUNS
-from ncpipe.commands.console import EpochProgress, say
+from ncpipe.artifacts import AHEAD, LOGS, PREPARED
+from ncpipe.commands.ahead import checkpoint_of
+from ncpipe.commands.console import Progress, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
+from ncpipe.specs import Compute
 from ncpipe.stamps import Stamp
-from ncpipe.training.device import prepare_device
-from ncpipe.training.loop import DTYPES, Trained, train_batch
-from ncpipe.training.memory import bytes_per_run
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.cost import bytes_per_run
+from ncpipe.training.device import DTYPES, prepare_device
+from ncpipe.training.loop import train_batch
 from ncpipe.training.run_folder import write_run
+from ncpipe.training.session import Trained
 
-MEMORY_SHARE = 0.7  # of what is free, for the runs of one batch
+MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
 
-
-def train_batch_into_folders(first: Stamp, mates: Sequence[Stamp]) -> None:
-    """Train `first` and as many of its mates as fit in memory, and write a folder for each.
-
-    Mates that do not fit are left to a later call. Raises InputError if not even one run fits.
-    """
-    data = read_prepared(PREPARED / first.run.experiment)
-    place = prepare_device(first.compute)
-    stamps = [first, *mates]
-    stamps = stamps[: _how_many_fit(stamps, data, place)]
-    results, seconds = _train(stamps, data, place)
-    while results is None:
-        if len(stamps) == 1:
-            raise InputError(f"{first.run.name}: one run does not fit on {place}; make batch_size smaller")
-        stamps = stamps[: len(stamps) // 2]
-        say(f"train {first.run.name}: out of memory on {place}, trying {len(stamps)} at once")
-        results, seconds = _train(stamps, data, place)
-    for stamp, trained in reversed(list(zip(stamps, results, strict=True))):
-        folder = RUNS / stamp.run.path if stamp is first else AHEAD / stamp.key()
-        write_run(folder, trained, stamp, place.type)
-        say(_outcome(trained))
-    _log_time(stamps, place.type, seconds)
+Batch = list[Stamp]
 
 
-def _how_many_fit(stamps: Sequence[Stamp], data: Prepared, place: torch.device) -> int:
-    if len(stamps) == 1:
+def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> int:
+    """Batches that train at a time: as many as there are cores for, one on a GPU, unless `wanted` says."""
+    if wanted is not None:
+        return wanted
+    if place.type != "cpu":
         return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // compute.threads)
+
+
+def compatible(stamps: Sequence[Stamp]) -> Batch:
+    """The first, and those of the others that have done as many epochs as it, saved in checkpoints."""
+    done = epochs_done(checkpoint_of(stamps[0]))
+    return [stamp for stamp in stamps if epochs_done(checkpoint_of(stamp)) == done]
+
+
+def batches_that_fit(stamps: Batch, data: Prepared, place: torch.device, workers: int) -> list[Batch]:
+    """Runs of one shape, cut into even batches of which `workers` fit into memory at a time."""
     need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
-    fit = max(1, int(MEMORY_SHARE * free / need))
+    fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(stamps):
         say(
-            f"train {stamps[0].run.name}: {fit} of {len(stamps)} runs at once, each takes "
+            f"train {stamps[0].run.name}: {fit} of {len(stamps)} runs in a batch, each takes "
             f"{need / 1e9:.1f} GB of the {free / 1e9:.1f} GB free"
         )
-    return fit
+    return cut(stamps, -(-len(stamps) // fit))
 
 
-def _train(
-    stamps: Sequence[Stamp], data: Prepared, place: torch.device
-) -> tuple[list[Trained] | None, float]:
-    """Results and seconds; None for the results if the device ran out of memory."""
-    say(_announcement(stamps, data, str(place)))
-    progress = EpochProgress(stamps[0].run.name, stamps[0].run.spec.epochs)
+def cut(stamps: Batch, parts: int) -> list[Batch]:
+    """At most `parts` batches of even size, in order."""
+    size = -(-len(stamps) // parts)
+    return [stamps[start : start + size] for start in range(0, len(stamps), size)]
+
+
+def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -> None:
+    """Train the first run, and with it those of the others that fit beside it, into the store."""
+    data = read_prepared(PREPARED / stamps[0].run.experiment)
+    place = prepare_device(stamps[0].compute)
+    count = worker_count(stamps[0].compute, place, workers)
+    stamps = compatible(stamps)
+    batches = batches_that_fit(stamps, data, place, count) if len(stamps) > 1 else [stamps]
+    batches = (batches if len(batches) >= count else cut(stamps, count))[:count]
+    runs = sum(map(len, batches))
+    run = stamps[0].run
+    progress = Progress(run.name, runs, runs * run.spec.epochs)
     try:
-        runs = [stamp.run for stamp in stamps]
-        return train_batch(runs, data, place, stamps[0].compute.precision, progress), progress.seconds()
-    except torch.OutOfMemoryError:
-        return None, progress.seconds()
+        train_batches(batches, count, checkpoint_seconds, progress, lambda stamp: 1.0)
     finally:
         progress.close()
 
 
-def _announcement(stamps: Sequence[Stamp], data: Prepared, device: str) -> str:
+def train_batches(
+    batches: Sequence[Batch],
+    workers: int,
+    checkpoint_seconds: float,
+    progress: Progress,
+    work_per_epoch: Callable[[Stamp], float],
+    keep_going: bool = False,
+) -> list[InputError]:
+    """Train every batch, `workers` at a time, and put the runs' folders into the store.
+
+    Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
+    the other batches in training have been saved in checkpoints. So are they on Ctrl-C.
+    """
+    stop = threading.Event()
+    errors = []
+
+    def work(batch: Batch) -> None:
+        todo = batch
+        while todo:
+            todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        try:
+            futures = [pool.submit(work, batch) for batch in batches]
+            for future in concurrent.futures.as_completed(futures):
+                try:
+                    future.result()
+                except InputError as error:
+                    if not keep_going:
+                        raise
+                    say(f"ncpipe: {error}")
+                    errors.append(error)
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return errors
+
+
+def _train_some(
+    stamps: Batch,
+    checkpoint_seconds: float,
+    progress: Progress,
+    work_per_epoch: Callable[[Stamp], float],
+    stop: threading.Event,
+) -> Batch:
+    """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
+    data = read_prepared(PREPARED / stamps[0].run.experiment)
+    place = prepare_device(stamps[0].compute)  # each thread has its own settings
+    say(_announcement(stamps, data, str(place)))
+    checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
+    start = progress.seconds()
+    work = sum(work_per_epoch(stamp) for stamp in stamps)
+    seen = None
+
+    def on_epoch(epoch: int) -> None:
+        nonlocal seen
+        if seen is not None and epoch > seen:
+            progress.add(work * (epoch - seen))
+        seen = epoch
+
+    runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
+    try:
+        results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set)
+    except torch.OutOfMemoryError:
+        if len(stamps) == 1:
+            line = f"{runs[0].name}: one run does not fit on {place}; make batch_size smaller"
+            raise InputError(line) from None
+        half = len(stamps) // 2
+        say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
+        return _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop) + stamps[half:]
+    for stamp, trained in zip(stamps, results, strict=True):
+        write_run(AHEAD / stamp.key(), trained, stamp, place.type)
+        say(_outcome(trained))
+    checkpoints.remove()
+    progress.finish(len(stamps))
+    _log_time(stamps, place.type, progress.seconds() - start)
+    return []
+
+
+def _announcement(stamps: Batch, data: Prepared, device: str) -> str:
     run, compute = stamps[0].run, stamps[0].compute
     batch = "full batch" if run.spec.batch_size == "full" else f"batches of {run.spec.batch_size}"
     mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in stamps[1:])
+    done = epochs_done(checkpoint_of(stamps[0]))
     return (
         f"train {run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
-        f"{device} ({compute.threads} threads, {compute.precision}), {len(data.train)} samples, {batch}, "
-        f"{run.spec.epochs} epochs"
+        f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "
+        f"{compute.precision}), {len(data.train)} samples, {batch}, {run.spec.epochs} epochs"
+        f"{f', from the checkpoint after {done}' if done else ''}"
     )
 
 
@@ -95,7 +186,7 @@ def _outcome(trained: Trained) -> str:
     )
 
 
-def _log_time(stamps: Sequence[Stamp], device: str, seconds: float) -> None:
+def _log_time(stamps: Batch, device: str, seconds: float) -> None:
     """Wall-clock times go to a log that no stage reads: a cached result has none."""
     LOGS.mkdir(parents=True, exist_ok=True)
     path = LOGS / "train_seconds.csv"

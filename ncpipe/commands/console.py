@@ -1,6 +1,7 @@
 """What commands tell the user while they work: lines and bars on standard error."""
 
 import sys
+import threading
 import time
 
 from tqdm import tqdm
@@ -13,25 +14,45 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class EpochProgress:
-    """A bar over epochs on a terminal; elsewhere one line with the expected time, if that is long."""
+class Progress:
+    """How far some runs are: a bar on a terminal; elsewhere a line when a batch ends, if that takes long.
 
-    def __init__(self, name: str, epochs: int) -> None:
-        self.name, self.epochs = name, epochs
-        self.bar = tqdm(total=epochs, desc=name, unit="epoch", disable=None, leave=False)
+    work: what all runs are expected to take, in any unit; threads add to it as they go.
+    """
+
+    def __init__(self, name: str, runs: int, work: float) -> None:
+        self.name, self.runs, self.work = name, runs, work
+        self.finished = 0
+        self.bar = tqdm(
+            total=work,
+            desc=name,
+            disable=None,
+            leave=False,
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {postfix}, {elapsed}<{remaining}",
+            postfix=self._count(),
+        )
         self.start = time.monotonic()
-        self.announced = not self.bar.disable
+        self._done = 0.0
+        self._announced = not self.bar.disable
+        self._lock = threading.Lock()
 
-    def __call__(self, epoch: int) -> None:
-        self.bar.update(epoch - self.bar.n)
-        if self.announced:
-            return
-        elapsed = self.seconds()
-        if elapsed > SETTLED:
-            self.announced = True
-            remaining = elapsed / epoch * (self.epochs - epoch)
-            if remaining > SETTLED:
-                say(f"{self.name}: {epoch} of {self.epochs} epochs done, about {duration(remaining)} to go")
+    def add(self, work: float) -> None:
+        """Some work is done."""
+        with self._lock:
+            self._done += work
+            self.bar.update(work)
+            if not self._announced and self._done > 0 and self.seconds() > SETTLED:
+                self._announced = True
+                if self._left() > SETTLED:
+                    say(f"{self.name}: about {duration(self._left())} to go")
+
+    def finish(self, runs: int) -> None:
+        """Some runs are done."""
+        with self._lock:
+            self.finished += runs
+            self.bar.set_postfix_str(self._count())
+            if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
+                say(f"{self.name}: {self._count()}, about {duration(self._left())} to go")
 
     def seconds(self) -> float:
         """Since the start."""
@@ -40,6 +61,14 @@ class EpochProgress:
     def close(self) -> None:
         """Remove the bar."""
         self.bar.close()
+
+    def _left(self) -> float:
+        return self.seconds() / self._done * (self.work - self._done) if self._done else 0.0
+
+    def _count(self) -> str:
+        if not self.finished:
+            return f"0 of {self.runs} runs"
+        return f"{self.finished} of {self.runs} runs, {60 * self.finished / self.seconds():.3g} a minute"
 
 
 def duration(seconds: float) -> str:

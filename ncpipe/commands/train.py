@@ -13,32 +13,48 @@ from ncpipe.specs import Compute, Device
 from ncpipe.stamps import Stamp, data_checksum, is_current
 
 
-def train(experiment: str, depth: int, seed: int, device: Device | None = None, alone: bool = False) -> None:
+def train(
+    experiment: str,
+    depth: int,
+    seed: int,
+    device: Device | None = None,
+    alone: bool = False,
+    workers: int | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> None:
     """One run of params.yaml on data/prepared/EXPERIMENT -> data/runs/EXPERIMENT/L<depth>/s<seed>.
 
     The runs of the sweep that are stale too and have the same shape (its other seeds, first of all) train
-    in the same batch, unless `alone`; their folders wait in data/.ahead until DVC asks for them, which then
-    takes no training and no torch. device: in place of compute.device. A run that diverges is a result
-    too: its folder says so.
+    with it, unless `alone`; their folders wait in data/.ahead until DVC asks for them, which then takes no
+    training and no torch. A run that was stopped goes on from its last checkpoint. device: in place of
+    compute.device. workers: batches at a time, None for one per core (one on a GPU). A run that diverges is
+    a result too: its folder says so.
     """
     params = load_params()
     run = params.run(experiment, depth, seed)
     compute = params.compute if device is None else dataclasses.replace(params.compute, device=device)
     stamp = Stamp(run, data_checksum(PREPARED / experiment), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)
-    with FileLock(AHEAD / f"{stamp.batch_key()[:16]}.lock"):  # the system frees it if its holder dies
+    with batch_lock(stamp):
         if claim(stamp.key(), RUNS / run.path):
             say(f"train {run.name}: trained in an earlier batch, {size_of_store()} more waiting")
             return
         mates: list[Stamp] = []
         if not alone:
             grid = sweep_stamps(params, compute)
-            prune({other.key() for other in grid})
+            prune({stamp.key(), *(other.key() for other in grid)})
             mates = [other for other in grid if other.run != run and _can_join(other, stamp)]
 
-        from ncpipe.commands.batch import train_batch_into_folders  # only now: brings torch
+        from ncpipe.commands.batch import train_first  # only now: brings torch
 
-        train_batch_into_folders(stamp, mates)
+        train_first([stamp, *mates], workers, checkpoint_seconds)
+        if not claim(stamp.key(), RUNS / run.path):
+            raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")
+
+
+def batch_lock(stamp: Stamp) -> FileLock:
+    """Held by who trains runs of this shape. The system frees it if its holder dies."""
+    return FileLock(AHEAD / f"{stamp.batch_key()[:16]}.lock")
 
 
 def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
@@ -54,8 +70,9 @@ def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
 
 
 def _can_join(other: Stamp, first: Stamp) -> bool:
-    return (
-        other.batch_key() == first.batch_key()
-        and not (AHEAD / other.key()).exists()
-        and not is_current(RUNS / other.run.path, other)
-    )
+    return other.batch_key() == first.batch_key() and is_missing(other)
+
+
+def is_missing(stamp: Stamp) -> bool:
+    """Whether a run has its result neither in its place nor in the store."""
+    return not (AHEAD / stamp.key()).exists() and not is_current(RUNS / stamp.run.path, stamp)

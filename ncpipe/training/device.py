@@ -5,6 +5,8 @@ import torch
 from ncpipe.errors import InputError
 from ncpipe.specs import Compute
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
 
 def prepare_device(compute: Compute) -> torch.device:
     """Set up the process for `compute`; the device that `auto` stands for here.

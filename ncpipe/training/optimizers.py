@@ -1,6 +1,8 @@
 """First-order optimizers on a stack's (S, P) buffer; every run has its own state and learning rate.
 
-The penalty's gradient is part of the gradient they are given (coupled L2); AdamW's decay is not.
+The penalty's gradient is part of the gradient they are given (coupled L2); AdamW's decay is not. What
+changes from step to step (rates, Adam's corrections) comes from a table that is made before training:
+an update reads nothing from the host.
 """
 
 from collections.abc import Sequence
@@ -18,10 +20,18 @@ class SgdState:
         self.momentum = column([o.momentum for o in optimizers], values)
         self.velocity = torch.zeros_like(values)
 
-    def update(self, values: Tensor, gradients: Tensor, rates: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and learning rates (S, 1)."""
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        return rates.unsqueeze(1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.velocity.mul_(self.momentum).add_(gradients)
-        return values - rates * self.velocity
+        return values - now[0] * self.velocity
+
+    def buffers(self) -> dict[str, Tensor]:
+        """State that moves with training, (S, P) each."""
+        return {"velocity": self.velocity}
 
 
 class AdamState:
@@ -36,18 +46,25 @@ class AdamState:
         self.decay = column(decays, values) * decayed if any(decays) else None
         self.mean = torch.zeros_like(values)
         self.square = torch.zeros_like(values)
-        self.steps = 0
 
-    def update(self, values: Tensor, gradients: Tensor, rates: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and learning rates (S, 1)."""
-        self.steps += 1
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
+        exponents = torch.arange(1, len(rates) + 1, dtype=torch.float64).view(-1, 1, 1)
+        betas = torch.tensor(self.betas, dtype=torch.float64).T  # (2, S)
+        return torch.cat([rates.unsqueeze(1), 1 - betas**exponents], 1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
+        rates, unbias1, unbias2 = now
         self.mean.lerp_(gradients, self.mean_rate)
         self.square.lerp_(gradients.square(), self.square_rate)
-        unbias1 = column([1 - beta1**self.steps for beta1, _ in self.betas], values)
-        unbias2 = column([1 - beta2**self.steps for _, beta2 in self.betas], values)
         root = (self.square / unbias2).sqrt_().add_(self.eps)
         moved = values - (rates / unbias1) * (self.mean / root)
         return moved if self.decay is None else moved - rates * self.decay * values
+
+    def buffers(self) -> dict[str, Tensor]:
+        """State that moves with training, (S, P) each."""
+        return {"mean": self.mean, "square": self.square}
 
 
 def first_order(optimizers: Sequence[Optimizer], values: Tensor, decayed: Tensor) -> SgdState | AdamState:

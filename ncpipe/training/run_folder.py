@@ -18,7 +18,7 @@ from ncpipe import __version__
 from ncpipe.artifacts import publish_folder, read_json, write_json
 from ncpipe.errors import InputError
 from ncpipe.stamps import RUN_RECORD, Stamp, check_run, code_digest
-from ncpipe.training.loop import Point, Trained
+from ncpipe.training.session import Point, Trained
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
 

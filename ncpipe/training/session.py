@@ -1,0 +1,286 @@
+"""The state of a stack while it trains: one step, one row of the history, what a checkpoint holds.
+
+S  runs    P  numbers per run    B  samples of a batch    N  training samples    T  steps of the training
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.models.build import arrange, build_model, input_shape, penalised
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import Lbfgs, Run
+from ncpipe.training.checkpoints import State
+from ncpipe.training.objective import FITS, penalty, penalty_strengths
+from ncpipe.training.optimizers import AdamState, SgdState, first_order
+from ncpipe.training.replay import Replay
+from ncpipe.training.schedules import factor
+from ncpipe.training.stack import Stack
+
+EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of a run's history: the state after `epoch` epochs; learning_rate is that of the next step."""
+
+    epoch: int
+    loss: float
+    fit: float
+    penalty: float
+    train_error: float
+    test_error: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained run: its weights by name (CPU), its history, and the epoch it diverged in, or None.
+
+    A diverged run holds the last weights whose regularised loss was finite.
+    """
+
+    run: Run
+    state: dict[str, Tensor]
+    history: tuple[Point, ...]
+    diverged_at: int | None
+
+
+class Session:
+    """S runs of one shape in training. Between epochs it can be saved and taken up again, run by run."""
+
+    def __init__(self, runs: Sequence[Run], data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
+        self.runs, self.spec = runs, runs[0].spec
+        shape = input_shape(data, self.spec.model)
+        self.stack = Stack(
+            [build_model(r.spec.model, shape, data.classes, r.depth, r.seed) for r in runs], device, dtype
+        )
+        self.strengths = penalty_strengths(self.stack, runs)
+        self.train, self.test = (
+            arrange(split, data.kind, self.spec.model, device, dtype) for split in (data.train, data.test)
+        )
+        self.chunk = max(1, EVALUATION_ROWS // (shape.tokens or 1))
+        samples = len(self.train)
+        self.batch = samples if self.spec.batch_size == "full" else min(self.spec.batch_size, samples)
+        self.steps_per_epoch = math.ceil(samples / self.batch)
+        self.orders = [seeded_generator(run.seed, "order") for run in runs]
+        self.finite = self.stack.values.clone()  # the newest weights whose loss is known to be finite
+        self.alive = torch.ones(len(runs), dtype=torch.bool, device=device)
+        self.diverged_at = torch.full_like(self.alive, -1, dtype=torch.long)
+        self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
+        self.epochs_done = 0
+        self.rows: list[tuple[int, Tensor, Tensor]] = []
+        self.method = _Search(self) if isinstance(self.spec.optimizer, Lbfgs) else _Descent(self)
+
+    def epochs(self) -> Iterator[int]:
+        """Train; yield the number of epochs done before the first and after each one."""
+        yield self.epochs_done
+        while self.epochs_done < self.spec.epochs:
+            self.epoch.fill_(self.epochs_done + 1)
+            self.method.epoch()
+            self.epochs_done += 1
+            yield self.epochs_done
+
+    def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
+        """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
+        with torch.enable_grad():
+            logits = self.stack.module(samples.inputs, samples.lengths)
+            fit = self.sum_of_losses(logits, samples) / len(samples)
+            gradient = self.stack.gradient(fit.sum())
+        gradient.addcmul_(self.strengths, self.stack.values)
+        return fit.detach() + penalty(self.stack.values, self.strengths), gradient
+
+    def drop_diverged(self, loss: Tensor) -> None:
+        """Stop runs whose loss (S,) is not finite, and take them back to their last finite weights."""
+        diverged = self.alive & ~loss.isfinite()
+        self.stack.values.copy_(torch.where(diverged.unsqueeze(1), self.finite, self.stack.values))
+        self.diverged_at.copy_(torch.where(diverged, self.epoch, self.diverged_at))
+        self.alive &= ~diverged
+        self.finite.copy_(self.stack.values)
+
+    @torch.no_grad()
+    def record(self) -> None:
+        """Add a row to the history of every run that is still training."""
+        train_loss, train_error = self.evaluate(self.train)
+        _, test_error = self.evaluate(self.test)
+        penalties = penalty(self.stack.values, self.strengths)
+        loss = train_loss + penalties
+        rates = loss.new_tensor(self.rates_at(self.epochs_done * self.steps_per_epoch))
+        self.drop_diverged(loss)
+        row = torch.stack([loss, train_loss, penalties, train_error, test_error, rates])
+        self.rows.append((self.epochs_done, row, self.alive.clone()))
+
+    def is_recorded(self) -> bool:
+        """Whether the history has a row of the present state already, as after a restore."""
+        return bool(self.rows) and self.rows[-1][0] == self.epochs_done
+
+    def evaluate(self, samples: Split) -> tuple[Tensor, Tensor]:
+        """Mean loss without penalty and share of wrong predictions of each run, both (S,)."""
+        loss = error = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
+        for start in range(0, len(samples), self.chunk):
+            part = samples[start : start + self.chunk]
+            logits = self.stack.module(part.inputs, part.lengths)
+            loss = loss + self.sum_of_losses(logits, part)
+            error = error + (logits.argmax(-1) != part.labels).sum(1)
+        return loss / len(samples), error / len(samples)
+
+    def sum_of_losses(self, logits: Tensor, samples: Split) -> Tensor:
+        return FITS[self.spec.loss](logits, samples.labels.expand(logits.shape[:2]))
+
+    def rates_at(self, step: int) -> list[float]:
+        """Each run's learning rate at a step."""
+        steps = self.spec.epochs * self.steps_per_epoch
+        return [r.spec.optimizer.learning_rate * factor(self.spec.schedule, step, steps) for r in self.runs]
+
+    def states(self) -> list[State]:
+        """For every run all that its remaining epochs and its result depend on."""
+        shared = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
+        moving = {name: buffer.cpu() for name, buffer in shared.items()}
+        rows = [(epoch, row.cpu(), alive.cpu()) for epoch, row, alive in self.rows]
+        return [
+            {
+                "epoch": self.epochs_done,
+                "moving": {name: buffer[index].clone() for name, buffer in moving.items()},
+                "alive": bool(self.alive[index]),
+                "diverged_at": int(self.diverged_at[index]),
+                "order": self.orders[index].get_state(),
+                "rows": [(epoch, row[:, index].clone(), bool(alive[index])) for epoch, row, alive in rows],
+                "search": self.method.memory(),
+            }
+            for index in range(len(self.runs))
+        ]
+
+    def restore(self, states: Sequence[State]) -> None:
+        """Go on where runs were saved; all of them after as many epochs."""
+        self.epochs_done = states[0]["epoch"]
+        buffers = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
+        for index, state in enumerate(states):
+            for name, buffer in buffers.items():
+                buffer[index].copy_(state["moving"][name])
+            self.alive[index] = state["alive"]
+            self.diverged_at[index] = state["diverged_at"]
+            self.orders[index].set_state(state["order"])
+            self.method.remember(state["search"])
+        place = self.alive.device
+        for rows in zip(*(state["rows"] for state in states), strict=True):
+            alive = torch.tensor([row[2] for row in rows], device=place)
+            self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(place), alive))
+
+    def results(self) -> list[Trained]:
+        history = [(epoch, row.T.tolist(), alive.tolist()) for epoch, row, alive in self.rows]
+        return [
+            Trained(
+                run,
+                self.stack.state_of(index),
+                tuple(Point(epoch, *rows[index]) for epoch, rows, alive in history if alive[index]),
+                None if diverged < 0 else diverged,
+            )
+            for index, (run, diverged) in enumerate(zip(self.runs, self.diverged_at.tolist(), strict=True))
+        ]
+
+
+class _Descent:
+    """First-order steps, on all samples or on each run's own next ones."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        values, runs = session.stack.values, session.runs
+        everywhere = torch.ones(len(runs), dtype=values.dtype, device=values.device)
+        names = [name for name in session.stack.names if penalised(name)]
+        decayed = session.stack.per_parameter(dict.fromkeys(names, everywhere))
+        self.optimizer: SgdState | AdamState = first_order([r.spec.optimizer for r in runs], values, decayed)
+        steps = session.spec.epochs * session.steps_per_epoch
+        factors = [factor(session.spec.schedule, step, steps) for step in range(steps)]
+        first = [r.spec.optimizer.learning_rate for r in runs]
+        rates = torch.outer(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (factors, first)))
+        self.table = self.optimizer.table(rates).unsqueeze(-1).to(values.dtype).to(values.device)
+        self.now = self.table[0].clone()  # this step's numbers, always at one place: see Replay
+        self.rows = [  # this step's samples (S, B), if it is not all; the last batch of an epoch may be short
+            torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
+            for size in self._batch_sizes()
+        ]
+        kinds = range(len(self.rows) or 1)
+        self.replays = [Replay(functools.partial(self.step, kind), values.device) for kind in kinds]
+
+    def epoch(self) -> None:
+        session = self.session
+        first = session.epochs_done * session.steps_per_epoch
+        if self.rows:
+            orders = [torch.randperm(len(session.train), generator=generator) for generator in session.orders]
+            order = torch.stack(orders).to(self.now.device)
+        for index in range(session.steps_per_epoch):
+            self.now.copy_(self.table[first + index])
+            short = int(len(self.rows) > 1 and index == session.steps_per_epoch - 1)
+            if self.rows:
+                self.rows[short].copy_(order[:, index * session.batch : (index + 1) * session.batch])
+            self.replays[short]()
+
+    def step(self, kind: int) -> None:
+        """One update of every run that still trains; waits for no device and reads nothing from the host."""
+        session, values = self.session, self.session.stack.values
+        samples = session.train[self.rows[kind]] if self.rows else session.train
+        loss, gradient = session.loss_and_gradient(samples)
+        session.drop_diverged(loss)
+        moved = self.optimizer.update(values, gradient, self.now)
+        values.copy_(torch.where(session.alive.unsqueeze(1), moved, values))
+
+    def buffers(self) -> dict[str, Tensor]:
+        return self.optimizer.buffers()
+
+    def memory(self) -> State:
+        return {}
+
+    def remember(self, state: State) -> None:
+        pass
+
+    def _batch_sizes(self) -> list[int]:
+        samples, batch = len(self.session.train), self.session.batch
+        if batch == samples:
+            return []
+        return [batch, samples % batch] if samples % batch else [batch]
+
+
+class _Search:
+    """L-BFGS iterations of a stack of one run, on all samples."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        optimizer = session.spec.optimizer
+        assert isinstance(optimizer, Lbfgs)
+        assert len(session.runs) == 1
+        self.weights = torch.nn.Parameter(session.stack.values)
+        self.search = torch.optim.LBFGS(
+            [self.weights],
+            max_iter=1,
+            history_size=optimizer.memory,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        )
+
+    def epoch(self) -> None:
+        session = self.session
+        self.search.param_groups[0]["lr"] = session.rates_at(session.epochs_done)[0]
+        session.drop_diverged(session.loss_and_gradient(session.train)[0])
+        if session.alive.all():
+            self.search.step(self._closure)
+
+    def buffers(self) -> dict[str, Tensor]:
+        return {}
+
+    def memory(self) -> State:
+        """The optimizer's curvature pairs and counters; empty before its first step."""
+        state: State = dict(self.search.state[self.weights])
+        return state
+
+    def remember(self, state: State) -> None:
+        self.search.state[self.weights] = state
+
+    def _closure(self) -> Tensor:
+        loss, self.weights.grad = self.session.loss_and_gradient(self.session.train)
+        return loss.sum()

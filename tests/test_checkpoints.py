@@ -1,0 +1,188 @@
+"""Runs that were stopped end with the same bytes as runs that were not."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TEXT, architecture, experiment, experiment_tree, token_data, vector_data, write_params
+
+from ncpipe.artifacts import sha256_of
+from ncpipe.commands.ahead import checkpoint_of
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import sweep_stamps, train
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.params import load_params
+from ncpipe.specs import Experiment, Run
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.session import Trained
+
+CPU = torch.device("cpu")
+ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
+    "adam": ADAM,
+    "adamw": ADAM | {"name": "adamw", "weight_decay": 0.1},
+    "lbfgs": {"name": "lbfgs", "learning_rate": 1.0, "memory": 3},
+}
+
+
+def stop_after(epoch: int, runs: Sequence[Run], data: Prepared, folder: Path) -> None:
+    """Train until `epoch` epochs are done; leave each run's checkpoint in the folder."""
+    asked = iter(range(epoch + 1))
+    with pytest.raises(Stopped):
+        train_batch(
+            runs, data, CPU, "float32", checkpoints=files_of(runs, folder), stop=lambda: next(asked) == epoch
+        )
+
+
+def go_on(runs: Sequence[Run], data: Prepared, folder: Path) -> list[Trained]:
+    return train_batch(runs, data, CPU, "float32", checkpoints=files_of(runs, folder))
+
+
+def files_of(runs: Sequence[Run], folder: Path) -> Checkpoints:
+    return Checkpoints([folder / f"{run.seed}" for run in runs], 3600)
+
+
+def assert_same(one: Trained, other: Trained) -> None:
+    assert one.history == other.history
+    assert one.diverged_at == other.diverged_at
+    assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())
+
+
+@pytest.mark.parametrize("batch_size", ["full", 7])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_stopped_and_taken_up_is_never_stopped(name: str, batch_size: Any, tmp_path: Path) -> None:
+    """Stopped twice, the second time beside a run that the first time trained elsewhere."""
+    if name == "lbfgs" and batch_size != "full":
+        pytest.skip("lbfgs takes full batches")
+    spec = experiment(optimizer=OPTIMIZERS[name], epochs=11, batch_size=batch_size, log_every=2)
+    data = vector_data()
+    runs = [Run("x", 3, seed, spec) for seed in range(3)]
+    never = train_batch(runs, data, CPU, "float32")
+    together = runs[:1] if name == "lbfgs" else runs  # each run of a stack of searches is on its own
+    for group in (together[:2], together[2:]):
+        if group:
+            stop_after(4, group, data, tmp_path)
+    stop_after(3, together, data, tmp_path)  # 3 epochs further
+    assert epochs_done(tmp_path / "0") == 7
+    for before, after in zip(never, go_on(together, data, tmp_path), strict=False):
+        assert_same(before, after)
+
+
+def test_attention_and_divergence_are_kept_too(tmp_path: Path) -> None:
+    """One run of the two has diverged when they are stopped: it must not come to life again."""
+
+    def spec(rate: float) -> Experiment:
+        return experiment(
+            data=TEXT,
+            model=architecture("L-T11", "post"),
+            optimizer={"name": "sgd", "learning_rate": rate, "momentum": 0.0},
+            schedule={"name": "constant"},
+            epochs=9,
+            log_every=1,
+        )
+
+    runs = [Run("x", 2, seed, spec(rate)) for seed, rate in enumerate((0.01, 1e30))]
+    data = token_data()
+    never = train_batch(runs, data, CPU, "float32")
+    assert [run.diverged_at is None for run in never] == [True, False]
+    stop_after(6, runs, data, tmp_path)
+    for before, after in zip(never, go_on(runs, data, tmp_path), strict=True):
+        assert_same(before, after)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One experiment whose three seeds train for half a second or so, its data prepared."""
+    monkeypatch.chdir(tmp_path)
+    write_params([3], [0, 1, 2], one=experiment_tree(epochs=300, log_every=10))
+    fetch("one")
+    return tmp_path
+
+
+def runs_on_disk() -> dict[str, str]:
+    return {str(file): sha256_of(file) for file in Path("data/runs").rglob("*") if file.is_file()}
+
+
+def start_training(seed: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ncpipe", "train", "one", "3", str(seed)]
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "0", "NCPIPE_WORKERS": "2"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
+def test_killed_at_random_moments(project: Path) -> None:
+    """SIGKILL, again and again, also while checkpoints are written; what is left then ends the same."""
+    for seed in (0, 1, 2):
+        train("one", 3, seed, workers=1)
+    undisturbed = runs_on_disk()
+    for path in (Path("data/runs"), Path("data/.ahead")):
+        path.rename(path.with_name(f"{path.name}.old"))
+    chance = random.Random(0)
+    checkpoints: list[int] = []
+    for _ in range(4):
+        process = start_training(0)
+        try:
+            began = time.monotonic()
+            before = sum(checkpoints[-1:])
+            while process.poll() is None and sum(map(epochs_done, files())) <= before:
+                assert time.monotonic() - began < 60, "no new checkpoint"
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.3))
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+        checkpoints.append(sum(map(epochs_done, files())))
+    assert checkpoints == sorted(checkpoints)
+    assert checkpoints[0] > 0
+    for seed in (0, 1, 2):
+        with start_training(seed) as process:
+            _, said = process.communicate()
+            assert process.returncode == 0, said
+    assert runs_on_disk() == undisturbed
+    assert not files()
+
+
+def files() -> list[Path]:
+    return sorted(Path("data/.ahead").glob("*.checkpoint"))
+
+
+def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
+    write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000"}
+    command = [sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "L-RN1 on cpu" in process.stderr.readline()
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("ncpipe: interrupted")
+    assert all(epochs_done(file) > 0 for file in files())
+    assert len(files()) == 2
+
+
+def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
+    write_params([3], [0, 1, 2], one=experiment_tree(epochs=20))
+    train("one", 3, 0, alone=True)
+    before = runs_on_disk()
+    (Path("data/runs/one/L3/s0") / "run.json").unlink()
+    params = load_params()
+    checkpoint_of(sweep_stamps(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
+    train("one", 3, 0, alone=True)
+    assert runs_on_disk() == before
+    assert not files()

@@ -87,6 +87,28 @@ def train(
 
 
 @app.command()
+def sweep(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batches with memory and time; train nothing.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Train the other batches when one fails.")
+    ] = False,
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+) -> None:
+    """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    from ncpipe.commands.sweep import print_plan
+    from ncpipe.commands.sweep import sweep as run_sweep
+
+    if dry_run:
+        print_plan(device, workers)
+    else:
+        run_sweep(device, workers, checkpoint_seconds, keep_going)
+
+
+@app.command()
 def extract(experiment: Experiment, device: Device = None) -> None:
     """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
     from ncpipe.commands.extract import extract_experiment

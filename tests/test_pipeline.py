@@ -528,3 +528,107 @@ class TestBadEnds:
         assert "File too large" in line
         assert not (clone.folder / "data/runs/alpha/L2/s9").exists()
         assert list((clone.folder / "data/.partial").iterdir()) == []
+
+
+class TestSweep:
+    """`ncpipe sweep`: what `dvc repro` makes, trained without DVC and registered afterwards."""
+
+    def test_it_is_dvc_repro(self, swept: Clone, tmp_path: Path) -> None:
+        """Red: a run registered under another's name; a stage that dvc commit leaves stale; other bytes."""
+        clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+        clone.run("ncpipe", "sweep", "--dry-run")
+        assert clone.run("git", "status", "--porcelain").out == ""
+        output = clone.run("ncpipe", "sweep")
+        assert output.trained == ALL_TRAINS
+        assert not [name for name in output.ran if name.startswith("train")]
+        assert clone.stale() == []
+        assert clone.repro().ran == []
+        assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
+        assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
+
+    def test_the_plan_counts_what_is_stale(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: runs planned that are up to date; a plan that trains or changes DVC's lock."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.seeds", [0, 5, 6])
+        before = clone.digests("data")
+        plan = clone.run("ncpipe", "sweep", "--dry-run").out.splitlines()
+        assert clone.digests("data") == before
+        assert plan[-1].startswith("4 runs to train in ")
+        batches = [line.split() for line in plan[1:-1]]
+        assert {(name, depth) for name, depth, *_ in batches} == {("alpha", "L=2"), ("beta", "L=2")}
+        assert sum(int(cells[2]) for cells in batches) == 4
+        assert {int(cells[3]) for cells in batches} == {EPOCHS}
+
+    def test_an_edit_while_it_trains_is_never_registered(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: runs checked against the params.yaml that the sweep began with; a commit before the check."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.seeds", [0, 1])
+        lock = (clone.folder / "dvc.lock").read_text()
+        params = clone.params()
+        process = clone.start("ncpipe", "sweep")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("train "):
+                clone.edit_params("experiments.alpha.optimizer.learning_rate", 0.03)
+                break
+        said = process.stdout.read()
+        process.stdout.close()
+        assert process.wait() == 1
+        assert "alpha L=2 seed=0: params.yaml, its data or the code changed while runs trained" in said
+        assert not re.search(r"alpha-2-1", (clone.folder / "dvc.lock").read_text())
+        assert [line for line in lock.splitlines() if "train@" in line] == [
+            line for line in (clone.folder / "dvc.lock").read_text().splitlines() if "train@" in line
+        ]
+        clone.write_params(params)  # the edit taken back: what was trained is what is asked for again
+        output = clone.run("ncpipe", "sweep")
+        assert output.trained == []
+        assert "2 runs registered" in output.err
+        assert clone.stale() == []
+
+    def test_what_dvc_has_in_its_cache_is_not_trained(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: a sweep that does not ask DVC's run cache."""
+        clone = own_copy(cut)
+        clone.edit_params("experiments.alpha.optimizer.learning_rate", 0.03)
+        assert clone.run("ncpipe", "sweep").trained == ["train@alpha-2-0"]
+        clone.write_params(cut.params())
+        clone.edit_params("sweep.seeds", [0, 7])
+        output = clone.run("ncpipe", "sweep")
+        assert output.trained == ["train@alpha-2-7", "train@beta-2-7"]
+        assert "1 runs restored from DVC's run cache" in output.err
+        assert clone.stale() == []
+        assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
+
+    def test_keep_going_finishes_the_others(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: one experiment that cannot train takes the others with it, or counts as trained."""
+        clone = own_copy(cut)
+        broken = copy.deepcopy(clone.params()["experiments"]["alpha"])
+        broken["model"] |= {"architecture": "L-T11", "patch": 4}  # does not divide the dimension
+        clone.edit_params("experiments.broken", broken)
+        clone.edit_params("sweep.experiments", ["broken", "alpha", "beta"])
+        clone.edit_params("sweep.seeds", [0, 1])
+        stopped = clone.run("ncpipe", "sweep", check=False)
+        assert (stopped.code, stopped.trained) == (1, [])
+        assert "model.patch: 4 does not divide" in stopped.err.splitlines()[-1]
+        output = clone.run("ncpipe", "sweep", "--keep-going", check=False)
+        assert output.code == 1
+        assert output.trained == ["train@alpha-2-1", "train@beta-2-1"]
+        assert "measure@alpha" in output.ran
+        stale = [name for name in clone.stale() if name.startswith("train")]
+        assert stale == ["train@broken-2-0", "train@broken-2-1"]
+
+    def test_ahead_in_queued_experiments(self, cut: Clone, own_copy: Copy) -> None:
+        """Two queued experiments, each in a copy of its own: the second seed of each is claimed there.
+
+        Red: a store outside the copy that DVC made, or one that the copy cannot reach."""
+        clone = own_copy(cut)
+        for name, rate in (("one", "0.015"), ("two", "0.025")):
+            clone.run(
+                "dvc", "exp", "run", "--queue", "--name", name, "--set-param", "sweep.seeds=[0,1]",
+                "--set-param", f"experiments.alpha.optimizer.learning_rate={rate}",
+            )  # fmt: skip
+        clone.run("dvc", "exp", "run", "--run-all", "--jobs", "1")
+        logs = "".join(clone.run("dvc", "queue", "logs", name).out for name in ("one", "two"))
+        assert trained_in(logs) == sorted(["train@alpha-2-0", "train@alpha-2-1", "train@beta-2-1"] * 2)
+        assert logs.count("trained in an earlier batch") == 2
+        [base] = [row for row in clone.json("dvc", "exp", "show") if row["rev"] != "workspace"]
+        assert {own["name"] for own in base["experiments"]} == {"one", "two"}

@@ -63,7 +63,7 @@ class Progress:
         self.bar.close()
 
     def _left(self) -> float:
-        return self.seconds() / self._done * (self.work - self._done) if self._done else 0.0
+        return self.seconds() / self._done * max(self.work - self._done, 0.0) if self._done else 0.0
 
     def _count(self) -> str:
         if not self.finished:

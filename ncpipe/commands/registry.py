@@ -1,0 +1,57 @@
+"""What DVC knows of the sweep's runs, and telling it of runs that were trained without it."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncpipe.errors import InputError
+from ncpipe.specs import Run
+
+LOCK = Path("dvc.lock")
+
+
+def stage_name(run: Run) -> str:
+    """DVC's name of the stage that trains a run."""
+    return f"train@{run.experiment}-{run.depth}-{run.seed}"
+
+
+def stale_stages() -> set[str]:
+    """Names of the stages `train` that DVC would run."""
+    return set(json.loads(dvc("status", "--json", "train", capture=True)))
+
+
+def restore_cached(stages: Sequence[str]) -> set[str]:
+    """Bring back runs that DVC has in its run cache; the stages that it had. They stay stale.
+
+    `dvc repro` does the same before it runs a command: nothing trains twice.
+    """
+    if not stages:
+        return set()
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    restored = set()
+    with Repo() as repo, repo.lock:
+        for name in stages:
+            (stage,) = repo.stage.collect(name)
+            with contextlib.suppress(DvcException):  # not in the cache
+                repo.stage_cache.restore(stage)
+                restored.add(name)
+    return restored
+
+
+def register() -> None:
+    """Make DVC take the runs in their places as the results of their stages, in one write of dvc.lock."""
+    dvc("commit", "--quiet", "--force", "train")
+
+
+def dvc(*arguments: str, capture: bool = False) -> str:
+    """Run DVC here; what it printed, if `capture`. InputError if it fails: it has said why."""
+    command = [sys.executable, "-m", "dvc", *arguments]
+    result = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
+    if result.returncode:
+        raise InputError(f"dvc {' '.join(arguments)} failed; see above")
+    return result.stdout or ""

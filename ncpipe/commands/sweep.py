@@ -1,0 +1,187 @@
+"""`ncpipe sweep`: all stale runs in batches, one registration with DVC, then the rest of the pipeline."""
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Sequence
+
+import torch
+
+from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
+from ncpipe.commands.ahead import prune
+from ncpipe.commands.batch import train_batches, worker_count
+from ncpipe.commands.console import Progress, duration, say
+from ncpipe.commands.plan import Planned, groups, plan
+from ncpipe.commands.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
+from ncpipe.commands.train import batch_lock, sweep_stamps
+from ncpipe.errors import InputError
+from ncpipe.params import PARAMS_FILE, load_params
+from ncpipe.specs import Compute, Device
+from ncpipe.stamps import FACTS, Stamp, code_digest, is_current
+from ncpipe.training.device import prepare_device
+
+
+def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float, keep_going: bool) -> None:
+    """Bring the whole pipeline up to date, training all that is stale side by side.
+
+    What DVC finds stale, and neither its run cache nor the store of finished runs has, trains in batches
+    into the store. Then every run of the sweep is checked against params.yaml, data and code as they are
+    by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
+    are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets.
+    """
+    compute = _compute(device)
+    dvc("repro", "--quiet", "grid", "fetch")
+    AHEAD.mkdir(parents=True, exist_ok=True)
+    stale = _stale_runs(compute)
+    prune({stamp.key() for stamp in sweep_stamps(load_params(), compute)})
+    restored = restore_cached([stage_name(stamp.run) for stamp in stale if not _waits(stamp)])
+    if restored:
+        say(f"sweep: {len(restored)} runs restored from DVC's run cache")
+    missing = [stamp for stamp in stale if not _waits(stamp) and stage_name(stamp.run) not in restored]
+    if missing and not _train(missing, compute, workers, checkpoint_seconds, keep_going):
+        say("sweep: some runs failed, see above; dvc takes the others from the store")
+        dvc("repro", "--keep-going")
+        raise InputError("some runs failed, see above; the others are kept")
+    if stale:
+        _register(compute, {stage_name(stamp.run) for stamp in stale} - restored)
+    dvc("repro")
+
+
+def print_plan(device: Device | None, workers: int | None) -> None:
+    """What `sweep` would train now: batches, their memory, the time they take. Changes nothing."""
+    compute = _compute(device)
+    params = load_params()
+    for name in params.sweep.experiments:
+        if not (PREPARED / name / FACTS).is_file():
+            say(f"{name}: data not prepared, so not in the plan; run dvc repro fetch")
+    missing = [stamp for stamp in _stale_runs(compute) if not _waits(stamp)]
+    place = prepare_device(compute)
+    count = worker_count(compute, place, workers)
+    planned, _ = _plan(missing, place, count, keep_going=True)
+    print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
+    for batch in planned:
+        run = batch.stamps[0].run
+        others = len({stamp.run.experiment for stamp in batch.stamps}) - 1
+        name = f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
+        print(
+            f"{name:<40} {len(batch.stamps):>5} {batch.epochs:>7} {batch.memory / 1e6:>6.0f} MB "
+            f"{duration(batch.total):>8}"
+        )
+    print(_headline(planned, count, str(place)))
+
+
+def _compute(device: Device | None) -> Compute:
+    compute = load_params().compute
+    return compute if device is None else dataclasses.replace(compute, device=device)
+
+
+def _stale_runs(compute: Compute) -> list[Stamp]:
+    stale = stale_stages()
+    return [stamp for stamp in sweep_stamps(load_params(), compute) if stage_name(stamp.run) in stale]
+
+
+def _waits(stamp: Stamp) -> bool:
+    return (AHEAD / stamp.key()).is_dir()
+
+
+def _headline(planned: Sequence[Planned], workers: int, place: str) -> str:
+    if not planned:
+        return "nothing to train"
+    runs = sum(len(batch.stamps) for batch in planned)
+    longest = max(batch.total for batch in planned)
+    seconds = max(longest, sum(batch.total for batch in planned) / workers)
+    return (
+        f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
+        f"about {duration(seconds)}"
+    )
+
+
+def _train(
+    missing: Sequence[Stamp],
+    compute: Compute,
+    workers: int | None,
+    checkpoint_seconds: float,
+    keep_going: bool,
+) -> bool:
+    """Train into the store whatever is not there yet; whether all of it went well."""
+    place = prepare_device(compute)
+    count = worker_count(compute, place, workers)
+    locks = {lock.lock_file: lock for lock in map(batch_lock, missing)}
+    with contextlib.ExitStack() as held:
+        for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
+            held.enter_context(lock)
+        todo = [stamp for stamp in missing if not _waits(stamp)]
+        planned, failed = _plan(todo, place, count, keep_going)
+        say(f"sweep: {_headline(planned, count, str(place))}")
+        weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
+        runs = sum(len(batch.stamps) for batch in planned)
+        progress = Progress("sweep", runs, sum(batch.total for batch in planned))
+        batches = [batch.stamps for batch in planned]
+        try:
+            errors = train_batches(
+                batches, count, checkpoint_seconds, progress, lambda stamp: weights[stamp.key()], keep_going
+            )
+        finally:
+            progress.close()
+    return not errors and not failed
+
+
+def _plan(
+    missing: Sequence[Stamp], place: torch.device, workers: int, keep_going: bool
+) -> tuple[list[Planned], bool]:
+    """The batches, longest first so that no worker is left with a long one at the end; whether any failed."""
+    planned: list[Planned] = []
+    failed = False
+    found = groups(missing)
+    parts = workers if len(found) < 2 * workers else 1
+    for group in found:
+        try:
+            planned += plan(group, place, workers, parts)
+        except InputError as error:
+            if not keep_going:
+                raise
+            say(f"ncpipe: {error}")
+            failed = True
+    return sorted(planned, key=lambda batch: -batch.total), failed
+
+
+def _register(compute: Compute, stale: set[str]) -> None:
+    """Put waiting runs into their places and tell DVC, unless something has changed since they trained.
+
+    `dvc commit` takes whatever lies in a place for the result of params.yaml, data and code as they are at
+    that moment. So what each run was trained with is compared with them right before, and once more
+    afterwards: what changed in between takes dvc.lock back. stale: stages whose places are not to be
+    trusted yet.
+    """
+    source = PARAMS_FILE.read_bytes()
+    stamps = _present_runs(compute, stale)
+    waiting = [stamp for stamp in stamps if _waits(stamp)]
+    for stamp in waiting:
+        with publish_folder(RUNS / stamp.run.path) as folder:
+            shutil.copytree(AHEAD / stamp.key(), folder, dirs_exist_ok=True)
+    before = LOCK.read_bytes() if LOCK.exists() else None
+    register()
+    try:
+        _present_runs(compute, set())
+        if PARAMS_FILE.read_bytes() != source:
+            raise InputError("params.yaml: changed while DVC registered the runs; run ncpipe sweep again")
+    except InputError:
+        LOCK.unlink() if before is None else LOCK.write_bytes(before)
+        raise
+    for stamp in waiting:
+        shutil.rmtree(AHEAD / stamp.key(), ignore_errors=True)
+    say(f"sweep: {len(waiting)} runs registered with DVC")
+
+
+def _present_runs(compute: Compute, stale: set[str]) -> list[Stamp]:
+    """The sweep's runs by params.yaml, data and code of this moment; InputError if one has no result."""
+    code_digest.cache_clear()
+    stamps = sweep_stamps(load_params(), compute)
+    for stamp in stamps:
+        placed = stage_name(stamp.run) not in stale and is_current(RUNS / stamp.run.path, stamp)
+        if not placed and not _waits(stamp):
+            raise InputError(
+                f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, so none is "
+                "registered; run ncpipe sweep again (what is finished and still asked for is kept)"
+            )
+    return stamps

@@ -1,76 +1,184 @@
-"""Seeds trained together against the loop a user would write: one network after another, torch.optim.
+"""How fast many small networks train: ours against the loops that one would write.
 
-Run with `python benchmarks/training.py` on a quiet machine. Both train the shipped digits_rn1 (500
-samples, full batch, Adam, width 64) in float32 in this process, in turns; the median of the turns counts.
-The plain loop is charged neither for starting Python nor for loading data.
+    python benchmarks/training.py [--device cuda] [--epochs 1500] [--depths 2 5 13] [--runs 6]
+
+(a) plain loop, a process for each run   (b) plain loop, all runs in one process   (c) ncpipe's batches
+
+Each contender has a process of its own, on digits-sized data (500 samples of 64 numbers, full batch, Adam,
+L-RN1 of width 64, float32). What is timed are a few hundred epochs; runs per minute are for --epochs of
+them, starting Python and torch included (once for b and c). Roofline: floating-point operations of the
+products and bytes that a step cannot but move (what autograd keeps, written and read; the optimizer's
+buffers), over the ceilings that a large product and a large copy reach here.
 """
 
+import argparse
 import dataclasses
-import statistics
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 
+from ncpipe.commands.batch import worker_count
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_model, input_shape, penalised
+from ncpipe.models.build import build_model, input_shape, penalised
 from ncpipe.params import load_params
-from ncpipe.specs import Run
+from ncpipe.specs import Compute, Run
+from ncpipe.training.cost import BUFFERS, _kept
+from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
+from ncpipe.training.session import Session
 
-CPU = torch.device("cpu")
-STEPS, TURNS = 60, 3
 PARAMS = Path(__file__).resolve().parent.parent / "params.yaml"
+TIMED = 300  # epochs
 
 
-def plain_loop(runs: list[Run], data: Prepared) -> None:
-    """One network after another; the penalty in the loss, fused Adam."""
-    for run in runs:
-        network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
-        samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float32)
-        matrices = [p for name, p in network.named_parameters() if penalised(name)]
-        optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
-        for _ in range(STEPS):
-            loss = F.cross_entropy(network(samples.inputs), samples.labels)
+def digits_sized(samples: int = 500) -> Prepared:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(samples // 10)
+    train = Split(torch.randn(samples, 1, 8, 8, generator=generator), labels)
+    return Prepared("image", 10, None, train, train[torch.arange(0, samples, 10)], {})
+
+
+def runs_at(depth: int, count: int, epochs: int) -> list[Run]:
+    shipped = load_params(PARAMS).experiment("digits_rn1")
+    spec = dataclasses.replace(shipped, epochs=epochs, log_every=epochs)
+    return [Run("digits", depth, seed, spec) for seed in range(count)]
+
+
+def plain_loop(run: Run, data: Prepared, device: torch.device) -> None:
+    """One network: a DataLoader whose batch is all there is, the penalty in the loss, fused Adam."""
+    network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
+    network = network.to(device)
+    matrices = [p for name, p in network.named_parameters() if penalised(name)]
+    optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
+    samples = TensorDataset(data.train.inputs.flatten(1), data.train.labels)
+    loader = DataLoader(samples, batch_size=len(samples), shuffle=True)
+    for _ in range(run.spec.epochs):
+        for inputs, labels in loader:
+            loss = F.cross_entropy(network(inputs.to(device)), labels.to(device))
             loss = loss + 0.0025 * sum((matrix**2).sum() for matrix in matrices)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
 
-def together(runs: list[Run], data: Prepared) -> None:
-    train_batch(runs, data, CPU, "float32")
+def ours(runs: list[Run], data: Prepared, compute: Compute) -> None:
+    """As `ncpipe sweep` trains: batches side by side, a thread for each."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    place = prepare_device(compute)
+    workers = worker_count(compute, place, None)
+
+    def work(batch: list[Run]) -> None:
+        prepare_device(compute)
+        train_batch(batch, data, place, compute.precision)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, [runs[index::workers] for index in range(workers) if runs[index::workers]]))
 
 
-def milliseconds_per_step(
-    train: Callable[[list[Run], Prepared], None], runs: list[Run], data: Prepared
-) -> float:
+def contend(name: str, depth: int, count: int, compute: Compute) -> None:
+    """In a process of its own: prints the seconds of one epoch of one run."""
+    data = digits_sized()
+    device = torch.device("cuda" if compute.device == "cuda" else "cpu")
+    torch.set_flush_denormal(True)
+
+    def train(epochs: int) -> float:
+        runs = runs_at(depth, count if name == "ours" else 1, epochs)
+        start = time.perf_counter()
+        ours(runs, data, compute) if name == "ours" else plain_loop(runs[0], data, device)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    train(20)
+    seconds = min(train(TIMED) - train(1) for _ in range(3)) / (TIMED - 1)
+    print(json.dumps(seconds / (count if name == "ours" else 1)))
+
+
+def child(name: str, depth: int, count: int, device: str) -> float:
+    arguments = ["--contender", name, "--depths", str(depth), "--runs", str(count), "--device", device]
+    command = [sys.executable, __file__, *arguments]
+    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def start_up() -> float:
+    """Seconds until a process has what a training loop needs."""
     start = time.perf_counter()
-    train(runs, data)
-    return (time.perf_counter() - start) / STEPS / len(runs) * 1000
+    subprocess.run([sys.executable, "-c", "import torch, torch.utils.data"], check=True)
+    return time.perf_counter() - start
+
+
+def ceilings(device: torch.device) -> tuple[float, float]:
+    """Operations a second of a large product, and bytes a second of a large copy."""
+    size = 8192 if device.type == "cuda" else 2048
+    left = torch.randn(size, size, device=device)
+    right, target = torch.randn_like(left), torch.empty_like(left)
+    big = torch.empty(2**26, device=device)
+    copy = torch.empty_like(big)
+    results = []
+    for call, amount in (
+        (lambda: torch.mm(left, right, out=target), 2 * size**3),
+        (lambda: copy.copy_(big), 8 * big.numel()),
+    ):
+        times = []
+        for _ in range(7):
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        results.append(amount / min(times))
+    return results[0], results[1]
+
+
+def least_work(depth: int) -> tuple[float, float]:
+    """Operations and bytes of one step of one run."""
+    run, data = runs_at(depth, 1, 1)[0], digits_sized()
+    session = Session([run], data, torch.device("cpu"), torch.float32)
+    with FlopCounterMode(display=False) as counter:
+        session.loss_and_gradient(session.train)
+    kept = _kept(session.stack, run, data, len(data.train))
+    return counter.get_total_flops(), 2 * kept + BUFFERS * session.stack.values.nbytes
 
 
 def main() -> None:
-    torch.set_flush_denormal(True)
-    shipped = load_params(PARAMS).experiment("digits_rn1")
-    spec = dataclasses.replace(shipped, epochs=STEPS, log_every=STEPS)
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(10).repeat_interleave(50)
-    train = Split(torch.randn(500, 1, 8, 8, generator=generator), labels)
-    data = Prepared("image", 10, None, train, train[torch.arange(0, 500, 10)], {})
-    print(f"L-RN1, 500 samples, width 64, {torch.get_num_threads()} threads: ms per step and run")
-    print(f"{'L':>3} {'runs':>5} {'plain loop':>11} {'together':>9} {'ratio':>6}")
-    for depth in (2, 5, 13):
-        for seeds in (1, 3, 5):
-            runs = [Run("digits", depth, seed, spec) for seed in range(seeds)]
-            turns = [
-                (milliseconds_per_step(plain_loop, runs, data), milliseconds_per_step(together, runs, data))
-                for _ in range(TURNS)
-            ]
-            plain, ours = (statistics.median(column) for column in zip(*turns, strict=True))
-            print(f"{depth:>3} {seeds:>5} {plain:>11.2f} {ours:>9.2f} {plain / ours:>6.2f}")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--epochs", type=int, default=1500)
+    parser.add_argument("--depths", type=int, nargs="+", default=[2, 5, 13])
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--contender", choices=["plain", "ours"])
+    options = parser.parse_args()
+    compute = Compute(options.device, 1, "float32")
+    if options.contender:
+        contend(options.contender, options.depths[0], options.runs, compute)
+        return
+    device = torch.device(options.device)
+    operations, bandwidth = ceilings(device)
+    begin = min(start_up() for _ in range(3))
+    cores = torch.get_num_threads()
+    print(
+        f"L-RN1, 500 samples, width 64, {options.epochs} epochs, {options.device}, {cores} cores; "
+        f"ceilings {operations / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s; start {begin:.1f} s"
+    )
+    print("runs a minute:  (a) process each  (b) one process  (c) ours; (c)/(a), (c)/(b), (c)/roofline")
+    for depth in options.depths:
+        plain = child("plain", depth, 1, options.device)
+        together = child("ours", depth, options.runs, options.device)
+        a = 60 / (begin + options.epochs * plain)
+        b, c = 60 / (options.epochs * plain), 60 / (options.epochs * together)
+        work, moved = least_work(depth)
+        share = max(work / operations, moved / bandwidth) / together
+        print(f"L = {depth:<3} {a:>24.1f} {b:>16.1f} {c:>9.1f}; {c / a:>7.1f} {c / b:>8.1f} {share:>12.0%}")
 
 
 if __name__ == "__main__":

@@ -252,11 +252,14 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Compute:
-    """How runs are computed. device is not part of a run's identity; threads and precision are."""
+    """How runs are computed. device is not part of a run's identity; threads and precision are.
+
+    tf32: float32 whose products a GPU computes from factors rounded to 10 bits of mantissa.
+    """
 
     device: Device
     threads: Count
-    precision: Literal["float32", "float64"]
+    precision: Literal["float32", "tf32", "float64"]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,6 @@ class Replay:
             here.wait_stream(aside)
         else:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.step()
             self.graph.replay()

@@ -18,6 +18,7 @@ LAYERS = [
     {"cli"},
     {"commands"},
     {"features", "figures", "hooks", "report"},
+    {"theory"},
     {"forward"},
     {"training"},
     {"metrics", "models", "tables"},
@@ -39,6 +40,7 @@ FORBIDDEN = {
     "training": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "models": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "metrics": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "theory": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "hooks": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "report": {"torch", "dvc", "typer", "pandas"},
     "stamps": {"dvc", "typer", "torch", "ruamel"},  # a run that waits in the store is claimed at once

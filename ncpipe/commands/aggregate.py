@@ -7,6 +7,7 @@ from ncpipe.commands.console import say
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import judge_runs
 from ncpipe.tables.files import read_table
+from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -20,6 +21,7 @@ HEADLINES = (
     "nc2_identity",
     "nc3_cosine",
     "strong_test_collapse",
+    "loss_gap",
 )
 SINGULAR_VALUE = "singular_"
 
@@ -63,5 +65,7 @@ def aggregate() -> None:
         write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
     for _, row in headline_slopes[headline_slopes["split"] != "test"].iterrows():
         say(slope_sentence(row))
+    for line in unbounded_sentences(runs):
+        say(line)
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")

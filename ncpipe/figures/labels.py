@@ -39,6 +39,18 @@ def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Colu
     )
 
 
+GAP_COLUMNS = (
+    Column(r"$\log_{10}$ loss gap", "loss_gap", "train"),
+    Column(r"$\log_{10}$ gap in $h$ and $W_L$", "gap_gufm", "train"),
+    Column(r"$\log_{10}$ gap in inner layers", "inner_penalty", "weights"),
+)
+
+
+def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
+    """The gap to L*_GUFM and its two parts, neither of which can be negative."""
+    return GAP_COLUMNS
+
+
 def row_label(spec: Experiment) -> str:
     """Two lines, as 'pre-LN L-T11 on IMDB' and the penalty; the loss too where it is not cross-entropy."""
     norm = "pre-LN " if spec.model.norm == "pre" else ""

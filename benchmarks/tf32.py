@@ -61,6 +61,7 @@ def log10_metrics(runs: list[Run], trained: Any, data: Any) -> torch.Tensor:
 
 def main() -> None:
     torch.set_flush_denormal(True)
+    torch.set_num_threads(1)
     spec = load_params(PARAMS).experiment("digits_rn1")
     data = prepare(spec.data, Path("data/raw"), None, progress=False)
     print(f"{'L':>3} {'metric':<16} {'float32':>8} {'tf32':>8} {'shift':>8} {'std of seeds':>13}")

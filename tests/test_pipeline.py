@@ -564,7 +564,8 @@ class TestSweep:
     def test_an_edit_while_it_trains_is_never_registered(self, cut: Clone, own_copy: Copy) -> None:
         """Red: runs checked against the params.yaml that the sweep began with; a commit before the check."""
         clone = own_copy(cut)
-        clone.edit_params("sweep.seeds", [0, 1])
+        clone.edit_params("sweep.seeds", [0, 8])
+        clone.edit_params("experiments.alpha.epochs", 10 * EPOCHS)  # time to edit in
         lock = (clone.folder / "dvc.lock").read_text()
         params = clone.params()
         process = clone.start("ncpipe", "sweep")
@@ -577,14 +578,14 @@ class TestSweep:
         process.stdout.close()
         assert process.wait() == 1
         assert "alpha L=2 seed=0: params.yaml, its data or the code changed while runs trained" in said
-        assert not re.search(r"alpha-2-1", (clone.folder / "dvc.lock").read_text())
+        assert not re.search(r"alpha-2-8", (clone.folder / "dvc.lock").read_text())
         assert [line for line in lock.splitlines() if "train@" in line] == [
             line for line in (clone.folder / "dvc.lock").read_text().splitlines() if "train@" in line
         ]
         clone.write_params(params)  # the edit taken back: what was trained is what is asked for again
         output = clone.run("ncpipe", "sweep")
         assert output.trained == []
-        assert "2 runs registered" in output.err
+        assert "3 runs registered" in output.err
         assert clone.stale() == []
 
     def test_what_dvc_has_in_its_cache_is_not_trained(self, cut: Clone, own_copy: Copy) -> None:
@@ -607,30 +608,31 @@ class TestSweep:
         broken["model"] |= {"architecture": "L-T11", "patch": 4}  # does not divide the dimension
         clone.edit_params("experiments.broken", broken)
         clone.edit_params("sweep.experiments", ["broken", "alpha", "beta"])
-        clone.edit_params("sweep.seeds", [0, 1])
+        clone.edit_params("sweep.seeds", [0, 8])
         stopped = clone.run("ncpipe", "sweep", check=False)
         assert (stopped.code, stopped.trained) == (1, [])
         assert "model.patch: 4 does not divide" in stopped.err.splitlines()[-1]
         output = clone.run("ncpipe", "sweep", "--keep-going", check=False)
         assert output.code == 1
-        assert output.trained == ["train@alpha-2-1", "train@beta-2-1"]
+        assert output.trained == ["train@alpha-2-8", "train@beta-2-8"]
         assert "measure@alpha" in output.ran
         stale = [name for name in clone.stale() if name.startswith("train")]
-        assert stale == ["train@broken-2-0", "train@broken-2-1"]
+        assert stale == ["train@broken-2-0", "train@broken-2-8"]
 
     def test_ahead_in_queued_experiments(self, cut: Clone, own_copy: Copy) -> None:
-        """Two queued experiments, each in a copy of its own: the second seed of each is claimed there.
+        """Two queued experiments, each in a copy of its own: the second seed of each is claimed there, and
+        what both have in common is trained once.
 
         Red: a store outside the copy that DVC made, or one that the copy cannot reach."""
         clone = own_copy(cut)
         for name, rate in (("one", "0.015"), ("two", "0.025")):
             clone.run(
-                "dvc", "exp", "run", "--queue", "--name", name, "--set-param", "sweep.seeds=[0,1]",
+                "dvc", "exp", "run", "--queue", "--name", name, "--set-param", "sweep.seeds=[0,8]",
                 "--set-param", f"experiments.alpha.optimizer.learning_rate={rate}",
             )  # fmt: skip
         clone.run("dvc", "exp", "run", "--run-all", "--jobs", "1")
         logs = "".join(clone.run("dvc", "queue", "logs", name).out for name in ("one", "two"))
-        assert trained_in(logs) == sorted(["train@alpha-2-0", "train@alpha-2-1", "train@beta-2-1"] * 2)
+        assert trained_in(logs) == sorted(["train@alpha-2-0", "train@alpha-2-8"] * 2 + ["train@beta-2-8"])
         assert logs.count("trained in an earlier batch") == 2
         [base] = [row for row in clone.json("dvc", "exp", "show") if row["rev"] != "workspace"]
         assert {own["name"] for own in base["experiments"]} == {"one", "two"}

@@ -21,6 +21,9 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
 
+FIT_DASHES, REJECTED_DASHES = (0, (4.0, 2.0)), (0, (1.0, 1.5))
+DAGGER = r"$^{\dagger}$"
+
 
 def depth_sweep(
     points: pd.DataFrame,
@@ -35,7 +38,8 @@ def depth_sweep(
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
     loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
     its order is that of the rows. Faint dots are single runs, the dashed line is the least-squares power of
-    L. Every row says how many of its runs converged, and a depth without a usable run says so in its place.
+    L; it is dotted and its slope has a dagger where the test rejects that the means lie on a line. Every row
+    says how many of its runs converged, and a depth without a usable run says so in its place.
     """
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(*_objective(own)) for name, own in rows.items()}
@@ -62,7 +66,8 @@ def depth_sweep(
         for axes in grid[-1]:
             axes.set_xlabel("depth $L$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, slopes)
+        shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
+        _draw_key(figure, slopes, any(own["rejected"].any() for own in shown))
         figure.draw_without_rendering()
     return figure
 
@@ -125,9 +130,11 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
         return
     fit = fitted.iloc[0]
     ends = np.array([depths.min(), depths.max()])
-    label = slope_label(fit["slope"], fit["low"], fit["high"])
+    label, dashes = slope_label(fit["slope"], fit["low"], fit["high"]), FIT_DASHES
+    if fit["rejected"]:
+        label, dashes = label + DAGGER, REJECTED_DASHES
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    (line,) = axes.plot(ends, heights, color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=label)
+    (line,) = axes.plot(ends, heights, color=INK, linestyle=dashes, linewidth=0.9, label=label)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
@@ -152,11 +159,16 @@ def _absence(converged: int) -> str:
     return "no usable value" if converged else "no converged run"
 
 
-def _draw_key(figure: Figure, slopes: pd.DataFrame) -> None:
+def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     handles = [
         Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
         Line2D([], [], color=INK, alpha=0.35, marker="o", markersize=3, linewidth=0, label="one run"),
-        Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=f"least-squares fit{level}"),
+        Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    if rejected:
+        p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
+        label = f"fit{DAGGER}, log-linearity rejected ({p})"
+        handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
+    columns = 2 if rejected else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

@@ -42,7 +42,7 @@ def test_rates_of_every_kind():
     )
     assert said == (
         "a: NC1 improves as L^-0.42 [0.38, 0.46] (95 % CI), NC2 worsens as L^0.20 [0.16, 0.24], "
-        "NC3 shows no change with L (L^-0.01 [-0.10, 0.12]), 15 of 15 runs converged; "
+        "NC3 shows no clear change with L (L^-0.01 [-0.10, 0.12]), 15 of 15 runs converged; "
         "log-linearity not rejected for NC1 (p = 1), NC2 (p = 1) and NC3 (p = 1); "
         "without L = 2, 3 NC1, NC2 and NC3 show no drift."
     )
@@ -115,7 +115,7 @@ def test_the_interval_is_that_of_the_number_after_the_sign(numbers, text):
     [
         ((-0.4, -0.5, -0.3), "improves"),
         ((0.4, 0.3, 0.5), "worsens"),
-        ((-0.4, -0.9, 0.0), "shows no change"),
+        ((-0.4, -0.9, 0.0), "shows no clear change"),
         ((0.004, 0.003, 0.005), "worsens"),
     ],
 )

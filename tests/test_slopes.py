@@ -165,6 +165,15 @@ def test_a_depth_with_one_run_takes_the_others_spread():
     assert 0.925 <= hits / 600 <= 0.985
 
 
+def test_that_spread_has_the_freedom_of_the_runs_it_comes_from():
+    """Red: infinite or no degrees of freedom for what a depth with one run adds."""
+    groups = [np.array([0.0, 0.3, 0.9]), np.array([1.0, 1.1, 1.5]), np.array([2.0])]
+    low, high = combination_interval(np.array([0, 0, 1.0]), groups, drawn_means(groups, "a", MANY), 0.95)
+    a, b = (y.var(ddof=1) / 2 for y in groups[:2])
+    t = stats.t.ppf(0.975, 2 * (a + b) ** 2 / (a**2 + b**2))
+    assert [low, high] == pytest.approx([2 - t * math.sqrt(a + b), 2 + t * math.sqrt(a + b)], rel=0.02)
+
+
 def test_a_wider_level_gives_a_wider_interval():
     runs = grid()
     widths = []
@@ -248,7 +257,8 @@ def test_no_test_without_three_depths_or_with_a_depth_of_no_spread():
     groups = values_at_depths(np.random.default_rng(3), 3, SPREADS["equal"])
     assert math.isnan(line_test(LOG_DEPTHS[:2], groups[:2]).p_value)
     assert math.isnan(line_test(LOG_DEPTHS[:3], [*groups[:2], groups[2][:1]]).p_value)
-    assert math.isnan(line_test(LOG_DEPTHS, [*groups[:4], np.ones(3)]).p_value)
+    rounded = np.array([1, 1 + 2e-16, 1 - 2e-16])
+    assert math.isnan(line_test(LOG_DEPTHS, [*groups[:4], rounded]).p_value)
 
 
 def rejections(test, generator, seeds, spread, bend=0.0, trials=1000):

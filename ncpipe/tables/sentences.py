@@ -44,7 +44,7 @@ def rate(row: Mapping[str, Any] | pd.Series) -> str:
     if math.isnan(low):
         return f"goes as {power(slope, low, high)} (one run a depth, so no interval)"
     if low <= 0 <= high:
-        return f"shows no change with L ({power(slope, low, high)})"
+        return f"shows no clear change with L ({power(slope, low, high)})"
     return f"{'improves' if slope < 0 else 'worsens'} as {power(slope, low, high)}"
 
 

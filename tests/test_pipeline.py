@@ -109,6 +109,9 @@ class TestFreshClone:
             "beta": (4, 4),
         }
         assert all("slope_nc1_trace_ratio" in own for own in found.values())
+        said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
+        assert [line.split(":")[0] for line in said] == BOTH
+        assert all(f"{line}\n" in output.err for line in said)
 
     def test_every_network_is_trained_once(self, swept_first: tuple[Clone, Output]) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""

@@ -68,11 +68,19 @@ def test_runs_that_failed_and_values_left_out_are_said():
     assert "drift" not in said  # three depths are too few
 
 
+def test_the_first_interval_says_what_it_is_in_either_form():
+    runs = grid()
+    nc3 = metric(runs, "NC3", -0.01, 0.05)
+    assert sentence(runs, nc3, rule=Slopes(draws=500, seed=0, level=0.9)).startswith(
+        "a: NC3 shows no clear change with L (L^-0.01 [-0.08, 0.10], 90 % CI), 15 of 15"
+    )
+
+
 def test_one_run_a_depth():
     runs = grid(seeds=(1,))
     assert sentence(runs, metric(runs, "NC1", -0.42)) == (
         "a: NC1 goes as L^-0.42 (one run a depth, so no interval), 5 of 5 runs converged; "
-        "log-linearity untested for NC1 (it takes runs that differ at three depths)."
+        "log-linearity untested for NC1 (it takes differing runs at each of three depths)."
     )
 
 
@@ -120,4 +128,6 @@ def test_the_interval_is_that_of_the_number_after_the_sign(numbers, text):
     ],
 )
 def test_a_direction_is_claimed_only_where_the_interval_has_one(numbers, verb):
-    assert rate(dict(zip(("slope", "low", "high"), numbers, strict=True))).startswith(verb)
+    row = dict(zip(("slope", "low", "high"), numbers, strict=True)) | {"level": 0.95}
+    assert rate(row).startswith(verb)
+    assert ("95 % CI" in rate(row), "95 % CI" in rate(row, level=True)) == (False, True)

@@ -26,9 +26,10 @@ def experiment_sentence(
     """
     rows, fewer = _rows(slopes, name, series), _rows(leave_out, name, series)
     own = runs.loc[runs["experiment"] == name, "converged"]
-    rates = [f"{title} {rate(row)}" for title, row in rows.items()]
+    first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
+    rates = [f"{title} {rate(row, level=title == first)}" for title, row in rows.items()]
     clauses = [
-        ", ".join([*_with_level(rates, rows), f"{int(own.sum())} of {len(own)} runs converged"]),
+        ", ".join([*rates, f"{int(own.sum())} of {len(own)} runs converged"]),
         *_left_out_values(rows),
         *_linearity(rows),
         *_drifts(fewer),
@@ -36,16 +37,21 @@ def experiment_sentence(
     return f"{name}: {'; '.join(clauses)}."
 
 
-def rate(row: Mapping[str, Any] | pd.Series) -> str:
-    """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval."""
+def rate(row: Mapping[str, Any] | pd.Series, level: bool = False) -> str:
+    """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
+
+    level: whether to say what interval it is.
+    """
     slope, low, high = row["slope"], row["low"], row["high"]
     if math.isnan(slope):
         return "has no rate (usable values at fewer than two depths)"
     if math.isnan(low):
         return f"goes as {power(slope, low, high)} (one run a depth, so no interval)"
+    kind = f"{100 * row['level']:g} % CI"
     if low <= 0 <= high:
-        return f"shows no clear change with L ({power(slope, low, high)})"
-    return f"{'improves' if slope < 0 else 'worsens'} as {power(slope, low, high)}"
+        return f"shows no clear change with L ({power(slope, low, high)}{level * f', {kind}'})"
+    verb = "improves" if slope < 0 else "worsens"
+    return f"{verb} as {power(slope, low, high)}{level * f' ({kind})'}"
 
 
 def power(slope: float, low: float, high: float) -> str:
@@ -69,15 +75,6 @@ def _rows(table: pd.DataFrame, experiment: str, series: Titles) -> dict[str, pd.
     return rows
 
 
-def _with_level(rates: list[str], rows: Mapping[str, pd.Series]) -> list[str]:
-    """The level of the intervals, behind the first of them."""
-    for place, row in enumerate(rows.values()):
-        if not math.isnan(row["low"]):
-            rates[place] += f" ({100 * row['level']:g} % CI)"
-            break
-    return rates
-
-
 def _left_out_values(rows: Mapping[str, pd.Series]) -> list[str]:
     found = [f"of {title}: {row['unusable']}" for title, row in rows.items() if row["unusable"]]
     return [f"left out {' and '.join(found)}"] if found else []
@@ -94,7 +91,7 @@ def _linearity(rows: Mapping[str, pd.Series]) -> list[str]:
     if kept:
         parts.append(f"not rejected for {_and(kept)}")
     if untested:
-        parts.append(f"untested for {_and(untested)} (it takes runs that differ at three depths)")
+        parts.append(f"untested for {_and(untested)} (it takes differing runs at each of three depths)")
     return [f"log-linearity {', '.join(parts)}"] if parts else []
 
 

@@ -38,7 +38,7 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Slopes:
-    """Bootstrap of the log-log slopes: number of draws, seed and level of the confidence interval."""
+    """Log-log slopes: bootstrap draws and their seed; level of the intervals, 1 - level that of the tests."""
 
     draws: Count
     seed: Index

@@ -158,6 +158,25 @@ def test_the_dashed_line_is_the_fit_and_the_legend_states_it(panels):
     assert line.get_ydata() == pytest.approx(fit["intercept"] + fit["slope"] * np.log10([2, 34]))
 
 
+def test_a_rejected_line_is_dotted_with_a_dagger_that_the_key_explains(sweep, panels):
+    """Red: the mark on every fit or on none, an entry in the key that nothing in the figure needs."""
+    runs = made_runs()
+    bent = made_measurements(runs)
+    nc1 = (bent["metric"] == "nc1_trace_ratio") & (bent["depth"] == 5)
+    bent.loc[nc1, "value"] *= 30
+    slopes = loglog_slopes(bent, runs, Slopes(draws=200, seed=0, level=0.95))
+    labels = {"vision": LABELS["vision"]}
+    figure = depth_sweep(usable_points(bent, runs), summarise(bent, runs), slopes, runs, labels)
+    legends = [axes.get_legend() for axes in figure.axes]
+    assert ["dagger" in legend.get_texts()[0].get_text() for legend in legends] == [True, False, False]
+    bent_dashes, *others = [legend.get_lines()[0]._unscaled_dash_pattern for legend in legends]
+    assert others[0] == others[1] != bent_dashes
+    key = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert key[-1] == r"fit$^{\dagger}$, log-linearity rejected ($p < 0.05$)"
+    assert not any("rejected" in text.get_text() for text in sweep.legends[0].get_texts())
+    assert not any("dagger" in axes.get_legend().get_texts()[0].get_text() for axes in panels[:2].flat)
+
+
 def test_the_depth_axis_is_logarithmic_with_the_swept_depths_as_its_only_ticks(panels):
     for axes in panels.flat:
         assert axes.get_xscale() == "log"

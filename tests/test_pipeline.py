@@ -111,6 +111,9 @@ class TestFreshClone:
         assert all("slope_nc1_trace_ratio" in own for own in found.values())
         assert all("log10_loss_gap" in own["deepest"] for own in found.values())
         assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
+        said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
+        assert [line.split(":")[0] for line in said] == BOTH
+        assert all(f"{line}\n" in output.err for line in said)
 
     def test_every_network_is_trained_once(self, swept_first: tuple[Clone, Output]) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""
@@ -228,8 +231,9 @@ class TestWhatRuns:
         clone = own_copy(swept)
         edit_source(clone, "ncpipe/figures/depth_sweep.py")
         assert clone.stale() == ["plot"]
-        edit_source(clone, "ncpipe/figures/labels.py")  # the rows' labels are made by measure
-        assert clone.stale() == ["measure@alpha", "measure@beta", "plot"]
+        # The rows' labels are made by measure; which NC2 a sentence speaks of is chosen by aggregate.
+        edit_source(clone, "ncpipe/figures/labels.py")
+        assert clone.stale() == ["aggregate", "measure@alpha", "measure@beta", "plot"]
 
     @pytest.mark.parametrize("name", ["training/loop.py", "models/resnet.py", "randomness.py", "specs.py"])
     def test_changed_training_code_retrains_all(self, name: str, swept: Clone, own_copy: Copy) -> None:

@@ -8,22 +8,19 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
+from made_tables import DEPTHS, grid, measure, noisy, set_converged
 
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Slopes
 from ncpipe.tables.convergence import failure_reason, judge_runs
 from ncpipe.tables.gaps import unbounded_sentences
-from ncpipe.tables.points import RUN, usable_points
+from ncpipe.tables.points import usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
-from ncpipe.tables.slopes import bootstrap_interval, least_squares_line, loglog_slopes, slope_sentence
+from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
 
 RULE = Convergence(train_error=0.0, window=0.1, tolerance=0.01)
 SLOPES = Slopes(draws=500, seed=0, level=0.95)
-DEPTHS = (2, 3, 5, 8, 13)
 
 
 def history_of(losses, train_error=0.0, every=10):
@@ -33,27 +30,6 @@ def history_of(losses, train_error=0.0, every=10):
     return pd.DataFrame(
         {"epoch": epoch, "loss": loss, "fit": loss / 2, "penalty": loss / 2, "train_error": train_error}
     )
-
-
-def grid(experiments=("a",), depths=DEPTHS, seeds=(0, 1, 2), converged=True):
-    rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
-    return pd.DataFrame(rows, columns=RUN).assign(converged=converged, finished=converged)
-
-
-def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):
-    """One measurement per run; value: function of (depth, seed)."""
-    values = [float(value(depth, seed)) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)]
-    return runs[RUN].assign(layer=layer, split=split, metric=metric, value=values)
-
-
-def noisy(depth, seed):
-    return 0.3 * depth**-0.4 * (1 + 0.1 * math.sin(17 * depth + 5 * seed))
-
-
-def set_converged(runs, failed):
-    """`runs` without the (depth, seed) pairs of `failed` among the converged."""
-    pairs = list(zip(runs["depth"], runs["seed"], strict=True))
-    return runs.assign(converged=[pair not in failed for pair in pairs])
 
 
 # Convergence
@@ -213,124 +189,6 @@ def test_a_value_measured_twice_or_of_an_unknown_run_is_refused():
         usable_points(pd.concat([table, table]), runs)
     with pytest.raises(InputError, match="a L=2 seed=0 is not among the runs"):
         usable_points(table, runs.iloc[1:])
-
-
-# Slopes
-
-
-def test_slope_and_intercept_are_those_of_polyfit_and_linregress():
-    runs = set_converged(grid(), {(2, 0), (13, 1)})
-    row = loglog_slopes(measure(runs, noisy), runs, SLOPES).iloc[0]
-    used = runs[runs["converged"]]
-    x = np.log10(used["depth"])
-    y = np.log10([noisy(depth, seed) for depth, seed in zip(used["depth"], used["seed"], strict=True)])
-    assert [row["slope"], row["intercept"]] == pytest.approx(np.polyfit(x, y, 1))
-    assert row["slope"] == pytest.approx(stats.linregress(x, y).slope)
-    assert (row["n_used"], row["n_converged"], row["n_runs"], row["n_depths"]) == (13, 13, 15, 5)
-    assert row["low"] < row["slope"] < row["high"]
-
-
-@given(power=st.floats(-3, 3), scale=st.floats(1e-6, 1e3))
-@settings(max_examples=25, deadline=None)
-def test_an_exact_power_law_gives_its_power_and_an_interval_of_no_width(power, scale):
-    runs = grid()
-    row = loglog_slopes(measure(runs, lambda depth, _: scale * depth**power), runs, SLOPES).iloc[0]
-    assert row["slope"] == pytest.approx(power, abs=1e-10)
-    assert row["intercept"] == pytest.approx(math.log10(scale), abs=1e-10)
-    assert row["low"] == pytest.approx(power, abs=1e-10)
-    assert row["high"] == pytest.approx(row["low"], abs=1e-12)
-
-
-def test_intervals_do_not_depend_on_row_order_or_on_other_experiments():
-    runs, both = grid(), grid(("other", "a"))
-    alone = loglog_slopes(measure(runs, noisy), runs, SLOPES)
-    shuffled = measure(both, noisy).sample(frac=1, random_state=2)
-    among = loglog_slopes(shuffled, both.iloc[::-1], SLOPES)
-    among = among[among["experiment"] == "a"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(alone, among, check_exact=True)
-
-
-def test_series_and_seeds_have_their_own_streams():
-    runs = grid()
-    table = pd.concat([measure(runs, noisy), measure(runs, noisy, metric="nc3_cosine")])
-    slopes = loglog_slopes(table, runs, SLOPES)
-    assert slopes["slope"].nunique() == 1
-    assert slopes["low"].nunique() == 2
-    other = loglog_slopes(table, runs, Slopes(draws=500, seed=1, level=0.95))
-    assert (slopes["low"] != other["low"]).all()
-
-
-def test_bootstrap_variance_is_the_unbiased_one():
-    runs = grid(seeds=(0, 1, 2))
-    y = np.log10([noisy(depth, seed) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)])
-    depth = runs["depth"].to_numpy()
-    centred = np.log10(DEPTHS) - np.log10(DEPTHS).mean()
-    spread = y.reshape(5, 3).var(axis=1, ddof=1) / 3
-    std = math.sqrt(((centred / (centred @ centred)) ** 2 * spread).sum())
-    one_sigma = Slopes(draws=40_000, seed=0, level=math.erf(math.sqrt(0.5)))
-    low, high = bootstrap_interval(depth, y, "a", one_sigma)
-    assert (high - low) / 2 == pytest.approx(std, rel=0.06)
-
-
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_intervals_cover_a_planted_power_about_as_often_as_they_say(seeds):
-    generator = np.random.default_rng(0)
-    depth = np.repeat(DEPTHS, seeds)
-    hits = 0
-    for trial in range(400):
-        y = -0.4 * np.log10(depth) + 0.1 * generator.standard_normal(len(depth))
-        low, high = bootstrap_interval(depth, y, str(trial), SLOPES)
-        hits += low <= -0.4 <= high
-    assert 0.89 <= hits / 400 <= 0.985
-
-
-def test_a_wider_level_gives_a_wider_interval():
-    runs = grid()
-    widths = []
-    for level in (0.5, 0.95):
-        row = loglog_slopes(measure(runs, noisy), runs, Slopes(draws=500, seed=0, level=level)).iloc[0]
-        widths.append(row["high"] - row["low"])
-    assert 0 < widths[0] < widths[1]
-
-
-def test_one_depth_has_no_slope_and_one_run_per_depth_no_interval():
-    runs = grid(depths=(2,))
-    row = loglog_slopes(measure(runs, noisy), runs, SLOPES).iloc[0]
-    assert row[["slope", "intercept", "low", "high"]].isna().all()
-    runs = grid(seeds=(0,))
-    row = loglog_slopes(measure(runs, noisy), runs, SLOPES).iloc[0]
-    assert row["slope"] == pytest.approx(-0.4, abs=0.2)
-    assert row[["low", "high"]].isna().all()
-    assert "no interval" in slope_sentence(row)
-
-
-def test_an_experiment_without_a_converged_run_keeps_its_row():
-    runs = pd.concat([grid(("a",)), grid(("dead",), converged=False)], ignore_index=True)
-    slopes = loglog_slopes(measure(runs, noisy), runs, SLOPES).set_index("experiment")
-    assert math.isnan(slopes.loc["dead", "slope"])
-    assert (slopes.loc["dead", "n_used"], slopes.loc["dead", "n_runs"]) == (0, 15)
-
-
-def test_line_through_two_points():
-    assert least_squares_line(np.array([0.0, 2.0]), np.array([1.0, 5.0])) == pytest.approx((2.0, 1.0))
-
-
-def test_sentences():
-    row = {
-        "experiment": "digits_rn1", "layer": "last", "split": "train", "metric": "nc1_trace_ratio",
-        "slope": -0.421, "low": -0.47, "high": -0.38, "level": 0.95, "n_used": 15, "n_depths": 5,
-        "n_converged": 15, "n_runs": 15,
-    }  # fmt: skip
-    expected = (
-        "digits_rn1: nc1_trace_ratio scales as L^-0.42 [-0.47, -0.38] (95 % CI), 15 of 15 runs converged"
-    )
-    assert slope_sentence(row) == expected
-    test_split = slope_sentence({**row, "split": "test", "n_used": 12, "high": -0.001})
-    assert "nc1_trace_ratio on test scales" in test_split
-    assert "-0.47, 0.00]" in test_split
-    assert "12 of them with a usable value" in test_split
-    none = slope_sentence({**row, "slope": math.nan, "n_used": 0, "n_converged": 0})
-    assert none.endswith("has no slope: usable runs at fewer than two depths, 0 of 15 runs converged")
 
 
 # What DVC shows

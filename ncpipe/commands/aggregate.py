@@ -4,6 +4,7 @@ import pandas as pd
 
 from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
 from ncpipe.commands.console import say
+from ncpipe.figures.labels import paper_columns
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import judge_runs
 from ncpipe.tables.files import read_table
@@ -11,7 +12,8 @@ from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
-from ncpipe.tables.slopes import loglog_slopes, slope_sentence
+from ncpipe.tables.sentences import experiment_sentence
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
 # What DVC's metrics and the lines on the terminal show; the tables hold everything.
@@ -23,11 +25,15 @@ HEADLINES = (
     "strong_test_collapse",
     "loss_gap",
 )
+TITLES = ("NC1", "NC2", "NC3")  # what the sentences call the figure's columns
 SINGULAR_VALUE = "singular_"
 
 
 def aggregate() -> None:
-    """data/metrics of the grid's experiments -> data/results: tables, metrics.json, data of DVC's plots."""
+    """data/metrics of the grid's experiments -> data/results.
+
+    Tables, sentences.txt, metrics.json and the data of DVC's plots.
+    """
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
     measurements, runs, history, gram = (
@@ -41,10 +47,16 @@ def aggregate() -> None:
     last = measurements[~single & (measurements["layer"] == LAST)]
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
+    leave_out = leave_out_slopes(last, runs, params.slopes)
+    sentences = [
+        experiment_sentence(str(name), slopes, leave_out, runs, _headline_series(own))
+        for name, own in runs.groupby("experiment", sort=False)
+    ]
     tables = {
         "points": usable_points(last, runs),
         "summary": summary,
         "slopes": slopes,
+        "slopes_leave_out": leave_out,
         "runs": runs,
         "history": history,
         "layers": layer_profile(measurements[~single], runs),
@@ -63,9 +75,15 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
-    for _, row in headline_slopes[headline_slopes["split"] != "test"].iterrows():
-        say(slope_sentence(row))
-    for line in unbounded_sentences(runs):
+        (folder / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
+    for line in [*sentences, *unbounded_sentences(runs)]:
         say(line)
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")
+
+
+def _headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Metric and split of NC1, NC2 and NC3, which depend on an experiment's loss and bias, and of the gap."""
+    columns = paper_columns(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0]))
+    series = {title: (column.metric, column.split) for title, column in zip(TITLES, columns, strict=True)}
+    return series | {"the loss gap": ("loss_gap", "train")} if own["loss_gap"].notna().any() else series

@@ -22,6 +22,9 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
 
+FIT_DASHES, REJECTED_DASHES = (0, (4.0, 2.0)), (0, (1.0, 1.5))
+DAGGER = r"$^{\dagger}$"
+
 
 def depth_sweep(
     points: pd.DataFrame,
@@ -36,8 +39,9 @@ def depth_sweep(
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
     loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
     its order is that of the rows. Faint dots are single runs, the dashed line is the least-squares power of
-    L, the grey one the slope of the theory's bound for global optima (`guides`), from the first mean on.
-    Every row says how many of its runs converged, and a depth without a usable run says so in its place.
+    L; it is dotted and its slope has a dagger where the test rejects that the means lie on a line. The grey
+    line is the slope of the theory's bound for global optima (`guides`), from the first mean on. Every row
+    says how many of its runs converged, and a depth without a usable run says so in its place.
     """
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(*_objective(own)) for name, own in rows.items()}
@@ -66,7 +70,9 @@ def depth_sweep(
         for axes in grid[-1]:
             axes.set_xlabel("depth $L$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, slopes, guided=any(any(row) for row in guides.values()))
+        shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
+        rejected = any(own["rejected"].any() for own in shown)
+        _draw_key(figure, slopes, rejected, guided=any(any(row) for row in guides.values()))
         figure.draw_without_rendering()
     return figure
 
@@ -132,9 +138,11 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
         return
     fit = fitted.iloc[0]
     ends = np.array([depths.min(), depths.max()])
-    label = slope_label(fit["slope"], fit["low"], fit["high"])
+    label, dashes = slope_label(fit["slope"], fit["low"], fit["high"]), FIT_DASHES
+    if fit["rejected"]:
+        label, dashes = label + DAGGER, REJECTED_DASHES
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    (line,) = axes.plot(ends, heights, color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=label)
+    (line,) = axes.plot(ends, heights, color=INK, linestyle=dashes, linewidth=0.9, label=label)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
@@ -174,13 +182,18 @@ def _absence(converged: int) -> str:
     return "no usable value" if converged else "no converged run"
 
 
-def _draw_key(figure: Figure, slopes: pd.DataFrame, guided: bool) -> None:
+def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     handles = [
         Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
         Line2D([], [], color=INK, alpha=0.35, marker="o", markersize=3, linewidth=0, label="one run"),
-        Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=f"least-squares fit{level}"),
+        Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}"),
     ]
     if guided:
         handles.append(Line2D([], [], color=FAINT, linewidth=0.7, label="bound for global optima (slope)"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    if rejected:
+        p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
+        label = f"fit{DAGGER}, log-linearity rejected ({p})"
+        handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
+    columns = 4 if len(handles) == 4 and not rejected else 3 if rejected or len(handles) == 3 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

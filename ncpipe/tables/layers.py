@@ -64,7 +64,7 @@ def separation_law(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFra
     """
     own = measurements[measurements["metric"].isin(LAW_METRICS)]
     points = _placed(usable_points(own, runs))
-    used = points[points["used"]].groupby(LAW_KEYS)
+    used = points[points["converged"] & points["log10"].notna()].groupby(LAW_KEYS)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
     columns = [*LAW_KEYS, "n_layers", "slope", "intercept", "rho", "r_squared"]
     return _in_order(pd.DataFrame(rows, columns=columns), runs, LAW_KEYS[1:])

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.errors import InputError
+from ncpipe.tables.floors import FLOORS
 
 RUN = ["experiment", "depth", "seed"]
 SERIES = ["layer", "split", "metric"]
@@ -11,11 +12,18 @@ LAST = "last"
 
 
 def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The measurements with three more columns, ordered by experiment (as in `runs`), depth, seed, series.
+    """The measurements with four more columns, ordered by experiment (as in `runs`), depth, seed, series.
 
-    converged: that of the run. log10: log10 of the value, NaN unless 0 < value < inf. used: converged with
-    a finite log10. Exact collapse (0), coincident class means (inf) and NaN have no place on a log axis:
-    they stay in the table, unused.
+    converged: that of the run. log10: log10 of the value, NaN unless 0 < value < inf. used: whether means
+    and slopes take it. reason: why not, '' where used; the first that holds of
+
+    - `run not converged` (`runs.csv` says why);
+    - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which no log axis has;
+    - `at the rounding floor`: |value| <= `floors.FLOORS` of its metric;
+    - `negative`.
+
+    Nothing else takes a value out. Where seeds of one depth lie on both sides of the floor, the mean of the
+    used ones is too high; their number says so.
 
     Raises InputError for a value measured twice and for a measured run that `runs` lacks.
     """
@@ -27,10 +35,12 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
     if len(unknown):
         raise InputError(f"measurements: {_name(unknown.iloc[0])} is not among the runs; measure again")
     value = table["value"].to_numpy()
-    usable = np.isfinite(value) & (value > 0)
+    on_axis = np.isfinite(value) & (value > 0)
     table["converged"] = table["converged"].astype(bool)
-    table["log10"] = np.log10(value, where=usable, out=np.full(len(value), np.nan))
-    table["used"] = table["converged"] & usable
+    table["log10"] = np.log10(value, where=on_axis, out=np.full(len(value), np.nan))
+    reason = _reasons(table)
+    table["used"] = reason == ""
+    table["reason"] = reason
     return in_order(table, runs)
 
 
@@ -64,6 +74,29 @@ def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def series_name(split: str, metric: str) -> str:
     """Short name of a last-layer series: the metric's own, with `_test` on the test split."""
     return f"{metric}_test" if split == "test" else metric
+
+
+def _reasons(table: pd.DataFrame) -> np.ndarray:
+    value, floor = table["value"], table["metric"].map(FLOORS).fillna(0.0)
+    return np.select(
+        [
+            ~table["converged"],
+            value.isna(),
+            np.isinf(value),
+            value == 0,
+            value.abs() <= floor,
+            value < 0,
+        ],
+        [
+            "run not converged",
+            "not a number",
+            "infinite",
+            "zero",
+            "at the rounding floor",
+            "negative",
+        ],
+        "",
+    )
 
 
 def _series(table: pd.DataFrame) -> set[tuple[str, ...]]:

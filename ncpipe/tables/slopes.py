@@ -1,104 +1,137 @@
-"""Slopes of log10 metric on log10 L, with bootstrap intervals over seeds."""
+"""Slopes of log10 metric on log10 L: with intervals, a test of the line, and with small depths left out.
+
+p  depths of a series
+"""
 
 import math
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ncpipe.params import Slopes
-from ncpipe.tables.points import LAST, SERIES, in_order, series_grid, usable_points
+from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.linearity import line_test
+from ncpipe.tables.points import SERIES, in_order, series_grid, usable_points
 
 SERIES_KEYS = ["experiment", *SERIES]
+FEWEST_DEPTHS = 3  # of a fit with depths left out
+FIT = ["slope", "low", "high", "intercept", "level", "n_used", "n_depths"]
+TEST = ["lack_of_fit", "df1", "df2", "p_value", "rejected"]
+DRIFT = ["drift", "drift_low", "drift_high", "drifts"]
 
 
 def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
     """One row per experiment, layer, split and metric: slope and intercept of log10 value = a + b log10 L.
 
     Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
-    NaN for used runs at fewer than two depths. low, high: `bootstrap_interval` at `level`. n_used, n_depths:
-    used runs and the depths they are at. n_runs, n_converged: the experiment's.
+    NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, which
+    is about seeds only and does not say that a power law fits; NaN if no depth has two used runs. n_used,
+    n_depths: used runs and the depths they are at.
+
+    lack_of_fit, df1, df2, p_value: `linearity.line_test`, whether the depths' means lie on a line at all.
+    rejected: p_value < 1 - level. unusable: converged runs without a usable value, by reason, as '2 zero'.
+    n_runs, n_converged: the experiment's.
     """
     points = usable_points(measurements, runs)
     names = series_grid(points, runs)[SERIES_KEYS].drop_duplicates()
     counts = runs.groupby("experiment", as_index=False).agg(
         n_runs=("converged", "size"), n_converged=("converged", "sum")
     )
-    used = dict(iter(points[points["used"]].groupby(SERIES_KEYS)))
-    rows = [
-        _fit(used.get(key, points.iloc[:0]), "|".join(key), rule)
-        for key in names.itertuples(index=False, name=None)
-    ]
-    columns = ["slope", "low", "high", "intercept", "level", "n_used", "n_depths"]
-    fits = pd.DataFrame(rows, columns=columns, index=names.index)
+    own, nothing = dict(iter(points.groupby(SERIES_KEYS))), points.iloc[:0]
+    rows = []
+    for key in names.itertuples(index=False, name=None):
+        series = own.get(key, nothing)
+        rows.append(_replicates(series, "|".join(key), rule).fit(0) | {"unusable": _unusable(series)})
+    fits = pd.DataFrame(rows, columns=[*FIT, *TEST, "unusable"], index=names.index)
     return in_order(names.join(fits).merge(counts, how="left"), runs)
+
+
+def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
+    """The fits of `loglog_slopes` without the smallest depth, the two smallest, ... down to three depths.
+
+    One row per series and number of depths left out; none for a series with used runs at fewer than four.
+    n_left_out and without: how many depths, and which, as '2, 3'. drift: the slope less that of all depths;
+    drift_low, drift_high: its interval, from the same draws, so that what both slopes share cancels. Under a
+    power law the drift is 0. drifts: whether its interval leaves out 0. A fit without small depths is a
+    look at large L; a drift says that the fit to all depths is not the rate there.
+    """
+    points = usable_points(measurements, runs)
+    rows = [
+        dict(zip(SERIES_KEYS, key, strict=True)) | row
+        for key, series in points[points["used"]].groupby(SERIES_KEYS)
+        for row in fits_without_small_depths(_replicates(series, "|".join(map(str, key)), rule))
+    ]
+    columns = [*SERIES_KEYS, "n_left_out", "without", *FIT, *TEST, *DRIFT]
+    return in_order(pd.DataFrame(rows, columns=columns), runs)
 
 
 def least_squares_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Slope and intercept that minimise sum (y - a - b x)^2; needs two distinct x."""
-    slope = float(_slope_weights(x) @ y)
+    slope = float(slope_weights(x, np.ones(len(x))) @ y)
     return slope, float(y.mean() - slope * x.mean())
 
 
-def bootstrap_interval(depth: np.ndarray, log10: np.ndarray, name: str, rule: Slopes) -> tuple[float, float]:
-    """Percentile bootstrap interval of the slope on log10 depth; NaN if no depth has two runs.
-
-    Runs are drawn with replacement within each depth: the depths are chosen, the runs at each are
-    independent draws (seed 0 at L = 2 shares nothing with seed 0 at L = 3). The slope is a fixed
-    combination of the depths' means. A depth with n runs gives n - 1 draws, not n, so that the variance of
-    its mean is the unbiased s^2 / n (s^2 with ddof = 1): n draws give (n - 1) / n of that, a third too
-    little at three seeds (McCarthy and Snowden 1985; Rao and Wu 1988). A depth with one run adds no
-    spread. The interval is about seeds only; it does not say that a power law fits. With normal errors at
-    five depths a 95 % interval covers 91 % (three seeds) and 93 % (five seeds).
-
-    The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not move it. The
-    points' order matters within a depth: give them by depth and seed.
-    """
-    depths, counts = np.unique(depth, return_counts=True)
-    if len(depths) < 2 or counts.max() < 2:
-        return math.nan, math.nan
-    weights = _slope_weights(np.log10(depth))
-    generator = np.random.default_rng([rule.seed, zlib.crc32(name.encode())])
-    slopes = np.zeros(rule.draws)
-    for value, count in zip(depths, counts, strict=True):
-        here = depth == value
-        drawn = generator.integers(count, size=(rule.draws, max(count - 1, 1)))
-        slopes += weights[here].sum() * log10[here][drawn].mean(axis=1)
-    low, high = np.quantile(slopes, [(1 - rule.level) / 2, (1 + rule.level) / 2])
-    return float(low), float(high)
+def slope_weights(x: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """w (p,) with least-squares slope w . means, for counts (p,) points at each of x (p,)."""
+    centred = x - np.average(x, weights=counts)
+    return counts * centred / (counts * centred**2).sum()
 
 
-def slope_sentence(row: Mapping[str, Any] | pd.Series) -> str:
-    """One row of `loglog_slopes` in words."""
-    name = f"{row['experiment']}: {row['metric']}"
-    if row["split"] == "test":
-        name += " on test"
-    if row["layer"] != LAST:
-        name += f" at layer {row['layer']}"
-    runs = f"{row['n_converged']} of {row['n_runs']} runs converged"
-    if row["n_used"] < row["n_converged"]:
-        runs += f", {row['n_used']} of them with a usable value"
-    if math.isnan(row["slope"]):
-        return f"{name} has no slope: usable runs at fewer than two depths, {runs}"
-    interval = "(no interval: one run per depth)"
-    if not math.isnan(row["low"]):
-        interval = f"[{row['low']:z.2f}, {row['high']:z.2f}] ({100 * row['level']:g} % CI)"
-    return f"{name} scales as L^{row['slope']:z.2f} {interval}, {runs}"
+@dataclass(frozen=True)
+class Replicates:
+    """The used runs of one series: log10 values by depth (ascending), then by seed; and their draws."""
+
+    depths: np.ndarray
+    groups: list[np.ndarray]
+    drawn: np.ndarray | None
+    level: float
+
+    def fit(self, start: int) -> dict[str, Any]:
+        """FIT and TEST of the depths from place `start` on."""
+        x, groups = np.log10(self.depths[start:]), self.groups[start:]
+        counts = np.array([len(values) for values in groups])
+        slope = intercept = low = high = math.nan
+        if len(x) >= 2:
+            means = np.array([values.mean() for values in groups])
+            slope = float(slope_weights(x, counts) @ means)
+            intercept = float(np.average(means - slope * x, weights=counts))
+            low, high = self.interval(self.weights(start))
+        test = line_test(x, groups)
+        fitted = (slope, low, high, intercept, self.level, int(counts.sum()), len(x))
+        return (
+            dict(zip(FIT, fitted, strict=True)) | test._asdict() | {"rejected": test.p_value < 1 - self.level}
+        )
+
+    def weights(self, start: int) -> np.ndarray:
+        """w (p,) with w . means the slope of the depths from place `start` on."""
+        counts = np.array([len(values) for values in self.groups[start:]])
+        return np.concatenate([np.zeros(start), slope_weights(np.log10(self.depths[start:]), counts)])
+
+    def interval(self, weights: np.ndarray) -> tuple[float, float]:
+        return combination_interval(weights, self.groups, self.drawn, self.level)
 
 
-def _fit(points: pd.DataFrame, name: str, rule: Slopes) -> tuple[float, ...]:
-    depth, log10 = points["depth"].to_numpy(), points["log10"].to_numpy()
-    n_depths = len(np.unique(depth))
-    slope = intercept = math.nan
-    if n_depths >= 2:
-        slope, intercept = least_squares_line(np.log10(depth), log10)
-    low, high = bootstrap_interval(depth, log10, name, rule)
-    return slope, low, high, intercept, rule.level, len(points), n_depths
+def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
+    by_depth = series[series["used"]].groupby("depth")["log10"]
+    groups = [values.to_numpy() for _, values in by_depth]
+    return Replicates(np.array(list(by_depth.groups)), groups, drawn_means(groups, name, rule), rule.level)
 
 
-def _slope_weights(x: np.ndarray) -> np.ndarray:
-    """w with least-squares slope = w . y."""
-    centred = x - x.mean()
-    return centred / (centred @ centred)
+def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:
+    """Rows of `leave_out_slopes` for one series, less its keys."""
+    for left_out in range(1, len(series.depths) - FEWEST_DEPTHS + 1):
+        fit = series.fit(left_out)
+        change = series.weights(left_out) - series.weights(0)
+        low, high = series.interval(change)
+        drift = float(change @ [values.mean() for values in series.groups])
+        drifted = (drift, low, high, low > 0 or high < 0)
+        without = ", ".join(str(depth) for depth in series.depths[:left_out])
+        yield {"n_left_out": left_out, "without": without} | fit | dict(zip(DRIFT, drifted, strict=True))
+
+
+def _unusable(series: pd.DataFrame) -> str:
+    reasons = series.loc[series["converged"] & ~series["used"], "reason"].value_counts(sort=False)
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))

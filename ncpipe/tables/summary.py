@@ -10,9 +10,10 @@ KEYS = ["experiment", "depth", *SERIES]
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per experiment, depth, layer, split and metric.
 
-    n_runs, n_converged: runs of that experiment and depth. n_used: converged runs with 0 < value < inf.
-    log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has ddof = 1 and is NaN for
-    fewer than two, all are NaN for none. A row is never dropped (see `points.series_grid`).
+    n_runs, n_converged: runs of that experiment and depth. n_used: those with a usable value
+    (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has
+    ddof = 1 and is NaN for fewer than two, all are NaN for none. A row is never dropped (see
+    `points.series_grid`).
 
     runs needs experiment, depth, seed and converged (`convergence.judge_runs`). Experiments come in the
     order of `runs`, the other keys ascending.

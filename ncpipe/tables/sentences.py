@@ -1,0 +1,120 @@
+"""What the depth sweep says of an experiment, in one sentence."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ncpipe.tables.points import LAST
+
+Titles = Mapping[str, tuple[str, str]]
+
+
+def experiment_sentence(
+    name: str, slopes: pd.DataFrame, leave_out: pd.DataFrame, runs: pd.DataFrame, series: Titles
+) -> str:
+    """One sentence: rates with their intervals, runs converged, log-linearity, drift without small depths.
+
+    name: of the experiment; slopes, leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs:
+    with converged. series: what to speak of, as {'NC1': (metric, split)}, of the last layer and such that
+    lower is better.
+
+    'improves as L^-0.42 [0.38, 0.47]' has the interval of the number after the sign, and 'improves' or
+    'worsens' only where the interval leaves out 0. Of the fits with depths left out it takes those with the
+    fewest depths, the look at large L.
+    """
+    rows, fewer = _rows(slopes, name, series), _rows(leave_out, name, series)
+    own = runs.loc[runs["experiment"] == name, "converged"]
+    first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
+    rates = [f"{title} {rate(row, level=title == first)}" for title, row in rows.items()]
+    clauses = [
+        ", ".join([*rates, f"{int(own.sum())} of {len(own)} runs converged"]),
+        *_left_out_values(rows),
+        *_linearity(rows),
+        *_drifts(fewer),
+    ]
+    return f"{name}: {'; '.join(clauses)}."
+
+
+def rate(row: Mapping[str, Any] | pd.Series, level: bool = False) -> str:
+    """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
+
+    level: whether to say what interval it is.
+    """
+    slope, low, high = row["slope"], row["low"], row["high"]
+    if math.isnan(slope):
+        return "has no rate (usable values at fewer than two depths)"
+    if math.isnan(low):
+        return f"goes as {power(slope, low, high)} (one run a depth, so no interval)"
+    kind = f"{100 * row['level']:g} % CI"
+    if low <= 0 <= high:
+        return f"shows no clear change with L ({power(slope, low, high)}{level * f', {kind}'})"
+    verb = "improves" if slope < 0 else "worsens"
+    return f"{verb} as {power(slope, low, high)}{level * f' ({kind})'}"
+
+
+def power(slope: float, low: float, high: float) -> str:
+    """'L^-0.42 [0.38, 0.47]': the interval is that of the number after the sign; none where it is NaN."""
+    sign = -1 if round(slope, 2) < 0 else 1
+    written = f"L^{'-' if sign < 0 else ''}{sign * slope:z.2f}"
+    if math.isnan(low):
+        return written
+    ends = sorted([sign * low, sign * high])
+    return f"{written} [{ends[0]:z.2f}, {ends[1]:z.2f}]"
+
+
+def _rows(table: pd.DataFrame, experiment: str, series: Titles) -> dict[str, pd.Series]:
+    """By title the row of each series; of several the one with the fewest depths."""
+    last = table[(table["experiment"] == experiment) & (table["layer"] == LAST)]
+    rows = {}
+    for title, (metric, split) in series.items():
+        own = last[(last["metric"] == metric) & (last["split"] == split)]
+        if len(own):
+            rows[title] = own.sort_values("n_depths").iloc[0]
+    return rows
+
+
+def _left_out_values(rows: Mapping[str, pd.Series]) -> list[str]:
+    found = [f"of {title}: {row['unusable']}" for title, row in rows.items() if row["unusable"]]
+    return [f"left out {' and '.join(found)}"] if found else []
+
+
+def _linearity(rows: Mapping[str, pd.Series]) -> list[str]:
+    tested = {title: row for title, row in rows.items() if not math.isnan(row["p_value"])}
+    rejected = [f"{title} ({_p(row)})" for title, row in tested.items() if row["rejected"]]
+    kept = [f"{title} ({_p(row)})" for title, row in tested.items() if not row["rejected"]]
+    untested = [title for title, row in rows.items() if title not in tested and not math.isnan(row["slope"])]
+    parts = []
+    if rejected:
+        parts.append(f"rejected for {_and(rejected)}")
+    if kept:
+        parts.append(f"not rejected for {_and(kept)}")
+    if untested:
+        parts.append(f"untested for {_and(untested)} (it takes differing runs at each of three depths)")
+    return [f"log-linearity {', '.join(parts)}"] if parts else []
+
+
+def _drifts(fewer: Mapping[str, pd.Series]) -> list[str]:
+    known = {title: row for title, row in fewer.items() if not math.isnan(row["drift_low"])}
+    clauses = []
+    for without in dict.fromkeys(row["without"] for row in known.values()):
+        here = {title: row for title, row in known.items() if row["without"] == without}
+        moved = [
+            f"{title} drifts to {power(row['slope'], row['low'], row['high'])}"
+            for title, row in here.items()
+            if row["drifts"]
+        ]
+        stayed = [title for title, row in here.items() if not row["drifts"]]
+        if stayed:
+            moved.append(f"{_and(stayed)} {'show' if len(stayed) > 1 else 'shows'} no drift")
+        clauses.append(f"without L = {without} {', '.join(moved)}")
+    return clauses
+
+
+def _p(row: pd.Series) -> str:
+    return "p < 0.001" if row["p_value"] < 0.001 else f"p = {row['p_value']:.2g}"
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

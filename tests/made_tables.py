@@ -1,0 +1,30 @@
+"""Runs and measurements as the stages before `aggregate` write them, made up."""
+
+import math
+
+import pandas as pd
+
+from ncpipe.tables.points import RUN
+
+DEPTHS = (2, 3, 5, 8, 13)
+
+
+def grid(experiments=("a",), depths=DEPTHS, seeds=(0, 1, 2), converged=True):
+    rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
+    return pd.DataFrame(rows, columns=RUN).assign(converged=converged, finished=converged)
+
+
+def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):
+    """One measurement per run; value: function of (depth, seed)."""
+    values = [float(value(depth, seed)) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)]
+    return runs[RUN].assign(layer=layer, split=split, metric=metric, value=values)
+
+
+def noisy(depth, seed):
+    return 0.3 * depth**-0.4 * (1 + 0.1 * math.sin(17 * depth + 5 * seed))
+
+
+def set_converged(runs, failed):
+    """`runs` without the (depth, seed) pairs of `failed` among the converged."""
+    pairs = list(zip(runs["depth"], runs["seed"], strict=True))
+    return runs.assign(converged=[pair not in failed for pair in pairs])

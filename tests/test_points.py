@@ -1,0 +1,121 @@
+"""Which values means and slopes are made of, why the others are not, and where rounding begins."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+from conftest import ARCHITECTURES, architecture, experiment, vector_data
+from made_tables import grid, measure
+
+from ncpipe.metrics.geometry import nc2_identity
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.models.build import arrange_inputs, build_model, input_shape
+from ncpipe.tables.floors import FLOORS, LINEAR, LINEAR_FLOOR, QUADRATIC, QUADRATIC_FLOOR
+from ncpipe.tables.points import usable_points
+
+EPS = 2.0**-52
+UP = math.nextafter(LINEAR_FLOOR, 1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "reason"),
+    [
+        ("nc2_etf", UP, ""),
+        ("nc2_etf", LINEAR_FLOOR, "at the rounding floor"),
+        ("nc2_etf", -LINEAR_FLOOR, "at the rounding floor"),
+        ("nc1_trace_ratio", LINEAR_FLOOR, ""),
+        ("nc1_trace_ratio", QUADRATIC_FLOOR, "at the rounding floor"),
+        ("nc1_trace_ratio", math.nextafter(QUADRATIC_FLOOR, 1), ""),
+        ("nc1_trace_ratio", 0.0, "zero"),
+        ("nc1_trace_ratio", math.inf, "infinite"),
+        ("nc1_trace_ratio", math.nan, "not a number"),
+        ("margin_min", -0.5, "negative"),
+        ("margin_min", -math.inf, "infinite"),
+        ("margin_min", 1e-300, ""),  # no floor
+        ("dnc1_trace_pinv", 1e-60, ""),  # carries the features' scale
+    ],
+)
+def test_a_value_is_used_or_says_why_not(metric, value, reason):
+    runs = grid(depths=(2,), seeds=(0,))
+    point = usable_points(measure(runs, lambda *_: value, metric), runs).iloc[0]
+    assert (point["reason"], point["used"]) == (reason, reason == "")
+    on_axis = 0 < value < math.inf
+    assert point["log10"] == pytest.approx(math.log10(value)) if on_axis else math.isnan(point["log10"])
+
+
+@pytest.mark.parametrize("value", [0.1, 0.0, math.nan])
+def test_a_run_that_did_not_converge_says_so_first(value):
+    runs = grid(depths=(2,), seeds=(0,), converged=False)
+    point = usable_points(measure(runs, lambda *_: value), runs).iloc[0]
+    assert (point["reason"], point["used"]) == ("run not converged", False)
+
+
+def test_nothing_else_takes_a_value_out():
+    runs = grid()
+    wild = [
+        10.0 ** (7 * (-1) ** seed - depth) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)
+    ]
+    table = measure(runs, lambda *_: 1.0).assign(value=wild)
+    assert usable_points(table, runs)["used"].all()
+
+
+def test_reasons_survive_the_file(tmp_path):
+    runs = grid(depths=(2,), seeds=range(4))
+    values = [math.nan, math.inf, 0.0, 1e-30]
+    usable_points(measure(runs, lambda _, seed: values[seed]), runs).to_csv(tmp_path / "points.csv")
+    read = pd.read_csv(tmp_path / "points.csv")["reason"].tolist()
+    assert read == ["not a number", "infinite", "zero", "at the rounding floor"]
+
+
+def near_collapse(noise):
+    """All metrics where they vanish, but for `noise`: a turned simplex with weights along it, and for
+    nc2_identity a turned orthogonal frame."""
+    draw = torch.Generator().manual_seed(0)
+    turn, _ = torch.linalg.qr(torch.randn(12, 12, generator=draw, dtype=torch.float64))
+    means = (torch.eye(5, dtype=torch.float64) - 0.2) @ turn[:5]
+    labels = torch.arange(50) % 5
+    weight, frame, train, test = (
+        centre + noise * torch.randn(centre.shape, generator=draw, dtype=torch.float64)
+        for centre in (means, turn[:5], means[labels], means[labels])
+    )
+    rows = measure_arrays(train, labels, weight, test_features=test, test_labels=labels)
+    values = {(row.metric, row.split): row.value for row in rows}
+    return values | {("nc2_identity", "weights"): nc2_identity(frame)}
+
+
+def test_floors_are_of_the_power_with_which_metrics_vanish():
+    """Red: a metric in the wrong list or in none, a name that no metric has."""
+    coarse, fine = near_collapse(1e-5), near_collapse(1e-6)
+    vanish = {key: math.log10(coarse[key] / value) for key, value in fine.items() if 0 < value < 1e-4}
+    powers = {metric: power for (metric, _), power in vanish.items() if not metric.startswith("singular_")}
+    quadratic = {metric for metric, power in powers.items() if power == pytest.approx(2, abs=0.01)}
+    linear = {metric for metric, power in powers.items() if power == pytest.approx(1, abs=0.01)}
+    assert quadratic == {*QUADRATIC, "dnc1_trace_pinv"}
+    assert linear == set(LINEAR)
+    assert set(powers) == quadratic | linear
+
+
+def test_what_is_left_of_collapse_in_float64_is_at_the_floor():
+    rounded = near_collapse(EPS)
+    assert all(rounded[key] <= FLOORS[key[0]] for key in rounded if key[0] in FLOORS)
+    distinct = near_collapse(1e4 * EPS)
+    assert all(distinct[key] > FLOORS[key[0]] for key in distinct if key[0] in FLOORS)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
+    """What float32 loses at L = 34, in units of its own precision and against the distances of classes."""
+    transformer = name.startswith("L-T")
+    size = {"patch": 16} if transformer else {}
+    keys = architecture(name, norm, width=64, gain=0.5 if transformer else 1.0, **size)
+    data, model = vector_data(10, 20, 64), experiment(model=keys).model
+    network = build_model(model, input_shape(data, model), 10, 34, seed=0)
+    x = arrange_inputs(data.train.inputs, data.kind, model)
+    with torch.no_grad():
+        rounded = dict(network.layers(x))["last"].double()
+        h = dict(network.double().layers(x.double()))["last"]
+    means = torch.stack([h[data.train.labels == k].mean(0) for k in range(10)])
+    apart = (means - means.mean(0)).square().sum(1).mean().sqrt()
+    error = (rounded - h).square().sum(1).mean().sqrt() / apart / torch.finfo(torch.float32).eps
+    assert 1 < error < LINEAR_FLOOR / EPS / 10

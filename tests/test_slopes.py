@@ -1,0 +1,375 @@
+"""Slopes with their intervals, the test of the line and fits without small depths, against naive twins.
+
+What the docstrings say of covered slopes and rejected lines is checked by simulation, with fixed seeds.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import DEPTHS, grid, measure, noisy, set_converged
+from scipy import stats
+
+from ncpipe.params import Slopes
+from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.linearity import line_test, welch_james
+from ncpipe.tables.slopes import (
+    Replicates,
+    fits_without_small_depths,
+    least_squares_line,
+    leave_out_slopes,
+    loglog_slopes,
+    slope_weights,
+)
+
+RULE = Slopes(draws=500, seed=0, level=0.95)
+FEW = Slopes(draws=200, seed=0, level=0.95)
+MANY = Slopes(draws=40_000, seed=0, level=0.95)
+LOG_DEPTHS = np.log10(DEPTHS)
+SPREADS = {
+    "equal": np.ones(5),
+    "tenfold": np.geomspace(0.3, 3, 5),
+    "one depth": np.array([0.3, 0.3, 3, 0.3, 0.3]),
+}
+LEAVE_OUT_COLUMNS = {"slope", "low", "high", "drift", "drift_low", "drift_high", "drifts", "without"}
+
+
+def first(table):
+    return table.iloc[0]
+
+
+def values_at_depths(generator, seeds, spread, means=0.0):
+    """log10 values (5 depths) of `seeds` runs each."""
+    means = np.broadcast_to(means, 5)
+    return [m + s * generator.standard_normal(seeds) for m, s in zip(means, spread, strict=True)]
+
+
+def curved(depth, seed):
+    """Falls as L^-2 at small L and as L^-0.2 at large; 2 % between seeds."""
+    return (depth**-2.0 + 0.2 * depth**-0.2) * (1 + 0.02 * math.sin(17 * depth + 5 * seed))
+
+
+# The line
+
+
+def test_slope_and_intercept_are_those_of_polyfit_and_linregress():
+    runs = set_converged(grid(), {(2, 0), (13, 1)})
+    row = first(loglog_slopes(measure(runs, noisy), runs, RULE))
+    used = runs[runs["converged"]]
+    x = np.log10(used["depth"])
+    y = np.log10([noisy(depth, seed) for depth, seed in zip(used["depth"], used["seed"], strict=True)])
+    assert [row["slope"], row["intercept"]] == pytest.approx(np.polyfit(x, y, 1))
+    assert row["slope"] == pytest.approx(stats.linregress(x, y).slope)
+    assert (row["n_used"], row["n_converged"], row["n_runs"], row["n_depths"]) == (13, 13, 15, 5)
+    assert row["low"] < row["slope"] < row["high"]
+
+
+@given(power=st.floats(-3, 3), scale=st.floats(1e-6, 1e3))
+@settings(max_examples=25, deadline=None)
+def test_an_exact_power_law_gives_its_power_and_an_interval_of_no_width(power, scale):
+    runs = grid()
+    row = first(loglog_slopes(measure(runs, lambda depth, _: scale * depth**power), runs, RULE))
+    assert row["slope"] == pytest.approx(power, abs=1e-10)
+    assert row["intercept"] == pytest.approx(math.log10(scale), abs=1e-10)
+    assert row["low"] == pytest.approx(power, abs=1e-10)
+    assert row["high"] == pytest.approx(row["low"], abs=1e-12)
+    assert not row["rejected"]  # rounding is no curve
+
+
+def test_line_through_two_points():
+    assert least_squares_line(np.array([0.0, 2.0]), np.array([1.0, 5.0])) == pytest.approx((2.0, 1.0))
+
+
+def test_values_that_no_fit_takes_are_counted_by_reason():
+    runs = set_converged(grid(seeds=range(4)), {(2, 3)})
+    values = {0: 0.0, 1: 1e-30, 2: 0.1, 3: 0.2}
+    table = measure(runs, lambda depth, seed: values[seed] if depth > 5 else 0.3)
+    row = first(loglog_slopes(table, runs, RULE))
+    assert row["unusable"] == "2 at the rounding floor, 2 zero"
+    assert (row["n_used"], row["n_converged"]) == (15, 19)
+    alone = first(loglog_slopes(table[(table["value"] > 1e-25)], runs, RULE))
+    assert row["slope"] == alone["slope"]
+    assert alone["unusable"] == ""
+
+
+# Intervals
+
+
+def test_intervals_do_not_depend_on_row_order_or_on_other_experiments():
+    runs, both = grid(), grid(("other", "a"))
+    shuffled = measure(both, noisy).sample(frac=1, random_state=2)
+    for fits in (loglog_slopes, leave_out_slopes):
+        alone = fits(measure(runs, noisy), runs, RULE)
+        among = fits(shuffled, both.iloc[::-1], RULE)
+        among = among[among["experiment"] == "a"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(alone, among, check_exact=True)
+
+
+def test_series_and_seeds_have_their_own_streams():
+    runs = grid()
+    table = pd.concat([measure(runs, noisy), measure(runs, noisy, metric="nc3_cosine")])
+    slopes = loglog_slopes(table, runs, RULE)
+    assert slopes["slope"].nunique() == 1
+    assert slopes["low"].nunique() == 2
+    other = loglog_slopes(table, runs, Slopes(draws=500, seed=1, level=0.95))
+    assert (slopes["low"] != other["low"]).all()
+
+
+def test_two_depths_give_welchs_interval_of_a_difference():
+    generator = np.random.default_rng(1)
+    groups = [generator.standard_normal(3), 1 + 4 * generator.standard_normal(5)]
+    x = np.log10([2, 20])
+    weights = slope_weights(x, np.array([3, 5]))
+    low, high = combination_interval(weights, groups, drawn_means(groups, "a", MANY), 0.95)
+    welch = stats.ttest_ind(groups[1], groups[0], equal_var=False).confidence_interval(0.95)
+    assert [low, high] == pytest.approx([welch.low, welch.high], rel=0.02)  # x is 1 apart
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_draws_have_the_unbiased_variance_of_each_mean(seeds):
+    groups = values_at_depths(np.random.default_rng(0), seeds, SPREADS["tenfold"])
+    drawn = drawn_means(groups, "a", MANY)
+    assert drawn.var(axis=0) == pytest.approx([y.var(ddof=1) / seeds for y in groups], rel=0.05)
+    assert drawn.mean(axis=0) == pytest.approx([y.mean() for y in groups], abs=0.05)
+
+
+@pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 2), ("tenfold", 3), ("tenfold", 5)])
+def test_intervals_cover_a_planted_slope_as_often_as_they_say(spread, seeds):
+    """Of all depths and of the three deepest. Red: percentiles of the draws, which cover 60 to 93 %."""
+    generator = np.random.default_rng(seeds)
+    whole, deepest = (slope_weights(x, np.full(len(x), seeds)) for x in (LOG_DEPTHS, LOG_DEPTHS[2:]))
+    weights = np.array([whole, [0, 0, *deepest]])
+    hits = np.zeros(2)
+    for trial in range(2500):
+        groups = values_at_depths(generator, seeds, SPREADS[spread], -0.4 * LOG_DEPTHS)
+        drawn = drawn_means(groups, str(trial), FEW)
+        intervals = [combination_interval(row, groups, drawn, 0.95) for row in weights]
+        hits += [low <= -0.4 <= high for low, high in intervals]
+    assert (hits / 2500 >= 0.92).all()
+    assert (hits / 2500 <= 0.99).all()
+
+
+def test_a_depth_with_one_run_takes_the_others_spread():
+    """Red: no spread at all, with which 95 % intervals cover about 60 %."""
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(600):
+        groups = values_at_depths(generator, 3, SPREADS["equal"])
+        groups[-1] = groups[-1][:1]
+        weights = slope_weights(LOG_DEPTHS, np.array([3, 3, 3, 3, 1]))
+        low, high = combination_interval(weights, groups, drawn_means(groups, str(trial), RULE), 0.95)
+        hits += low <= 0 <= high
+    assert 0.925 <= hits / 600 <= 0.985
+
+
+def test_that_spread_has_the_freedom_of_the_runs_it_comes_from():
+    """Red: infinite or no degrees of freedom for what a depth with one run adds."""
+    groups = [np.array([0.0, 0.3, 0.9]), np.array([1.0, 1.1, 1.5]), np.array([2.0])]
+    low, high = combination_interval(np.array([0, 0, 1.0]), groups, drawn_means(groups, "a", MANY), 0.95)
+    a, b = (y.var(ddof=1) / 2 for y in groups[:2])
+    t = stats.t.ppf(0.975, 2 * (a + b) ** 2 / (a**2 + b**2))
+    assert [low, high] == pytest.approx([2 - t * math.sqrt(a + b), 2 + t * math.sqrt(a + b)], rel=0.02)
+
+
+def test_a_wider_level_gives_a_wider_interval():
+    runs = grid()
+    widths = []
+    for level in (0.5, 0.95):
+        row = first(loglog_slopes(measure(runs, noisy), runs, Slopes(draws=500, seed=0, level=level)))
+        widths.append(row["high"] - row["low"])
+    assert 0 < widths[0] < widths[1]
+
+
+def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test():
+    runs = grid(depths=(2,))
+    row = first(loglog_slopes(measure(runs, noisy), runs, RULE))
+    assert row[["slope", "intercept", "low", "high", "p_value"]].isna().all()
+    runs = grid(seeds=(0,))
+    row = first(loglog_slopes(measure(runs, noisy), runs, RULE))
+    assert row["slope"] == pytest.approx(-0.4, abs=0.2)
+    assert row[["low", "high", "lack_of_fit", "df1", "df2", "p_value"]].isna().all()
+    assert not row["rejected"]
+    fewer = leave_out_slopes(measure(runs, noisy), runs, RULE)
+    assert len(fewer) == 2
+    assert fewer[["drift_low", "drift_high"]].isna().all(axis=None)
+    assert not fewer["drifts"].any()
+
+
+def test_an_experiment_without_a_converged_run_keeps_its_row():
+    runs = pd.concat([grid(("a",)), grid(("dead",), converged=False)], ignore_index=True)
+    slopes = loglog_slopes(measure(runs, noisy), runs, RULE).set_index("experiment")
+    assert math.isnan(slopes.loc["dead", "slope"])
+    assert (slopes.loc["dead", "n_used"], slopes.loc["dead", "n_runs"]) == (0, 15)
+    assert slopes.loc["dead", "unusable"] == ""  # its runs did not converge, which is another matter
+
+
+# Log-linearity
+
+
+def test_with_a_constant_design_it_is_welchs_analysis_of_variance():
+    generator = np.random.default_rng(0)
+    groups = [scale * generator.standard_normal(n) for scale, n in ((1, 3), (5, 4), (0.2, 2), (2, 5))]
+    theirs = stats.f_oneway(*groups, equal_var=False)
+    ours = welch_james(np.ones((4, 1)), groups)
+    assert [ours.lack_of_fit, ours.p_value] == pytest.approx([theirs.statistic, theirs.pvalue])
+
+
+def test_with_three_depths_it_is_welchs_t_test_of_the_bend():
+    generator = np.random.default_rng(0)
+    x, counts = np.log10([2, 5, 34]), (3, 5, 2)
+    groups = [scale * generator.standard_normal(n) for scale, n in zip((1, 4, 2), counts, strict=True)]
+    bend = np.array([1 / (x[1] - x[0]), -1 / (x[1] - x[0]) - 1 / (x[2] - x[1]), 1 / (x[2] - x[1])])
+    parts = np.array([b**2 * y.var(ddof=1) / len(y) for b, y in zip(bend, groups, strict=True)])
+    t = bend @ [y.mean() for y in groups] / math.sqrt(parts.sum())
+    freedom = parts.sum() ** 2 / (parts**2 / (np.array(counts) - 1)).sum()
+    found = line_test(x, groups)
+    assert (found.lack_of_fit, found.df1, found.df2) == pytest.approx((t**2, 1, freedom))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), freedom))
+
+
+def test_its_sum_of_squares_is_that_of_a_weighted_polyfit():
+    groups = values_at_depths(np.random.default_rng(3), 4, SPREADS["tenfold"])
+    means, errors = (np.array([f(y) for y in groups]) for f in (np.mean, lambda y: y.std(ddof=1) / 2))
+    line = np.polyval(np.polyfit(LOG_DEPTHS, means, 1, w=1 / errors), LOG_DEPTHS)
+    found = line_test(LOG_DEPTHS, groups)
+    a = (found.df1 * (found.df1 + 2)) / (3 * found.df2)
+    scale = 3 + 2 * a - 6 * a / 5
+    assert found.lack_of_fit * scale == pytest.approx((((means - line) / errors) ** 2).sum())
+    assert found.p_value == pytest.approx(stats.f.sf(found.lack_of_fit, found.df1, found.df2))
+
+
+def test_another_line_or_unit_changes_nothing():
+    groups = values_at_depths(np.random.default_rng(3), 3, SPREADS["tenfold"])
+    moved = [-5 * (y + 2 - 3 * x) for x, y in zip(LOG_DEPTHS, groups, strict=True)]
+    assert line_test(LOG_DEPTHS, moved) == pytest.approx(line_test(LOG_DEPTHS, groups))
+
+
+def test_a_depth_with_one_run_stays_out_of_the_test():
+    groups = values_at_depths(np.random.default_rng(3), 3, SPREADS["equal"])
+    without = line_test(LOG_DEPTHS[1:], groups[1:])
+    assert line_test(LOG_DEPTHS, [groups[0][:1], *groups[1:]]) == without
+
+
+def test_no_test_without_three_depths_or_with_a_depth_of_no_spread():
+    groups = values_at_depths(np.random.default_rng(3), 3, SPREADS["equal"])
+    assert math.isnan(line_test(LOG_DEPTHS[:2], groups[:2]).p_value)
+    assert math.isnan(line_test(LOG_DEPTHS[:3], [*groups[:2], groups[2][:1]]).p_value)
+    rounded = np.array([1, 1 + 2e-16, 1 - 2e-16])
+    assert math.isnan(line_test(LOG_DEPTHS, [*groups[:4], rounded]).p_value)
+
+
+def rejections(test, generator, seeds, spread, bend=0.0, trials=1000):
+    """Share of `trials` in which `test` rejects at 5 %; bend: of the means, a parabola of std 1 times it."""
+    parabola = np.polynomial.Polynomial.fit(LOG_DEPTHS, (LOG_DEPTHS - LOG_DEPTHS.mean()) ** 2, 1)
+    bent = (LOG_DEPTHS - LOG_DEPTHS.mean()) ** 2 - parabola(LOG_DEPTHS)
+    means = -0.4 * LOG_DEPTHS + bend * bent / bent.std()
+    return np.mean([test(values_at_depths(generator, seeds, spread, means)) < 0.05 for _ in range(trials)])
+
+
+def welch(groups):
+    return line_test(LOG_DEPTHS, groups).p_value
+
+
+def classical(groups):
+    """The lack-of-fit F test with one pooled variance."""
+    x, y = np.repeat(LOG_DEPTHS, [len(values) for values in groups]), np.concatenate(groups)
+    pure = sum(((values - values.mean()) ** 2).sum() for values in groups)
+    total = ((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2).sum()
+    freedom = len(y) - 5
+    return stats.f.sf((total - pure) / 3 / (pure / freedom), 3, freedom)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_true_power_laws_are_rejected_about_as_often_as_the_level_says(spread, seeds):
+    assert 0.025 <= rejections(welch, np.random.default_rng(0), seeds, SPREADS[spread]) <= 0.085
+
+
+def test_the_classical_test_does_not_keep_the_level_where_one_depth_spreads_more():
+    generator = np.random.default_rng(0)
+    assert rejections(classical, generator, 3, SPREADS["one depth"], trials=500) > 0.15
+    assert rejections(classical, generator, 3, SPREADS["equal"], trials=500) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("spread", "seeds", "bend", "least"), [("equal", 3, 2, 0.95), ("tenfold", 3, 2, 0.9)]
+)
+def test_curves_are_rejected(spread, seeds, bend, least):
+    assert rejections(welch, np.random.default_rng(0), seeds, SPREADS[spread], bend, trials=300) > least
+
+
+def test_the_table_holds_the_test_and_its_verdict():
+    runs = grid()
+    table = measure(runs, curved)
+    row = first(loglog_slopes(table, runs, RULE))
+    groups = [np.log10([curved(depth, seed) for seed in range(3)]) for depth in DEPTHS]
+    found = line_test(LOG_DEPTHS, groups)
+    assert row[list(found._fields)].tolist() == pytest.approx(list(found))
+    assert found.p_value < 0.01
+    assert row["rejected"]
+    strict = Slopes(draws=500, seed=0, level=1 - found.p_value / 2)
+    assert not first(loglog_slopes(table, runs, strict))["rejected"]
+
+
+# Without small depths
+
+
+def test_fits_without_small_depths_are_the_fits_to_the_others():
+    runs = set_converged(grid(), {(3, 0), (13, 1)})
+    table = measure(runs, curved)
+    fewer = leave_out_slopes(table, runs, RULE)
+    assert fewer["without"].tolist() == ["2", "2, 3"]
+    assert fewer["n_left_out"].tolist() == [1, 2]
+    for (_, row), least in zip(fewer.iterrows(), (3, 5), strict=True):
+        kept = runs[runs["depth"] >= least]
+        alone = first(loglog_slopes(table[table["depth"] >= least], kept, RULE))
+        exact = ["slope", "intercept", "n_used", "n_depths", "lack_of_fit", "df1", "df2", "p_value"]
+        assert row[exact].tolist() == pytest.approx(alone[exact].tolist())
+        assert row[["low", "high"]].tolist() == pytest.approx(alone[["low", "high"]].tolist(), abs=0.02)
+
+
+def test_down_to_three_depths_that_have_usable_values():
+    for depths, rows in (((2, 3, 5), 0), ((2, 3, 5, 8), 1), ((2, 3, 5, 8, 13, 21, 34), 4)):
+        runs = grid(depths=depths)
+        fewer = leave_out_slopes(measure(runs, noisy), runs, RULE)
+        assert len(fewer) == rows
+        assert set(fewer.columns) >= LEAVE_OUT_COLUMNS
+        assert fewer["n_depths"].tolist() == list(range(len(depths) - 1, 2, -1))
+    runs = grid()
+    at_floor = measure(runs, lambda depth, seed: noisy(depth, seed) if depth != 5 else 1e-30)
+    assert leave_out_slopes(at_floor, runs, RULE)["without"].tolist() == ["2"]
+
+
+def test_a_curve_drifts_by_the_difference_of_the_slopes_and_a_power_law_does_not():
+    runs = grid()
+    full = first(loglog_slopes(measure(runs, curved), runs, RULE))
+    fewer = leave_out_slopes(measure(runs, curved), runs, RULE)
+    assert fewer["drift"].to_numpy() == pytest.approx(fewer["slope"] - full["slope"])
+    assert (fewer["drift"] > 0.05).all()
+    assert fewer["drifts"].all()
+    exact = leave_out_slopes(measure(runs, lambda depth, _: 3 * depth**-0.4), runs, RULE)
+    assert exact["drift"].to_numpy() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", ["equal", "tenfold"])
+def test_power_laws_seem_to_drift_about_as_often_as_the_level_says(spread):
+    """Red: intervals of the two slopes compared as if they were independent, which hardly ever differ."""
+    generator = np.random.default_rng(4)
+    drifted = 0
+    for trial in range(800):
+        groups = values_at_depths(generator, 3, SPREADS[spread], -0.4 * LOG_DEPTHS)
+        series = Replicates(np.array(DEPTHS), groups, drawn_means(groups, str(trial), RULE), RULE.level)
+        drifted += list(fits_without_small_depths(series))[-1]["drifts"]
+    assert 0.025 <= drifted / 800 <= 0.075
+
+
+def test_the_drift_shares_its_draws_with_the_slope():
+    """Red: draws of its own, whose interval would hold that of both slopes' errors."""
+    runs = grid()
+    table = measure(runs, curved)
+    full, fewer = (first(fits(table, runs, RULE)) for fits in (loglog_slopes, leave_out_slopes))
+    widths = [row[high] - row[low] for row, low, high in ((full, "low", "high"), (fewer, "low", "high"))]
+    assert 0 < fewer["drift_high"] - fewer["drift_low"] < math.hypot(*widths) / 2

@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column, paper_columns, slope_label
 from ncpipe.figures.panels import (
-    NOTE,
     ROW_HEIGHT,
     Colour,
+    absence,
     scale_depth_axis,
+    state_gap,
     state_nothing,
     thin_ticks,
 )
@@ -93,7 +94,7 @@ def _draw_panel(
 ) -> None:
     used = points[points["used"]]
     if used.empty:
-        state_nothing(axes, _absence(int(summary["n_converged"].sum())))
+        state_nothing(axes, absence(int(summary["n_converged"].sum())))
         return
     sns.scatterplot(
         data=used, x="depth", y="log10", ax=axes, color=colour, alpha=0.35, s=9, linewidth=0, legend=False
@@ -112,7 +113,7 @@ def _draw_panel(
     )
     gaps = summary[summary["n_used"] == 0]
     for depth, converged in zip(gaps["depth"], gaps["n_converged"], strict=True):
-        _state_gap(axes, depth, converged)
+        state_gap(axes, depth, converged)
     axes.set(xlabel="", ylabel="")
     axes.margins(y=0.1)
     thin_ticks(axes)
@@ -131,25 +132,6 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
-
-
-def _state_gap(axes: Axes, depth: int, converged: int) -> None:
-    place = axes.get_xaxis_transform()
-    axes.text(
-        depth,
-        0.04,
-        _absence(converged),
-        transform=place,
-        rotation=90,
-        ha="center",
-        va="bottom",
-        fontsize=7,
-        **NOTE,
-    )
-
-
-def _absence(converged: int) -> str:
-    return "no usable value" if converged else "no converged run"
 
 
 def _draw_key(figure: Figure, slopes: pd.DataFrame) -> None:

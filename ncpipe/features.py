@@ -158,6 +158,13 @@ def read_features(path: Path) -> Features:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+    try:
+        return _features(tensors)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
+
+
+def _features(tensors: dict[str, Tensor]) -> Features:
     return Features(
         Split(tensors["train.features"], tensors["train.labels"]),
         Split(tensors["test.features"], tensors["test.labels"]),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe import forward
@@ -119,6 +120,23 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
                 found = getattr(again.layers[name][split], part).tensors()
                 assert written.keys() == found.keys()
                 assert all(torch.equal(written[field], found[field]) for field in written)
+
+
+def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
+    """Some field is missing, or there is one more."""
+    data = vector_data()
+    run, state = trained("L-RN1", "post", data)
+    path = tmp_path / "f.safetensors"
+    write_features(path, extract(run, state, data, CPU))
+    tensors = load_file(path)
+    spread = next(name for name in tensors if name.endswith("samples/spread"))
+    for other in (
+        {name: t for name, t in tensors.items() if name != spread},
+        tensors | {spread + "s": tensors[spread].clone()},
+    ):
+        save_file(other, path)
+        with pytest.raises(InputError, match=r"f\.safetensors: of another version .*dvc repro"):
+            read_features(path)
 
 
 def test_penalties_are_the_objectives_own() -> None:

@@ -68,7 +68,7 @@ def start_at_zero(axes: Axes, lines: Iterable[Line2D]) -> None:
     """The y axis of shares: from 0, with lines and markers that lie on it wholly visible."""
     axes.set_ylim(bottom=0)
     for line in lines:
-        line.set_clip_on(False)
+        line.set(clip_on=False, zorder=3)  # above the axis, on which a share of 0 lies
 
 
 def thin_ticks(axes: Axes) -> None:

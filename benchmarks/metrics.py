@@ -1,11 +1,16 @@
-"""Time of the class statistics against naive formulas and against the memory's speed, side by side.
+"""Time of the metrics against naive formulas, other packages and the memory's speed, side by side.
 
-python benchmarks/metrics.py [threads]
+python benchmarks/metrics.py [threads] on a quiet machine. Everything runs in turns in this process; medians
+of the turns count. Peers are timed where they are installed: uv run --group peers has kowalski,
+neural_collapse comes from its repository (see docs/metrics.md).
 """
 
+import importlib
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,13 +21,17 @@ from ncpipe.metrics.table import measure_arrays
 
 SIZES = [(1_000_000, 64, 10), (100_000, 512, 10)]  # samples, width, classes
 NAIVE_ROWS = 500  # the naive covariance holds rows x d x d entries
+BATCH = 65_536
+TURNS = 5
+
+Case = tuple[Tensor, Tensor, int]  # features (N, d) float32, labels (N,), K
 
 
-def samples(rows: int, width: int, classes: int) -> tuple[Tensor, Tensor]:
+def samples(rows: int, width: int, classes: int) -> Case:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(classes, (rows,), generator=generator)
     means = torch.randn(classes, width, generator=generator)
-    return means[labels].add_(torch.randn(rows, width, generator=generator), alpha=0.1), labels
+    return means[labels].add_(torch.randn(rows, width, generator=generator), alpha=0.1), labels, classes
 
 
 def class_loop(features: Tensor, labels: Tensor, classes: int) -> float:
@@ -34,7 +43,7 @@ def class_loop(features: Tensor, labels: Tensor, classes: int) -> float:
     return total / len(labels)
 
 
-def covariance(features: Tensor, labels: Tensor, classes: int) -> float:
+def outer_products(features: Tensor, labels: Tensor, classes: int) -> float:
     """tr(Sigma_W) from one outer product a sample; on the first rows only, which is all that memory holds."""
     rows, wanted = features[:NAIVE_ROWS].double(), labels[:NAIVE_ROWS]
     means = torch.stack([rows[wanted == k].mean(0) for k in range(classes)])
@@ -43,59 +52,106 @@ def covariance(features: Tensor, labels: Tensor, classes: int) -> float:
 
 
 def one_hot(features: Tensor, labels: Tensor, classes: int) -> float:
-    """tr(Sigma_W) and the scatter matrix in NumPy, by a one-hot product."""
+    """tr(Sigma_W Sigma_B^+)/K in NumPy, by one-hot products and a pseudoinverse."""
     rows, wanted = features.numpy().astype(np.float64), np.eye(classes)[labels.numpy()]
     means = (wanted.T @ rows) / wanted.sum(0)[:, None]
-    centred = rows - wanted @ means
-    return float(np.trace(centred.T @ centred) / len(rows))
+    rows -= wanted @ means
+    centred = means - means.mean(0)
+    return float(np.trace(rows.T @ rows / len(rows) @ np.linalg.pinv(centred.T @ centred / classes, 1e-10)))
 
 
-def ours(features: Tensor, labels: Tensor, classes: int, scatter: bool) -> float:
-    return float(class_statistics(features, labels, classes, scatter).squares.sum() / len(labels))
+def rhubarb(features: Tensor, labels: Tensor, classes: int) -> float:
+    """Both NC1 of neural_collapse, in float64: means in a first pass, the covariance in a second."""
+    accumulate, measure = peer("neural_collapse.accumulate"), peer("neural_collapse.measure")
+    shape = classes, features.shape[1]
+    means = accumulate.MeanAccumulator(*shape, dtype=torch.float64)
+    for rows, wanted in batches(features, labels):
+        means.accumulate(rows, wanted)
+    centres, middle = means.compute()
+    within = accumulate.CovarAccumulator(*shape, M=centres, dtype=torch.float64)
+    for rows, wanted in batches(features, labels):
+        within.accumulate(rows, wanted, centres)
+    ratio = measure.covariance_ratio
+    found = [ratio(within.compute(), centres, middle, kind) for kind in ("pinv", "quotient")]
+    return float(found[0])
 
 
-def all_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
+def kowalski(features: Tensor, labels: Tensor, classes: int) -> float:
+    """kowalski's NC1, which is another quantity, in float64."""
+    by_class = peer("kowalski").to_per_class_list(features.double(), labels)
+    return float(peer("kowalski.neural_collapse").within_class_variability(by_class))
+
+
+def our_statistics(features: Tensor, labels: Tensor, classes: int) -> float:
+    """Counts, means and spread of every class: NC1 by traces, CDNV, NC2 of the means."""
+    return float(class_statistics(features, labels, classes).squares.sum() / len(labels))
+
+
+def our_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
     """Every metric of the table, with a classifier: two passes."""
     weight = features[[int((labels == k).int().argmax()) for k in range(classes)]]
-    return {row.metric: row.value for row in measure_arrays(features, labels, weight)}["nc1_trace_ratio"]
+    return {row.metric: row.value for row in measure_arrays(features, labels, weight)}["nc1_pinv"]
 
 
-def seconds(function: Callable[[], object], repeats: int = 2) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        best = min(best, time.perf_counter() - start)
-    return best
+CONTENDERS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
+    "ours: class statistics, one pass": our_statistics,
+    "ours: every metric, two passes": our_metrics,
+    "class loop: tr Sigma_W": class_loop,
+    f"outer products: {NAIVE_ROWS} rows only": outer_products,
+    "NumPy one-hot: NC1": one_hot,
+    "neural_collapse: NC1": rhubarb,
+    "kowalski: NC1": kowalski,
+}
+
+
+def peer(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def batches(features: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(features.split(BATCH), labels.split(BATCH), strict=True)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def race(case: Case) -> dict[str, list[float]]:
+    """Seconds of every turn, of a copy, a read and the contenders; of those that run here."""
+    target = torch.empty_like(case[0])
+    racers: dict[str, Callable[[], object]] = {
+        "a copy": lambda: target.copy_(case[0]),
+        "a read (their sum in float32)": lambda: case[0].sum(),
+    }
+    for name, function in CONTENDERS.items():
+        try:
+            function(*case)
+        except ImportError as error:
+            print(f"left out: {name} ({error})")
+        else:
+            racers[name] = lambda function=function: function(*case)  # type: ignore[misc]
+    took: dict[str, list[float]] = {name: [] for name in racers}
+    for _ in range(TURNS):
+        for name, racer in racers.items():
+            took[name].append(seconds(racer))
+    return took
 
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     for rows, width, classes in SIZES:
-        features, labels = samples(rows, width, classes)
-        size = features.numel() * features.element_size() / 1e9
-        target = torch.empty_like(features)
-        read = size / seconds(lambda a=features, b=target: b.copy_(a), 5) * 2  # a copy reads and writes
-        print(f"\n{rows:,} x {width} float32, {classes} classes; a copy moves {read:.1f} GB/s")
-        print(f"{'':34}{'seconds':>9}{'GB/s':>8}{'of copy':>9}{'GFLOP/s':>9}")
-        given = (features, labels, classes)
-        contenders: list[tuple[str, Callable[[], object], float, float]] = [
-            ("class loop, no scatter", lambda g=given: class_loop(*g), size, 0),
-            ("ours, no scatter", lambda g=given: ours(*g, False), size, 0),
-            (
-                f"outer products, first {NAIVE_ROWS:,} rows",
-                lambda g=given: covariance(*g),
-                size * NAIVE_ROWS / rows,
-                width,
-            ),
-            ("NumPy one-hot, scatter", lambda g=given: one_hot(*g), size, width),
-            ("ours, scatter", lambda g=given: ours(*g, True), size, width),
-            ("ours, every metric", lambda g=given: all_metrics(*g), size, width),
-        ]
-        for name, function, moved, products in contenders:
-            took = seconds(function)
-            flops = 2 * products * moved / 4 / took
-            print(f"{name:34}{took:9.3f}{moved / took:8.2f}{moved / took / read:9.1%}{flops:9.1f}")
+        case = samples(rows, width, classes)
+        took = race(case)
+        size = case[0].numel() * case[0].element_size() / 1e9
+        copy = 2 * size / statistics.median(took.pop("a copy"))
+        print(f"\n{rows:,} x {width} float32, {classes} classes; {TURNS} turns; a copy moves {copy:.1f} GB/s")
+        print(f"{'':34}{'median s':>9}{'least s':>9}{'read GB/s':>11}{'of copy':>9}")
+        for name, times in took.items():
+            median = statistics.median(times)
+            rate = size / median * (NAIVE_ROWS / rows if name.startswith("outer") else 1)
+            print(f"{name:34}{median:9.3f}{min(times):9.3f}{rate:11.2f}{rate / copy:9.1%}")
 
 
 if __name__ == "__main__":

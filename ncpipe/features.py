@@ -16,7 +16,8 @@ from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.forward import layers_by_batch, load_network
-from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.specs import Run
@@ -29,10 +30,10 @@ Classifier = Callable[[str], tuple[Tensor | None, Tensor | None]]
 
 @dataclass(frozen=True)
 class LayerOnSplit:
-    """One layer on one split: its statistics, and where its samples lie about the train means."""
+    """One layer on one split: its classes, and how its samples lie about them and the train means."""
 
-    statistics: LayerStatistics
-    centres: CentreStatistics
+    statistics: ClassStatistics
+    samples: SampleStatistics
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Features:
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
     """Two passes of a trained run over each split; weights and arithmetic in float64.
 
-    The second is for what lies nearest to a class mean, which is known when the means are.
+    The second is for how samples lie about the class means, which are known then.
     """
     network = load_network(run, state, data, device)
     weight = state[LAST_WEIGHT].double()
@@ -68,38 +69,47 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     def batches(split: str) -> Batches:
         return layers_by_batch(network, run, data, getattr(data, split), device)
 
-    seen = {split: _first_pass(batches(split), data.classes, classifier) for split in SPLITS}
-    about = {split: _second_pass(batches(split), seen["train"], classifier) for split in SPLITS}
+    seen = {split: _first_pass(batches(split), data.classes) for split in SPLITS}
+    about = {
+        TRAIN: _second_pass(batches(TRAIN), seen[TRAIN], classifier),
+        TEST: _second_pass(batches(TEST), seen[TEST], classifier, seen[TRAIN]),
+    }
     last_penalty, inner_penalty = _penalties(run, state)
     return Features(
-        Split(about["train"][1], data.train.labels),
-        Split(about["test"][1], data.test.labels),
+        Split(about[TRAIN][1], data.train.labels),
+        Split(about[TEST][1], data.test.labels),
         weight,
         bias,
         last_penalty,
         inner_penalty,
         {
             name: {split: LayerOnSplit(seen[split][name], about[split][0][name]) for split in SPLITS}
-            for name in seen["train"]
+            for name in seen[TRAIN]
         },
     )
 
 
-def _first_pass(batches: Batches, classes: int, classifier: Classifier) -> dict[str, LayerStatistics]:
-    meters: dict[str, LayerMeter] = {}
+def _first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
+    accumulators: dict[str, StatisticsAccumulator] = {}
     for layers, labels in batches:
         for name, h in layers.items():
-            if name not in meters:
-                meters[name] = LayerMeter(classes, h.shape[1], *classifier(name), device=h.device)
-            meters[name].update(h, labels)
-    return {name: meter.result() for name, meter in meters.items()}
+            if name not in accumulators:
+                accumulators[name] = StatisticsAccumulator(classes, h.shape[1], h.device)
+            accumulators[name].update(h, labels)
+    return {name: accumulator.result() for name, accumulator in accumulators.items()}
 
 
 def _second_pass(
-    batches: Batches, train: dict[str, LayerStatistics], classifier: Classifier
-) -> tuple[dict[str, CentreStatistics], Tensor]:
-    """Statistics about the train means by layer, and the last layer's features (N, d)."""
-    meters = {name: CentreMeter(seen.classes.means, *classifier(name)) for name, seen in train.items()}
+    batches: Batches,
+    own: dict[str, ClassStatistics],
+    classifier: Classifier,
+    train: dict[str, ClassStatistics] | None = None,
+) -> tuple[dict[str, SampleStatistics], Tensor]:
+    """Statistics about the means by layer, and the last layer's features (N, d)."""
+    meters = {
+        name: SampleMeter(seen, *classifier(name), None if train is None else train[name])
+        for name, seen in own.items()
+    }
     features = []
     for layers, labels in batches:
         for name, h in layers.items():
@@ -133,8 +143,8 @@ def write_features(path: Path, features: Features) -> None:
         tensors["bias"] = features.bias
     for index, (name, splits) in enumerate(features.layers.items()):
         for split, layer in splits.items():
-            for part, fields in (("statistics", layer.statistics), ("centres", layer.centres)):
-                for field, tensor in fields.tensors().items():
+            for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
+                for field, tensor in record.tensors().items():
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
     with publish_file(path) as partial:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
@@ -148,6 +158,13 @@ def read_features(path: Path) -> Features:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+    try:
+        return _features(tensors)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
+
+
+def _features(tensors: dict[str, Tensor]) -> Features:
     return Features(
         Split(tensors["train.features"], tensors["train.labels"]),
         Split(tensors["test.features"], tensors["test.labels"]),
@@ -168,8 +185,8 @@ def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit
     return {
         name: {
             split: LayerOnSplit(
-                LayerStatistics.from_tensors(fields[name, split, "statistics"]),
-                CentreStatistics.from_tensors(fields[name, split, "centres"]),
+                ClassStatistics(**fields[name, split, "statistics"]),
+                SampleStatistics(**fields[name, split, "samples"]),
             )
             for split in SPLITS
         }

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -221,54 +221,53 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
     assert weight is not None
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    learned = _first_pass(train, len(weight), classifiers)
+    learned = _first_pass(train, len(weight))
     for split, run in ((TRAIN, train), (TEST, test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(run, len(weight), classifiers)
-        centres = _second_pass(run, learned, classifiers)
+        seen = learned if split == TRAIN else _first_pass(run, len(weight))
+        samples = _second_pass(run, seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
-            _check_same_samples(split, statistics.classes, centres[layer], learned[layer].classes)
+            _check_same_samples(split, statistics, samples[layer])
             own = weight if layer == LAST_LAYER else None
-            rows = measure_layer(layer, split, statistics, centres[layer], learned[layer], own)
+            rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
     return [row for rows in results.values() for row in rows]
 
 
-def _first_pass(run: Pass, classes: int, classifiers: Classifiers) -> dict[str, LayerStatistics]:
-    meters: dict[str, LayerMeter] = {}
+def _first_pass(run: Pass, classes: int) -> dict[str, ClassStatistics]:
+    accumulators: dict[str, StatisticsAccumulator] = {}
     for values, labels in run():
         for layer, features in values.items():
-            if layer not in meters:
-                weight, bias = classifiers.get(layer, (None, None))
-                meters[layer] = LayerMeter(classes, features.shape[1], weight, bias, features.device)
-            meters[layer].update(features, labels)
-    return {layer: meter.result() for layer, meter in meters.items()}
+            if layer not in accumulators:
+                accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
+            accumulators[layer].update(features, labels)
+    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
 
 
 def _second_pass(
-    run: Pass, learned: dict[str, LayerStatistics], classifiers: Classifiers
-) -> dict[str, CentreStatistics]:
-    meters = {
-        layer: CentreMeter(statistics.classes.means, *classifiers.get(layer, (None, None)))
-        for layer, statistics in learned.items()
-    }
+    run: Pass,
+    own: dict[str, ClassStatistics],
+    classifiers: Classifiers,
+    train: dict[str, ClassStatistics] | None,
+) -> dict[str, SampleStatistics]:
+    meters = {}
+    for layer, seen in own.items():
+        weight, bias = classifiers.get(layer, (None, None))
+        meters[layer] = SampleMeter(seen, weight, bias, None if train is None else train[layer])
     for values, labels in run():
         for layer, features in values.items():
             meters[layer].update(features, labels)
     return {layer: meter.result() for layer, meter in meters.items()}
 
 
-def _check_same_samples(
-    split: str, seen: ClassStatistics, centres: CentreStatistics, train: ClassStatistics
-) -> None:
-    """Both passes must agree on N and on sum |h - mu_y|^2 about the train means, which the first implies."""
-    offsets = (seen.means - train.means).square().sum(1)
-    implied = (seen.squares + seen.counts * offsets).sum()
+def _check_same_samples(split: str, seen: ClassStatistics, again: SampleStatistics) -> None:
+    """Both passes must agree on N and on sum |h - mu_y|^2 about the first one's means."""
+    within = seen.squares.sum()
     size = (seen.counts * seen.means.square().sum(1)).sum()
     # Other batches round otherwise, in float32 by far less than this.
-    allowed = 1e-3 * implied + 1e-5 * size
-    if centres.samples != seen.samples or (centres.right - implied).abs() > allowed:
+    allowed = 1e-3 * within + 1e-5 * size
+    if again.samples != seen.samples or (again.within - within).abs() > allowed:
         raise InputError(
             f"the {split} loader gave other samples in its second pass; "
             "turn off random augmentation, sampling with replacement and drop_last"

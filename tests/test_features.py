@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe import forward
@@ -55,14 +56,14 @@ def test_statistics_are_those_of_the_networks_layers(
         layers = dict(network.layers(samples.inputs, samples.lengths))
         assert list(layers) == [key for key in features.layers if not key.startswith("Z")]
         for key, h in layers.items():
-            found = features.layers[key][split].statistics.classes
+            found = features.layers[key][split].statistics
             means = naive_means(h, samples.labels)
             torch.testing.assert_close(found.means, means, rtol=1e-11, atol=1e-12)
             residual = h - means[samples.labels]
             torch.testing.assert_close(found.squares.sum(), residual.square().sum(), rtol=1e-10, atol=1e-12)
-            train_means = features.layers[key]["train"].statistics.classes.means
+            train_means = features.layers[key]["train"].statistics.means
             wrong = (torch.cdist(h, train_means).argmin(1) != samples.labels).sum()
-            assert features.layers[key][split].centres.wrong == wrong
+            assert features.layers[key][split].samples.wrong == wrong
         torch.testing.assert_close(getattr(features, split).inputs, layers["last"], rtol=1e-12, atol=1e-12)
 
 
@@ -81,7 +82,7 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     weight, bias = state[f"{lin}.weight"].double(), state[f"{lin}.bias"].double()
     entering = network.norm(layers["A2"]) if attention else layers["X2"]
     expected = naive_means(entering @ weight.T + bias, data.train.labels)
-    torch.testing.assert_close(features.layers["Z2"]["train"].statistics.classes.means, expected)
+    torch.testing.assert_close(features.layers["Z2"]["train"].statistics.means, expected)
     assert [key for key in features.layers if key.startswith("Z")] == [
         f"Z{block}" for block in range(1, (3 if attention else 2) + 1)
     ]
@@ -114,11 +115,28 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert (again.last_penalty, again.inner_penalty) == (features.last_penalty, features.inner_penalty)
     for name, splits in features.layers.items():
         for split, layer in splits.items():
-            for part in ("statistics", "centres"):
+            for part in ("statistics", "samples"):
                 written = getattr(layer, part).tensors()
                 found = getattr(again.layers[name][split], part).tensors()
                 assert written.keys() == found.keys()
                 assert all(torch.equal(written[field], found[field]) for field in written)
+
+
+def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
+    """Some field is missing, or there is one more."""
+    data = vector_data()
+    run, state = trained("L-RN1", "post", data)
+    path = tmp_path / "f.safetensors"
+    write_features(path, extract(run, state, data, CPU))
+    tensors = load_file(path)
+    spread = next(name for name in tensors if name.endswith("samples/spread"))
+    for other in (
+        {name: t for name, t in tensors.items() if name != spread},
+        tensors | {spread + "s": tensors[spread].clone()},
+    ):
+        save_file(other, path)
+        with pytest.raises(InputError, match=r"f\.safetensors: of another version .*dvc repro"):
+            read_features(path)
 
 
 def test_penalties_are_the_objectives_own() -> None:

@@ -89,11 +89,11 @@ EMPTY = TABLE.iloc[:0]
 
 
 def profiles_figure(table=TABLE, runs=RUNS, labels=LABELS):
-    return layer_profiles(layer_profile(table, runs), separation_law(table, runs), labels)
+    return layer_profiles(layer_profile(table, runs), separation_law(table, runs), runs, labels)
 
 
 def split_figure(table=TABLE, runs=RUNS, labels=LABELS):
-    return train_against_test(layer_profile(table, runs), effective_depths(table, runs, 0.0), labels)
+    return train_against_test(layer_profile(table, runs), effective_depths(table, runs, 0.0), runs, labels)
 
 
 def save_all(folder):
@@ -199,6 +199,18 @@ def test_no_experiment_without_a_converged_run_has_lines(profiles, splits):
         assert not axes.lines
 
 
+def test_panels_say_which_depths_have_no_line_and_why(profiles, spectrum):
+    for figure in (profiles, spectrum):
+        assert [texts(axes) for axes in figure[1][1]] == [["no converged run: $L = 12$"]] * len(figure[1][1])
+        assert [texts(axes) for axes in figure[1][0]] == [[]] * len(figure[1][0])
+    zero = (TABLE["metric"] == "nc2_means") & (TABLE["depth"] == 2)
+    table = TABLE.assign(value=TABLE["value"].mask(zero, 0.0))  # it has no log10
+    assert texts(profiles_figure(table, labels={"tf": "x"}).axes[1]) == [
+        "no converged run: $L = 12$",
+        "no usable value: $L = 2$",
+    ]
+
+
 def test_two_classes_have_an_nc2_that_is_zero_to_rounding():
     table = TABLE.assign(value=TABLE["value"].where(TABLE["metric"] != "nc2_means", 3e-16))
     assert texts(profiles_figure(table, labels={"rn": "x"}).axes[1]) == ["zero to rounding"]
@@ -240,9 +252,24 @@ def test_the_key_names_each_line_once(splits):
     assert entries == ["train", "test", "weak", "strong", "effective depth $= L$"]
 
 
-def test_depth_axes_show_the_depths_that_converged(splits):
-    ticks = [[label.get_text() for label in splits[1][row, 0].get_xticklabels()] for row in (0, 1)]
-    assert ticks == [["2", "5", "12"], ["2", "5"]]
+def test_a_depth_without_a_converged_run_is_a_stated_gap_on_the_depth_axis(splits):
+    for axes in splits[1][1]:
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "5", "12"]
+        (note,) = axes.texts
+        assert (note.get_text(), note.get_position()[0]) == ("no converged run", 12)
+    assert [texts(axes) for axes in splits[1][0]] == [[]] * 4
+
+
+def test_panels_of_shares_start_at_zero_and_cut_no_line_on_it(profiles, splits):
+    """Where all are 0 too: matplotlib's own limits would then be 0 ± 0.05."""
+    none = TABLE.assign(value=TABLE["value"].where(~TABLE["metric"].isin(["nc4_mismatch", "ncc_error"]), 0.0))
+    panels = [profiles[1][0, 2], splits[1][0, 2], profiles_figure(none).axes[2], split_figure(none).axes[2]]
+    panels.append(split_figure(none).axes[7])  # effective depth 0: the embedding is separable already
+    for axes in panels:
+        low, high = axes.get_ylim()
+        assert low == 0 < high
+        flat = [line for line in axes.lines if len(line.get_ydata()) and min(line.get_ydata()) == 0]
+        assert any(not line.get_clip_on() for line in flat)
 
 
 def test_the_shared_colours_mean_the_same_split_in_every_panel(splits):

@@ -13,11 +13,11 @@ from torch import Tensor
 from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import cdnv, dnc1_trace_pinv, nc1_pinv, nc1_trace_ratio
-from ncpipe.metrics.decisions import effective_depth, nearest_means
+from ncpipe.metrics.decisions import effective_depth
 from ncpipe.metrics.geometry import nc2_condition, nc2_equiangular, nc2_equinorm, nc2_means, nc3_duality
-from ncpipe.metrics.meters import LayerMeter
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
-from ncpipe.metrics.statistics import class_statistics
+from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, measure_layer, measure_matrix
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -36,6 +36,18 @@ def case(seed: int, classes: int = 4, per_class: int = 6, width: int = 9, spread
     means = torch.randn(classes, width, **options)
     features = means[labels] + spread * torch.randn(len(labels), width, **options)
     return features, labels, torch.randn(classes, width, **options), torch.randn(classes, **options)
+
+
+def second_pass(features: Tensor, labels: Tensor, classes: int) -> tuple[ClassStatistics, SampleStatistics]:
+    seen = class_statistics(features, labels, classes)
+    meter = SampleMeter(seen)
+    meter.update(features, labels)
+    return seen, meter.result()
+
+
+def pinv_and_rank(features: Tensor, labels: Tensor, classes: int) -> tuple[float, int]:
+    seen, samples = second_pass(features, labels, classes)
+    return nc1_pinv(seen, samples.spread)
 
 
 def rotation(width: int, seed: int) -> Tensor:
@@ -130,12 +142,13 @@ def test_planted_clusters_have_the_closed_form() -> None:
     labels = torch.arange(classes).repeat_interleave(per_class)
     noise = torch.randn(len(labels), width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     means = torch.eye(classes, width, dtype=torch.float64)
-    found = class_statistics(means[labels] + sigma * noise, labels, classes)
+    features = means[labels] + sigma * noise
+    found = class_statistics(features, labels, classes)
     variance = sigma**2 * width
     error = 5 * (2 / (len(labels) * 3)) ** 0.5 + 0.01  # the narrowest average is over K-1 directions
     assert nc1_trace_ratio(found) == pytest.approx(variance / (1 - 1 / classes), rel=error)
     # Sigma_B = 1/K on K-1 directions, so Sigma_B^+ = K there.
-    value, rank = nc1_pinv(found)
+    value, rank = pinv_and_rank(features, labels, classes)
     assert rank == classes - 1
     assert value == pytest.approx(sigma**2 * (classes - 1), rel=error)
     assert dnc1_trace_pinv(found) == pytest.approx(variance / (classes * (classes - 1)), rel=error)
@@ -167,7 +180,7 @@ def test_coincident_means_are_infinitely_far_from_collapse() -> None:
     features, labels, weight, _ = case(0)
     flat = class_statistics(torch.ones_like(features), labels, 4)
     assert nc1_trace_ratio(flat) == cdnv(flat) == dnc1_trace_pinv(flat) == math.inf
-    assert nc1_pinv(flat) == (math.inf, 0)
+    assert pinv_and_rank(torch.ones_like(features), labels, 4) == (math.inf, 0)
     for value in (nc2_means(flat), nc2_equinorm(flat.centred_means()), nc3_duality(flat, weight)):
         assert math.isnan(value)
     assert nc2_condition(flat) == math.inf
@@ -175,18 +188,20 @@ def test_coincident_means_are_infinitely_far_from_collapse() -> None:
     features = features.index_copy(0, torch.nonzero(labels == 3).flatten(), features[labels == 3] * 0)
     pair = class_statistics(features, labels, 4)
     assert cdnv(pair) == math.inf > nc1_trace_ratio(pair)
-    assert nc1_pinv(pair)[1] == 2
+    assert pinv_and_rank(features, labels, 4)[1] == 2
 
 
 def test_a_diverged_layer_is_nan_not_a_crash() -> None:
     features, labels, weight, _ = case(0)
     features[5, 2] = torch.nan
-    meter = LayerMeter(4, 9, weight)
+    seen = class_statistics(features, labels, 4)
+    meter = SampleMeter(seen, weight)
     meter.update(features, labels)
-    values = {row.metric: row.value for row in measure_layer("3", "train", meter.result(), weight=weight)}
+    rows = measure_layer("3", "train", seen, meter.result(), seen, weight)
+    values = {row.metric: row.value for row in rows}
     assert values.pop("nc1_pinv_rank") == 0
     defined = {metric for metric, value in values.items() if not math.isnan(value)}
-    assert {metric for metric in defined if not metric.startswith("margin_")} == set()
+    assert {metric for metric in defined if not metric.startswith("margin_p")} == set()
     with pytest.raises(InputError, match="train features of layer 3 hold NaN or inf"):
         measure_batches(lambda: [(features, labels)], 4, layer="3")
 
@@ -207,7 +222,7 @@ def test_zero_weights_have_no_geometry() -> None:
 def test_float32_pinv_of_a_d_by_d_matrix_is_not_used() -> None:
     """Known trap: with NumPy's cutoff of 1e-15, a float32 Sigma_B's rounding is inverted too."""
     features, labels, _, _ = case(0, classes=5, per_class=40, width=64, spread=1e-3)
-    value, rank = nc1_pinv(class_statistics(features.float(), labels, 5))
+    value, rank = pinv_and_rank(features.float(), labels, 5)
     truth = all_metrics(features.numpy(), labels.numpy(), np.ones((5, 64)), np.ones(5))["nc1_pinv"]
     assert rank == 4
     assert value == pytest.approx(truth, rel=1e-4)
@@ -219,7 +234,12 @@ def test_float32_pinv_of_a_d_by_d_matrix_is_not_used() -> None:
 def test_nearest_means_keep_their_digits_far_from_the_origin() -> None:
     """|h|^2 - 2 h mu + |mu|^2 in float64 cannot tell means 1e-3 apart at 1e6."""
     means = 1e6 + 1e-3 * torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert nearest_means(means + 1e-6, means).tolist() == [0, 1, 2, 3, 4]
+    seen, samples = second_pass(means.repeat(2, 1), torch.arange(5).repeat(2), 5)
+    assert seen.means.equal(means)
+    assert samples.wrong == 0
+    meter = SampleMeter(seen)
+    meter.update(means + 1e-6, torch.arange(5))
+    assert meter.result().wrong == 0
 
 
 def test_cdnv_keeps_its_digits_far_from_the_origin() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ncpipe.errors import InputError
 from ncpipe.metrics import statistics
-from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 
 
@@ -31,13 +31,12 @@ def twin(features: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
     means = class_means(h, y)
     centred = h - means[y]
     squares = np.array([np.sum(centred[y == k] ** 2) for k in range(len(means))])
-    scatter = sum(np.outer(row, row) for row in centred)
-    return {"counts": np.bincount(y), "means": means, "squares": squares, "scatter": scatter}
+    return {"counts": np.bincount(y), "means": means, "squares": squares}
 
 
 def assert_same(found: ClassStatistics, expected: dict[str, np.ndarray], rel: float) -> None:
     assert found.counts.tolist() == expected["counts"].tolist()
-    for name in ("means", "squares", "scatter"):
+    for name in ("means", "squares"):
         wanted = expected[name].astype(float)
         np.testing.assert_allclose(
             found.tensors()[name].numpy(), wanted, rtol=rel, atol=rel * np.abs(wanted).max()
@@ -114,7 +113,6 @@ def test_any_float_type_and_chunk_size(dtype: torch.dtype, monkeypatch: pytest.M
     expected = twin(stored.double(), labels)
     assert_same(class_statistics(stored, labels, 3), expected, 1e-12)
     monkeypatch.setitem(statistics.CHUNK_ENTRIES, "cpu", 1)  # 64 rows a chunk
-    monkeypatch.setattr(statistics, "BLOCK", 3)
     assert_same(class_statistics(stored.T.contiguous().T, labels.int(), 3), expected, 1e-12)
 
 
@@ -122,30 +120,69 @@ def test_equal_samples_give_exactly_zero() -> None:
     features = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))[[0, 1, 2, 2, 1, 0, 0]]
     found = accumulate(features, torch.tensor([0, 1, 2, 2, 1, 0, 0]), [2, 5]).result()
     assert found.squares.tolist() == [0, 0, 0]
-    assert not found.scatter.any()
-
-
-def test_without_scatter() -> None:
-    features, labels = samples(1, 3, 30, 4)
-    found = class_statistics(features, labels, 3, scatter=False)
-    assert found.scatter is None
-    assert found.squares.equal(class_statistics(features, labels, 3).squares)
-    assert ClassStatistics.from_tensors(found.tensors()).scatter is None
+    assert found.means.equal(features[:3])
 
 
 def test_statistics_survive_a_file() -> None:
     features, labels = samples(1, 3, 30, 4)
-    meter = LayerMeter(3, 4, torch.ones(3, 4), torch.zeros(3))
-    meter.update(features, labels)
-    layer = meter.result()
-    again = LayerStatistics.from_tensors(layer.tensors())
-    assert again.tensors().keys() == layer.tensors().keys()
-    assert all(value.equal(again.tensors()[name]) for name, value in layer.tensors().items())
-    for weight in (None, torch.ones(3, 4)):
-        centre_meter = CentreMeter(layer.classes.means, weight)
-        centre_meter.update(features, labels)
-        centres = centre_meter.result()
-        assert CentreStatistics.from_tensors(centres.tensors()) == centres
+    seen = class_statistics(features, labels, 3)
+    assert ClassStatistics(**seen.tensors()) == seen
+    for weight, train in ((None, None), (torch.ones(3, 4), None), (torch.ones(3, 4), seen)):
+        meter = SampleMeter(seen, weight, train=train)
+        meter.update(features, labels)
+        found = meter.result()
+        assert SampleStatistics(**found.tensors()) == found
+
+
+def second_pass(features: Tensor, labels: Tensor, cuts: list[int], classes: int) -> SampleStatistics:
+    meter = SampleMeter(class_statistics(features, labels, classes))
+    for rows, wanted in zip(
+        torch.tensor_split(features, cuts), torch.tensor_split(labels, cuts), strict=True
+    ):
+        meter.update(rows, wanted)
+    return meter.result()
+
+
+def naive_spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
+    """sum |h - mu_y|^2, and sum |C^+ (h - mu_y)|^2 with C the centred means: residuals in long double."""
+    h, y = features.double().numpy().astype(np.longdouble), labels.numpy()
+    means = class_means(h, y)
+    centred = (means - means.mean(0)).astype(float)
+    residuals = (h - means[y]).astype(float)
+    return float((residuals**2).sum()), float(((residuals @ np.linalg.pinv(centred, 1e-10)) ** 2).sum())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 5),
+    st.integers(20, 60),
+    st.lists(st.integers(0, 60), max_size=6).map(sorted),
+    st.sampled_from([0.0, 1e6]),
+    st.sampled_from([1.0, 1e-6]),
+)
+def test_the_second_pass_needs_no_scatter_matrix_and_no_order(
+    seed: int, classes: int, rows: int, cuts: list[int], offset: float, spread: float
+) -> None:
+    """Turns red where residuals are taken after a rounding, or a projection before its mean is taken off."""
+    features, labels = samples(seed, classes, rows, 5, offset, spread)
+    wanted = naive_spread(features, labels)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed + 1))
+    for h, y in ((features, labels), (features[order], labels[order])):
+        found = second_pass(h, y, cuts, classes)
+        # Means 1e6 from 0 are rounded to 1e-10, which turns the directions between them.
+        rel = 1e-10 if offset == 0 else 1e-8
+        assert (found.within.item(), found.spread.sum().item()) == pytest.approx(wanted, rel=rel)
+
+
+@pytest.mark.parametrize("spread", [1e-2, 1e-4, 1e-6])
+def test_float32_features_keep_their_spread_in_the_second_pass(spread: float) -> None:
+    features, labels = samples(3, 4, 400, 6, spread=spread)
+    stored = features.float()
+    found = second_pass(stored, labels, [100], 4)
+    assert (found.within.item(), found.spread.sum().item()) == pytest.approx(
+        naive_spread(stored, labels), rel=1e-12
+    )
 
 
 def test_what_cannot_be_accumulated() -> None:
@@ -164,5 +201,3 @@ def test_what_cannot_be_accumulated() -> None:
         accumulator.update(features, labels[1:])
     with pytest.raises(InputError, match="cannot be merged"):
         accumulator.merge(StatisticsAccumulator(3, 5))
-    with pytest.raises(InputError, match="cannot be merged"):
-        accumulator.merge(StatisticsAccumulator(3, 4, scatter=False))

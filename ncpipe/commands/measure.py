@@ -67,11 +67,11 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
     for name, splits in features.layers.items():
         train = splits["train"].statistics
         if name.startswith(PRE_ACTIVATION):
-            yield from measure_means(name, "train", train.classes)
+            yield from measure_means(name, "train", train)
             continue
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
-            yield from measure_layer(name, split, layer.statistics, layer.centres, train, weight)
+            yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
 
 
 def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
@@ -90,7 +90,7 @@ def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
 
 def _gram(features: Features) -> Iterator[dict[str, Any]]:
     """Cosines between the last layer's centred class means, and between them and the rows of W."""
-    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.classes.centred_means())
+    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means())
     rows = unit_rows(features.weight)
     for matrix, cosines in (("means", means @ means.T), ("duality", rows @ means.T)):
         for i, line in enumerate(cosines.tolist()):

@@ -43,8 +43,8 @@ def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple
     by_depth = _read("points"), _read("summary"), _read("slopes"), runs, labels
     yield "depth_sweep", depth_sweep(*by_depth)
     yield "loss_gap", depth_sweep(*by_depth, gap_columns)
-    yield "layers", layer_profiles(layers, _read("separation"), labels)
-    yield "train_test", train_against_test(layers, _read("effective_depth"), labels)
+    yield "layers", layer_profiles(layers, _read("separation"), runs, labels)
+    yield "train_test", train_against_test(layers, _read("effective_depth"), runs, labels)
     yield "heat_maps", heat_maps(_read("gram"), runs, labels)
     yield "spectra", spectra(_read("spectra"), runs, labels)
 

@@ -15,7 +15,9 @@ from ncpipe.figures.panels import (
     NOTE,
     ROW_HEIGHT,
     Colour,
+    absence,
     scale_depth_axis,
+    state_gap,
     state_nothing,
     thin_ticks,
 )
@@ -104,7 +106,7 @@ def _draw_panel(
 ) -> None:
     used = points[points["used"]]
     if used.empty:
-        state_nothing(axes, _absence(int(summary["n_converged"].sum())))
+        state_nothing(axes, absence(int(summary["n_converged"].sum())))
         return
     sns.scatterplot(
         data=used, x="depth", y="log10", ax=axes, color=colour, alpha=0.35, s=9, linewidth=0, legend=False
@@ -123,7 +125,7 @@ def _draw_panel(
     )
     gaps = summary[summary["n_used"] == 0]
     for depth, converged in zip(gaps["depth"], gaps["n_converged"], strict=True):
-        _state_gap(axes, depth, converged)
+        state_gap(axes, depth, converged)
     axes.set(xlabel="", ylabel="")
     axes.margins(y=0.1)
     thin_ticks(axes)
@@ -163,25 +165,6 @@ def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
     axes.text(x, 0.04, guide.label, transform=axes.transAxes, ha=side, va="bottom", fontsize=7, **NOTE)
 
 
-def _state_gap(axes: Axes, depth: int, converged: int) -> None:
-    place = axes.get_xaxis_transform()
-    axes.text(
-        depth,
-        0.04,
-        _absence(converged),
-        transform=place,
-        rotation=90,
-        ha="center",
-        va="bottom",
-        fontsize=7,
-        **NOTE,
-    )
-
-
-def _absence(converged: int) -> str:
-    return "no usable value" if converged else "no converged run"
-
-
 def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     handles = [
@@ -195,5 +178,5 @@ def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool
         p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
         label = f"fit{DAGGER}, log-linearity rejected ({p})"
         handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
-    columns = 4 if len(handles) == 4 and not rejected else 3 if rejected or len(handles) == 3 else 2
+    columns = {3: 3, 4: 2 if rejected else 4, 5: 3}[len(handles)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

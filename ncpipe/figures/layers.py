@@ -14,8 +14,12 @@ from ncpipe.figures.panels import (
     ROUNDING,
     ROW_HEIGHT,
     Colour,
+    absence,
     colours_of,
+    converged_by_depth,
     depth_handles,
+    start_at_zero,
+    state_missing,
     state_nothing,
     thin_ticks,
 )
@@ -27,7 +31,7 @@ LAW_METRIC = "nc1_trace_ratio"
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: a metric, its mean or its log10_mean, and the splits drawn."""
+    """One column: a metric, log10 or the plain means of a share, and the splits drawn."""
 
     title: str
     metric: str
@@ -42,15 +46,18 @@ PANELS = (
 )
 
 
-def layer_profiles(profile: pd.DataFrame, law: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+def layer_profiles(
+    profile: pd.DataFrame, law: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
+) -> Figure:
     """NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
-    profile, law: of `tables.layers`. labels: experiment -> row label, in the order of the rows. The position
-    is divided by that of the last layer: 1 is h, so that networks of all depths end at the same place, and
-    the first layer of a ResNet stands at 1/L. Lines are means over converged seeds with a band of ± 1 std
-    (of log10 values in the first two columns). Solid is train, dashed test. Over NC1 of the deepest network
-    lies the law of data separation: the mean over seeds of the runs' lines, whose rho = 10^mean slope is
-    per block of the network, with the mean of their R^2.
+    profile, law: of `tables.layers`. runs: with converged. labels: experiment -> row label, in the order of
+    the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
+    the same place, and the first layer of a ResNet stands at 1/L. Lines are means over converged seeds with a
+    band of ± 1 std (of log10 values in the first two columns); every panel says which depths have no line,
+    and why. Solid is train, dashed test. Over NC1 of the deepest network lies the law of data separation: the
+    mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
+    of their R^2.
     """
     colours = colours_of(profile["depth"])
     with paper_style():
@@ -58,8 +65,9 @@ def layer_profiles(profile: pd.DataFrame, law: pd.DataFrame, labels: Mapping[str
         grid = figure.subplots(len(labels), len(PANELS), squeeze=False, sharex=True)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = profile[profile["experiment"] == name]
+            converged = converged_by_depth(runs[runs["experiment"] == name])
             for axes, panel in zip(line, PANELS, strict=True):
-                _draw_panel(axes, own, panel, colours)
+                _draw_panel(axes, own, panel, colours, converged)
             _draw_law(line[0], own, law[law["experiment"] == name])
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, panel in zip(grid[0], PANELS, strict=True):
@@ -72,13 +80,19 @@ def layer_profiles(profile: pd.DataFrame, law: pd.DataFrame, labels: Mapping[str
     return figure
 
 
-def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel, colours: Mapping[int, Colour]) -> None:
+def _draw_panel(
+    axes: Axes,
+    own: pd.DataFrame,
+    panel: Panel,
+    colours: Mapping[int, Colour],
+    converged: Mapping[int, int],
+) -> None:
     mean = "log10_mean" if panel.statistic else "mean"
     rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
-        state_nothing(axes, "no usable value" if len(own) else "no converged run")
+        state_nothing(axes, absence(sum(converged.values())))
         return
     if panel.statistic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
@@ -86,7 +100,10 @@ def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel, colours: Mapping[in
     for (_, split), table in rows.groupby(["depth", "split"]):
         _draw_line(axes, table, mean, colours[int(table["depth"].iloc[0])], dashed=split == "test")
     axes.margins(y=0.08)
+    if not panel.statistic:
+        start_at_zero(axes, axes.lines)
     thin_ticks(axes)
+    state_missing(axes, rows["depth"], converged, top=not panel.statistic)  # where errors have gone down
 
 
 def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashed: bool) -> None:

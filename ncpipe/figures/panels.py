@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -22,6 +23,52 @@ def state_nothing(axes: Axes, note: str) -> None:
     """An empty panel that says why it is empty."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center", **NOTE)
     axes.set_yticks([])
+
+
+def absence(converged: int) -> str:
+    """Why nothing is drawn of a depth with that many converged runs."""
+    return "no usable value" if converged else "no converged run"
+
+
+def state_gap(axes: Axes, depth: int, converged: int) -> None:
+    """On an axis of depths: why a depth has no point, in its place."""
+    place = axes.get_xaxis_transform()
+    note = absence(converged)
+    axes.text(depth, 0.04, note, transform=place, rotation=90, ha="center", va="bottom", fontsize=7, **NOTE)
+
+
+def state_missing(axes: Axes, drawn: Iterable[int], converged: Mapping[int, int], top: bool = False) -> None:
+    """On any other axis: which depths have no line, and why; lower left, or upper right.
+
+    converged: `converged_by_depth`.
+    """
+    missing = {depth: absence(count) for depth, count in converged.items() if depth not in set(drawn)}
+    for line, why in enumerate(sorted(set(missing.values()))):
+        depths = ", ".join(str(depth) for depth, reason in missing.items() if reason == why)
+        axes.text(
+            0.98 if top else 0.02,
+            0.97 - 0.12 * line if top else 0.03 + 0.12 * line,
+            f"{why}: $L = {depths}$",
+            transform=axes.transAxes,
+            ha="right" if top else "left",
+            va="top" if top else "bottom",
+            fontsize=7,
+            zorder=1.5,  # above the grid, below the lines
+            **NOTE,
+        )
+
+
+def converged_by_depth(runs: pd.DataFrame) -> dict[int, int]:
+    """How many of one experiment's runs converged at each of its depths, in rising order."""
+    counts = runs.groupby("depth")["converged"].sum()
+    return {int(depth): int(count) for depth, count in zip(counts.index.tolist(), counts, strict=True)}
+
+
+def start_at_zero(axes: Axes, lines: Iterable[Line2D]) -> None:
+    """The y axis of shares: from 0, with lines and markers that lie on it wholly visible."""
+    axes.set_ylim(bottom=0)
+    for line in lines:
+        line.set(clip_on=False, zorder=3)  # above the axis, on which a share of 0 lies
 
 
 def thin_ticks(axes: Axes) -> None:

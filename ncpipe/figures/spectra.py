@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.panels import ROW_HEIGHT, Colour, colours_of, depth_handles, state_nothing
+from ncpipe.figures.panels import (
+    ROW_HEIGHT,
+    Colour,
+    absence,
+    colours_of,
+    converged_by_depth,
+    depth_handles,
+    state_missing,
+    state_nothing,
+)
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
 from ncpipe.tables.points import LAST, RUN
 
@@ -23,10 +32,11 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
     """s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
 
     runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
-    Lines are geometric means over converged seeds. The dashed line is the collapsed spectrum (for d >= K):
-    K-1 equal values and a zero, or K equal ones for MSE without a bias, whose optimum is orthogonal
-    [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes adds to them. Panels end at
-    0.05 of the largest value, or below the least one that collapse keeps; the value that goes to 0 leaves.
+    Lines are geometric means over converged seeds; panels say which depths have none. The dashed line is the
+    collapsed spectrum (for d >= K): K-1 equal values and a zero, or K equal ones for MSE without a bias,
+    whose optimum is orthogonal [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes
+    adds to them. Panels end at 0.05 of the largest value, or below the least one that collapse keeps; the
+    value that goes to 0 leaves.
     """
     table = _spectra(measurements, runs)
     colours = colours_of(table["depth"])
@@ -36,7 +46,8 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
-                _draw_panel(axes, own[own["matrix"] == matrix], colours, _is_orthogonal(objective))
+                rows = own[own["matrix"] == matrix]
+                _draw_panel(axes, rows, colours, converged_by_depth(objective), _is_orthogonal(objective))
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, matrix in zip(grid[0], COLUMNS, strict=True):
             axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
@@ -68,10 +79,16 @@ def _is_orthogonal(runs: pd.DataFrame) -> bool:
     return bool(len(runs)) and runs["loss_name"].iloc[0] == "mse" and not runs["last_bias"].iloc[0]
 
 
-def _draw_panel(axes: Axes, own: pd.DataFrame, colours: Mapping[int, Colour], orthogonal: bool) -> None:
+def _draw_panel(
+    axes: Axes,
+    own: pd.DataFrame,
+    colours: Mapping[int, Colour],
+    converged: Mapping[int, int],
+    orthogonal: bool,
+) -> None:
     if own.empty:
         axes.set_xticks([])
-        state_nothing(axes, "no converged run")
+        state_nothing(axes, absence(sum(converged.values())))
         return
     classes = int(own["index"].max())
     for _, table in own.groupby("depth"):
@@ -91,6 +108,7 @@ def _draw_panel(axes: Axes, own: pd.DataFrame, colours: Mapping[int, Colour], or
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    state_missing(axes, own["depth"], converged)
 
 
 def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:

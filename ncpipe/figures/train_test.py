@@ -8,8 +8,20 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour, scale_depth_axis, state_nothing, thin_ticks
+from ncpipe.figures.panels import (
+    DASHES,
+    ROW_HEIGHT,
+    Colour,
+    absence,
+    converged_by_depth,
+    scale_depth_axis,
+    start_at_zero,
+    state_gap,
+    state_nothing,
+    thin_ticks,
+)
 from ncpipe.figures.style import FAINT, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
 
@@ -29,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: its title, log10 or plain means, its lines."""
+    """One column: its title, log10 or the plain means of shares, its lines."""
 
     title: str
     statistic: str
@@ -65,13 +77,16 @@ PANELS = (
 EFFECTIVE = "effective depth"
 
 
-def train_against_test(profile: pd.DataFrame, effective: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+def train_against_test(
+    profile: pd.DataFrame, effective: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
+) -> Figure:
     """NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
 
     profile, effective: of `tables.layers` (`layer_profile`, `effective_depths`); of the profile only `last`
-    is drawn. labels: experiment -> row label, in the order of the rows. Means ± 1 std over converged seeds,
-    of log10 values in the first two columns. The dashed curve in the last column is effective depth = L:
-    no layer before the last separates the training samples.
+    is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
+    over converged seeds, of log10 values in the first two columns; a depth without any says so in its place.
+    The dashed curve in the last column is effective depth = L: no layer before the last separates the
+    training samples.
     """
     last = profile[profile["layer"] == LAST]
     with paper_style():
@@ -79,9 +94,10 @@ def train_against_test(profile: pd.DataFrame, effective: pd.DataFrame, labels: M
         grid = figure.subplots(len(labels), len(PANELS) + 1, squeeze=False)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = last[last["experiment"] == name]
+            converged = converged_by_depth(runs[runs["experiment"] == name])
             for axes, panel in zip(line, PANELS, strict=False):
-                _draw_panel(axes, own, panel)
-            _draw_effective(line[-1], effective[effective["experiment"] == name])
+                _draw_panel(axes, own, panel, converged)
+            _draw_effective(line[-1], effective[effective["experiment"] == name], converged)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, title in zip(grid[0], [*(panel.title for panel in PANELS), EFFECTIVE], strict=True):
             axes.set_title(title)
@@ -93,18 +109,24 @@ def train_against_test(profile: pd.DataFrame, effective: pd.DataFrame, labels: M
     return figure
 
 
-def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
+def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel, converged: Mapping[int, int]) -> None:
+    drawn: set[int] = set()
+    lines: list[Line2D] = []
     mean, std = (f"log10_{name}" if panel.statistic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
-        _draw_line(axes, rows["depth"], rows[mean], rows[std], series)
-    _finish(axes, own["depth"].to_numpy(), "no usable value" if len(own) else "no converged run")
+        lines += _draw_line(axes, rows["depth"], rows[mean], rows[std], series)
+        drawn |= set(rows["depth"])
+    _finish(axes, drawn, converged)
+    if drawn and not panel.statistic:
+        start_at_zero(axes, lines)
 
 
-def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, series: Series) -> None:
+def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, series: Series) -> list[Line2D]:
+    """The line itself, without its bars; none without values."""
     if depth.empty:
-        return
-    axes.errorbar(
+        return []
+    drawn = axes.errorbar(
         depth,
         mean,
         yerr=std.fillna(0),
@@ -116,32 +138,37 @@ def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, se
         capsize=2,
         label=series.label,
     )
+    return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame) -> None:
+def _draw_effective(axes: Axes, own: pd.DataFrame, converged: Mapping[int, int]) -> None:
     table = own.groupby("depth", as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series(EFFECTIVE, "", "", BLUE, "o")
-    _draw_line(axes, table["depth"], table["mean"], table["std"], series)
-    _finish(axes, table["depth"].to_numpy(), "no converged run")
+    lines = _draw_line(axes, table["depth"], table["mean"], table["std"], series)
+    _finish(axes, set(table["depth"]), converged)
     if table.empty:
         return
-    limits = axes.get_ylim()
+    top = axes.get_ylim()[1]
     whole = np.geomspace(table["depth"].min(), table["depth"].max(), 100)
     axes.plot(
         whole, whole, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
-    axes.set_ylim(min(limits[0], 0), 1.15 * limits[1])  # the curve may leave the panel, the data may not
+    axes.set_ylim(top=1.15 * top)  # the curve may leave the panel, the data may not
+    start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, depths: np.ndarray, absence: str) -> None:
-    if not axes.containers:
+def _finish(axes: Axes, drawn: set[int], converged: Mapping[int, int]) -> None:
+    if not drawn:
         axes.set_xticks([])
-        state_nothing(axes, absence)
+        state_nothing(axes, absence(sum(converged.values())))
         return
     axes.margins(y=0.1)
     thin_ticks(axes)
-    scale_depth_axis(axes, np.unique(depths))
+    scale_depth_axis(axes, np.array(list(converged)))
     axes.tick_params(axis="x", labelsize=7)
+    for depth, count in converged.items():
+        if depth not in drawn:
+            state_gap(axes, depth, count)
 
 
 def _draw_key(figure: Figure, grid: np.ndarray) -> None:

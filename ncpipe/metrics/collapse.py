@@ -21,20 +21,16 @@ def nc1_trace_ratio(statistics: ClassStatistics) -> float:
     return _ratio(within_trace(statistics), between_trace(statistics))
 
 
-def nc1_pinv(statistics: ClassStatistics) -> tuple[float, int]:
+def nc1_pinv(statistics: ClassStatistics, spread: Tensor) -> tuple[float, int]:
     """tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used; 0 at collapse, lower is better [K23 eq. 4].
 
-    From the SVD of the centred means, mu_k - mu_G = sum_j s_j u_jk v_j, it is 1/K sum_j
-    v_j^T Sigma_W v_j/(s_j^2/K) over the first `rank` directions: at most K-1, and those with s_j above
-    `rounding_cutoff` of the class means. No d x d matrix is inverted, so none is badly conditioned.
-    inf with rank 0 where all class means coincide, NaN with rank 0 where a feature is not finite. Needs
-    statistics.scatter.
+    spread (r,): sum_i (v_j^T(h_i - mu_y))^2/s_j^2 along each of the `between_directions`. From the SVD of the
+    centred means, mu_k - mu_G = sum_j s_j u_jk v_j, the trace is 1/K sum_j v_j^T Sigma_W v_j/(s_j^2/K), so
+    the sum of `spread` over N. No d x d matrix is held, nor inverted, so none is badly conditioned.
+    inf with rank 0 where all class means coincide, NaN with rank 0 where a feature is not finite.
     """
-    assert statistics.scatter is not None, "nc1_pinv needs statistics with scatter"
-    singular, directions = _between_directions(statistics)
-    spread = ((directions @ statistics.scatter) * directions).sum(1) / statistics.samples
-    if len(singular):
-        return (spread / singular.square()).sum().item(), len(singular)
+    if len(spread):
+        return spread.sum().item() / statistics.samples, len(spread)
     return (math.inf if bool(statistics.means.isfinite().all()) else math.nan), 0
 
 
@@ -45,7 +41,7 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is that of `nc1_pinv`. inf where all class means
     coincide.
     """
-    singular, _ = _between_directions(statistics)
+    singular, _ = between_directions(statistics)
     within = within_trace(statistics)
     return math.nan if within.isnan() else _ratio(within, (statistics.classes / singular.square()).sum())
 
@@ -77,8 +73,11 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
     return statistics.centred_means().square().sum() / statistics.classes
 
 
-def _between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
-    """Singular values (r,) and right singular vectors (r, d) of the centred means, without the null ones."""
+def between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
+    """Singular values s (r,) and right singular vectors v (r, d) of the centred means, without the null ones.
+
+    At most K-1, and those with s_j above `rounding_cutoff` of the class means; none if a mean is not finite.
+    """
     centred = statistics.centred_means()
     if not bool(centred.isfinite().all()):  # the features of a run that diverged
         return centred.new_empty(0), centred.new_empty(0, centred.shape[1])

@@ -1,4 +1,4 @@
-"""What a layer's features decide: by the nearest class mean, by the classifier, and how clearly.
+"""What a layer's features decide, how clearly, and how well they are aligned with the classifier.
 
 B  samples of a batch    K  classes    d  feature width
 """
@@ -11,28 +11,6 @@ from torch import Tensor
 from ncpipe.metrics.geometry import unit_rows
 
 
-class NearestMean:
-    """argmin_k |h - mu_k| (B,) of features (B, d) for class means (K, d), both float64.
-
-    Taken from |mu_k|^2/2 - h mu_k about the mean of the means, where a common offset costs no digits.
-    """
-
-    def __init__(self, means: Tensor) -> None:
-        self._centre = means.mean(0)
-        self._centred = means - self._centre
-        self._half = self._centred.square().sum(1) / 2
-
-    def __call__(self, features: Tensor, space: Tensor | None = None) -> Tensor:
-        """space (B, d): memory to write over, where there is some."""
-        centred = torch.sub(features, self._centre, out=space)
-        return torch.addmm(self._half, centred, self._centred.T, alpha=-1).argmin(1)
-
-
-def nearest_means(features: Tensor, means: Tensor) -> Tensor:
-    """`NearestMean` of features (B, d) for means (K, d), both float64."""
-    return NearestMean(means)(features)
-
-
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     """f_y - max_{k != y} f_k (B,) of logits (B, K); above 0 where the sample is classified right."""
     places = labels.unsqueeze(1)
@@ -40,13 +18,16 @@ def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return right - logits.scatter(1, places, -torch.inf).amax(1)
 
 
-def misalignments(features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+def misalignments(features: Tensor, labels: Tensor, weight: Tensor, space: Tensor | None = None) -> Tensor:
     """1 - cos(h, W_y) (B,) of features (B, d) and the rows of W (K, d); NaN for a zero vector.
 
-    Taken as |h/|h| - W_y/|W_y||^2/2, which keeps its digits near 0.
+    Taken as |h - |h| w_y|^2/(2 |h|^2) with w_y = W_y/|W_y|, which keeps its digits near 0. space (B, d):
+    memory to write over, where there is some.
     """
-    rows = unit_rows(weight)[labels]
-    return unit_rows(features).sub_(rows).square_().sum(1) / 2
+    lengths = torch.linalg.vector_norm(features, dim=1)
+    rows = torch.index_select(unit_rows(weight), 0, labels, out=space)
+    torch.addcmul(features, lengths.unsqueeze(1), rows, value=-1, out=rows)
+    return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2
 
 
 def effective_depth(errors: Sequence[float], tolerance: float) -> int:

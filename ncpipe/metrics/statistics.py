@@ -1,34 +1,31 @@
-"""Counts, means and scatter of every class, accumulated in one pass over the samples, in float64.
+"""Counts and means of every class and its spread about its mean, in one pass over the samples, in float64.
 
-B  samples of a batch    K  classes    d  feature width
+B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
 
-# Two float64 copies of a CPU chunk are 2 MiB, a core's cache: smaller ones make threads wait
-# for each other more often.
-CHUNK_ENTRIES = {"cpu": 2**17, "cuda": 2**25}
-BLOCK = 128  # a symmetric product by blocks of this width saves up to half of its work
+# Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
+# the cache, and makes threads wait for each other more often.
+CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What the metrics of one layer and split need to know of its samples.
+    """What the metrics of one layer and split need to know of its classes.
 
-    counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2; scatter (d, d) =
-    sum_k sum_i (h_ki - mu_k)(h_ki - mu_k)^T, or None where it was not asked for. All but counts float64.
+    counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
     """
 
     counts: Tensor
     means: Tensor
     squares: Tensor
-    scatter: Tensor | None
 
     @property
     def classes(self) -> int:
@@ -43,13 +40,8 @@ class ClassStatistics:
         return self.means - self.means.mean(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Fields by name, for a file; `from_tensors` reads them back."""
-        fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        return fields if self.scatter is None else fields | {"scatter": self.scatter}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        return cls(tensors["counts"], tensors["means"], tensors["squares"], tensors.get("scatter"))
+        """Fields by name, for a file; `ClassStatistics(**tensors)` reads them back."""
+        return dict(vars(self))
 
 
 class StatisticsAccumulator:
@@ -61,36 +53,24 @@ class StatisticsAccumulator:
     factor n_k of float64's 1e-16, and 2 on average. Samples that are all equal give exactly 0.
     """
 
-    def __init__(
-        self, classes: int, width: int, device: torch.device | str = "cpu", scatter: bool = True
-    ) -> None:
+    def __init__(self, classes: int, width: int, device: torch.device | str = "cpu") -> None:
         self.classes, self.width, self.device = classes, width, torch.device(device)
         self._counts = torch.zeros(classes, dtype=torch.int64, device=device)
         self._origins = torch.zeros(classes, width, dtype=torch.float64, device=device)
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
-        self._scatter = (
-            torch.zeros(width, width, dtype=torch.float64, device=device) if scatter else None
-        )  # of (h - o)(h - o)^T
         self._all_seen = False
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
-        labels = labels.to(self.device, torch.int64)
-        rows = min(len(labels), chunk_rows(self.width, self.device))
-        # Written over chunk by chunk: fresh memory would miss the cache.
-        space = torch.empty(2, rows, self.width, dtype=torch.float64, device=self.device)
-        for start in range(0, len(labels), max(1, rows)):
-            chunk = features[start : start + rows].detach().to(self.device)
-            self._add(chunk, labels[start : start + rows], space[:, : len(chunk)])
+        for chunk in chunks(features, labels, self.classes, self.device):
+            self._add(*chunk)
 
     def merge(self, other: "StatisticsAccumulator") -> None:
         """Add everything that another accumulator of the same sizes has seen."""
         if (self.classes, self.width) != (other.classes, other.width):
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
-        if (self._scatter is None) != (other._scatter is None):
-            raise InputError("an accumulator with scatter cannot be merged with one without")
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
         self._origins = torch.where(fresh, other._origins, self._origins)
         counts = other._counts.double().unsqueeze(1)
@@ -98,9 +78,6 @@ class StatisticsAccumulator:
         self._counts = self._counts + other._counts
         self._sums += other._sums + counts * shift
         self._squares += other._squares + (shift * (2 * other._sums + counts * shift)).sum(1)
-        if self._scatter is not None and other._scatter is not None:
-            cross = shift.T @ other._sums
-            self._scatter += other._scatter + cross + cross.T + shift.T @ (counts * shift)
         self._all_seen = bool((self._counts > 0).all())
 
     def result(self) -> ClassStatistics:
@@ -109,66 +86,62 @@ class StatisticsAccumulator:
             raise InputError(f"class {empty[0]} has no samples; every class needs at least one")
         counts = self._counts.double().unsqueeze(1)
         offsets = self._sums / counts
-        weighted = offsets * counts.sqrt()  # one factor on both sides keeps the correction symmetric
-        scatter = None if self._scatter is None else _mirrored(self._scatter) - weighted.T @ weighted
-        squares = self._squares - weighted.square().sum(1)
-        return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, scatter)
+        squares = self._squares - (offsets * self._sums).sum(1)
+        return ClassStatistics(self._counts.clone(), self._origins + offsets, squares)
 
-    def _add(self, chunk: Tensor, labels: Tensor, space: Tensor) -> None:
-        """Add a chunk (B, d); space (2, B, d) is written over."""
+    def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
+        """Add rows (b, d) of float64; both (b, d) tensors are written over."""
         if not self._all_seen:
-            self._plant_origins(chunk, labels)
-        relative, origins = space
-        torch.index_select(self._origins, 0, labels, out=origins)
-        relative.copy_(chunk).sub_(origins)  # a difference of mixed types would be taken entry by entry
+            self._plant_origins(rows, labels)
+        rows.sub_(torch.index_select(self._origins, 0, labels, out=space))
         self._counts += torch.bincount(labels, minlength=self.classes)
-        _add_by_class(self._sums, labels, relative)
-        squares = torch.linalg.vector_norm(relative, dim=1, keepdim=True).square_()
-        _add_by_class(self._squares.unsqueeze(1), labels, squares)
-        if self._scatter is not None:
-            _add_outer_products(self._scatter, relative)
+        _add_by_class(self._sums, labels, rows)
+        _add_by_class(self._squares, labels, torch.linalg.vector_norm(rows, dim=1).square_())
 
-    def _plant_origins(self, chunk: Tensor, labels: Tensor) -> None:
+    def _plant_origins(self, rows: Tensor, labels: Tensor) -> None:
         places = torch.arange(len(labels), device=self.device)
         first = torch.full((self.classes,), len(labels), device=self.device)
         first.scatter_reduce_(0, labels, places, "amin")
         fresh = torch.nonzero((self._counts == 0) & (first < len(labels))).flatten()
-        self._origins[fresh] = chunk[first[fresh]].double()
+        self._origins[fresh] = rows[first[fresh]]
         seen = self._counts > 0
         seen[fresh] = True
         self._all_seen = bool(seen.all())
 
 
-def class_statistics(features: Tensor, labels: Tensor, classes: int, scatter: bool = True) -> ClassStatistics:
+def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassStatistics:
     """ClassStatistics of features (N, d) with labels (N,), on the features' device."""
-    accumulator = StatisticsAccumulator(classes, features.shape[1], features.device, scatter)
+    accumulator = StatisticsAccumulator(classes, features.shape[1], features.device)
     accumulator.update(features, labels)
     return accumulator.result()
 
 
+def chunks(
+    features: Tensor, labels: Tensor, classes: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Rows (b, d) of a batch in turn, in float64 on the device; their labels (b,); memory (b, d) for more.
+
+    Both (b, d) tensors may be written over, and are when the next chunk comes: fresh memory would miss the
+    cache. b is small enough for (b, d) and (b, K) to stay there.
+    """
+    labels = labels.to(device, torch.int64)
+    entries = CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"])
+    size = max(64, entries // max(1, classes, features.shape[1]))
+    space = torch.empty(2, min(len(labels), size), features.shape[1], dtype=torch.float64, device=device)
+    for start in range(0, len(labels), size):
+        some = labels[start : start + size]
+        rows, other = space[:, : len(some)]
+        # Once for all: an operation on mixed types would convert anew, and slower.
+        yield rows.copy_(features[start : start + size].detach()), some, other
+
+
 def _add_by_class(sums: Tensor, labels: Tensor, values: Tensor) -> None:
-    """sums[y] += values of class y; sums (K, m), values (B, m)."""
+    """sums[y] += values of class y; sums (K, ...), values (b, ...)."""
     if values.is_cuda:  # index_add_ adds in a different order every time there
         classes = torch.arange(len(sums), device=labels.device).unsqueeze(1)
         sums += (labels == classes).double() @ values
     else:
         sums.index_add_(0, labels, values)
-
-
-def _add_outer_products(scatter: Tensor, rows: Tensor) -> None:
-    """Add rows^T rows to the diagonal blocks of a (d, d) matrix and to what is right of them."""
-    for start in range(0, len(scatter), BLOCK):
-        stop = start + BLOCK
-        scatter[start:stop, start:].addmm_(rows[:, start:stop].T, rows[:, start:])
-
-
-def _mirrored(scatter: Tensor) -> Tensor:
-    return scatter.triu() + scatter.triu(1).T
-
-
-def chunk_rows(width: int, device: torch.device) -> int:
-    """Rows of one chunk of a batch: few enough that its float64 copy is read from the cache again."""
-    return max(64, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"]) // max(1, width))
 
 
 def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +29,9 @@ from ncpipe.metrics.geometry import (
     nc2_means,
     nc3_duality,
 )
-from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -97,39 +98,38 @@ def measure_batches(
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
     """
-    learned = _first_pass(layer, TRAIN, train, classes, weight, bias)
+    learned = _first_pass(layer, TRAIN, train, classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, batches in ((TRAIN, train), (TEST, test)):
         if batches is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes, weight, bias)
-        centres = CentreMeter(learned.classes.means, weight, bias)
+        seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes)
+        meter = SampleMeter(seen, weight, bias, None if split == TRAIN else learned)
         for features, labels in batches():
-            centres.update(features, labels)
-        rows += measure_layer(layer, split, seen, centres.result(), learned, weight)
+            meter.update(features, labels)
+        rows += measure_layer(layer, split, seen, meter.result(), learned, weight)
     return rows
 
 
 def measure_layer(
     layer: str,
     split: str,
-    statistics: LayerStatistics,
-    centres: CentreStatistics | None = None,
-    train: LayerStatistics | None = None,
+    statistics: ClassStatistics,
+    samples: SampleStatistics,
+    train: ClassStatistics,
     weight: Tensor | None = None,
 ) -> list[Measurement]:
-    """Every metric of one layer on one split that the given statistics determine; NaN ones of NaN features.
+    """Every metric of one layer on one split, from its two passes; NaN ones of NaN features.
 
-    centres: of the second pass about the train means, for nearest-mean decisions. train: the train split's
-    statistics, for the test-collapse distances, which are of test samples only. weight (K, d): for
-    nc3_duality.
+    train: the train split's statistics, for the test-collapse distances, which are of test samples only.
+    weight (K, d): for nc3_duality.
     """
-    values = dict(_class_metrics(statistics.classes))
-    values |= dict(_classifier_metrics(statistics, weight))
-    if centres is not None:
-        values |= dict(_centre_metrics(centres))
-        if train is not None and split != TRAIN:
-            values |= dict(_distance_metrics(centres, train.classes))
+    values = dict(_class_metrics(statistics, samples))
+    values |= dict(_classifier_metrics(samples))
+    if weight is not None:
+        values["nc3_duality"] = nc3_duality(statistics, weight.to(statistics.means.device))
+    values |= dict(_decision_metrics(samples))
+    values |= dict(_distance_metrics(statistics, samples, train))
     return [Measurement(layer, split, metric, value) for metric, value in values.items()]
 
 
@@ -168,12 +168,11 @@ def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
         yield f"singular_{name}_{place:03d}", value
 
 
-def _class_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> Iterator[tuple[str, float]]:
     yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
-    if statistics.scatter is not None:
-        value, rank = nc1_pinv(statistics)
-        yield "nc1_pinv", value
-        yield "nc1_pinv_rank", rank
+    value, rank = nc1_pinv(statistics, samples.spread)
+    yield "nc1_pinv", value
+    yield "nc1_pinv_rank", rank
     yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
     yield "cdnv", cdnv(statistics)
     yield "nc2_means", nc2_means(statistics)
@@ -183,43 +182,47 @@ def _class_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     yield from spectrum_metrics("means", statistics.means)
 
 
-def _classifier_metrics(statistics: LayerStatistics, weight: Tensor | None) -> Iterator[tuple[str, float]]:
-    if statistics.misalignment is not None and statistics.margins is not None:
-        margins = statistics.margins
-        yield "nc3_cosine", statistics.misalignment.item() / len(margins)
-        yield "margin_min", margins[0].item()
-        yield "margin_mean", margins.mean().item()
-        for metric, share in MARGIN_QUANTILES.items():
-            yield metric, margins[math.ceil(share * len(margins)) - 1].item()
-    if weight is not None:
-        yield "nc3_duality", nc3_duality(statistics.classes, weight.to(statistics.classes.means.device))
+def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+    if samples.misalignment is not None and samples.margins is not None:
+        margins = samples.margins.cpu().numpy()
+        yield "nc3_cosine", samples.misalignment.item() / len(margins)
+        yield "margin_min", float(margins.min())
+        yield "margin_mean", float(margins.mean())
+        places = {metric: math.ceil(share * len(margins)) - 1 for metric, share in MARGIN_QUANTILES.items()}
+        parted = np.partition(margins, list(places.values()))  # sorting them all takes several times as long
+        for metric, place in places.items():
+            yield metric, float(parted[place])
 
 
-def _centre_metrics(centres: CentreStatistics) -> Iterator[tuple[str, float]]:
-    samples = centres.samples.item()  # integer tensors would be divided in float32
-    yield "ncc_error", centres.wrong.item() / samples
-    if centres.mismatched is not None:
-        yield "nc4_mismatch", centres.mismatched.item() / samples
+def _decision_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+    finite = bool(samples.within.isfinite())
+    for metric, count in (("ncc_error", samples.wrong), ("nc4_mismatch", samples.mismatched)):
+        if count is not None:  # integer tensors would be divided in float32
+            yield metric, count.item() / samples.samples.item() if finite else math.nan
 
 
-def _distance_metrics(centres: CentreStatistics, train: ClassStatistics) -> Iterator[tuple[str, float]]:
+def _distance_metrics(
+    statistics: ClassStatistics, samples: SampleStatistics, train: ClassStatistics
+) -> Iterator[tuple[str, float]]:
+    if samples.nearest is None:
+        return
     between = between_trace(train)
-    for metric, total in (("weak_test_collapse", centres.nearest), ("strong_test_collapse", centres.right)):
-        yield metric, math.inf if between == 0 else (total / centres.samples / between).item()
+    # sum |h - mu|^2 about another mean than the class's own: every term is positive, so no digit is lost.
+    right = (statistics.squares + statistics.counts * (statistics.means - train.means).square().sum(1)).sum()
+    for metric, total in (("weak_test_collapse", samples.nearest), ("strong_test_collapse", right)):
+        yield metric, math.inf if between == 0 else (total / statistics.samples / between).item()
 
 
-def _first_pass(
-    layer: str, split: str, batches: Batches, classes: int, weight: Tensor | None, bias: Tensor | None
-) -> LayerStatistics:
-    meter = None
+def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:
+    accumulator = None
     for features, labels in batches():
-        if meter is None:
-            meter = LayerMeter(classes, features.shape[1], weight, bias, features.device)
-        meter.update(features, labels)
-    if meter is None:
+        if accumulator is None:
+            accumulator = StatisticsAccumulator(classes, features.shape[1], features.device)
+        accumulator.update(features, labels)
+    if accumulator is None:
         raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    seen = meter.result()
-    if not bool(seen.classes.squares.isfinite().all()):
+    seen = accumulator.result()
+    if not bool(seen.squares.isfinite().all()):
         raise InputError(
             f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
         )

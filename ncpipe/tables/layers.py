@@ -54,9 +54,10 @@ def layer_profile(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 def separation_law(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The line log10 value = intercept + slope * position of each run, per split and NC1 metric.
 
-    The law of data separation (He and Su 2023) is D_l = rho^l D_0 for the separation fuzziness
-    D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. `nc1_pinv` is D/K on
-    balanced classes, with the same rho; `nc1_trace_ratio` is the same question put to the trace ratio.
+    The law of data separation [He and Su, PNAS 120(36), 2023] is D_l = rho^l D_0 for the separation
+    fuzziness D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. `nc1_pinv` is
+    D/K on balanced classes, with the same rho (else their Sigma_B weighs classes by their samples);
+    `nc1_trace_ratio` is the same question put to the trace ratio.
 
     Least squares over the layers with 0 < value < inf, n_layers of them, h included. slope, intercept and
     rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than

@@ -1,14 +1,15 @@
 """How fast many small networks train: ours against the loops that one would write.
 
-    python benchmarks/training.py [--device cuda] [--epochs 1500] [--depths 2 5 13] [--runs 6]
+    python benchmarks/training.py [--device cuda] [--epochs 1500] [--depths 2 3 5 8 13] [--runs 6]
 
-(a) plain loop, a process for each run   (b) plain loop, all runs in one process   (c) ncpipe's batches
+(a) plain loop, a process for each run   (b) plain loop, all runs in one process   (b') b without the
+DataLoader, on tensors that lie ready    (c) ncpipe's batches
 
 Each contender has a process of its own, on digits-sized data (500 samples of 64 numbers, full batch, Adam,
-L-RN1 of width 64, float32). What is timed are a few hundred epochs; runs per minute are for --epochs of
-them, starting Python and torch included (once for b and c). Roofline: floating-point operations of the
-products and bytes that a step cannot but move (what autograd keeps, written and read; the optimizer's
-buffers), over the ceilings that a large product and a large copy reach here.
+L-RN1 of width 64, float32). What is timed are a few hundred epochs; (a) is charged, on top, with starting
+Python and torch once in --epochs of them. Roofline: floating-point operations of the products and bytes
+that a step cannot but move (what autograd keeps, written and read; the optimizer's buffers), over the
+ceilings that a large product and a large copy reach here.
 """
 
 import argparse
@@ -51,16 +52,20 @@ def runs_at(depth: int, count: int, epochs: int) -> list[Run]:
     return [Run("digits", depth, seed, spec) for seed in range(count)]
 
 
-def plain_loop(run: Run, data: Prepared, device: torch.device) -> None:
-    """One network: a DataLoader whose batch is all there is, the penalty in the loss, fused Adam."""
+def plain_loop(run: Run, data: Prepared, device: torch.device, loaded: bool) -> None:
+    """One network: a DataLoader whose batch is all there is, the penalty in the loss, fused Adam.
+
+    loaded: without the DataLoader.
+    """
     network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
     network = network.to(device)
     matrices = [p for name, p in network.named_parameters() if penalised(name)]
     optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
     samples = TensorDataset(data.train.inputs.flatten(1), data.train.labels)
     loader = DataLoader(samples, batch_size=len(samples), shuffle=True)
+    ready = [tuple(tensor.to(device) for tensor in samples.tensors)]
     for _ in range(run.spec.epochs):
-        for inputs, labels in loader:
+        for inputs, labels in ready if loaded else loader:
             loss = F.cross_entropy(network(inputs.to(device)), labels.to(device))
             loss = loss + 0.0025 * sum((matrix**2).sum() for matrix in matrices)
             optimizer.zero_grad()
@@ -92,7 +97,7 @@ def contend(name: str, depth: int, count: int, compute: Compute) -> None:
     def train(epochs: int) -> float:
         runs = runs_at(depth, count if name == "ours" else 1, epochs)
         start = time.perf_counter()
-        ours(runs, data, compute) if name == "ours" else plain_loop(runs[0], data, device)
+        ours(runs, data, compute) if name == "ours" else plain_loop(runs[0], data, device, name == "tensors")
         if device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
@@ -154,9 +159,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--epochs", type=int, default=1500)
-    parser.add_argument("--depths", type=int, nargs="+", default=[2, 5, 13])
+    parser.add_argument("--depths", type=int, nargs="+", default=[2, 3, 5, 8, 13])
     parser.add_argument("--runs", type=int, default=6)
-    parser.add_argument("--contender", choices=["plain", "ours"])
+    parser.add_argument("--contender", choices=["plain", "tensors", "ours"])
     options = parser.parse_args()
     compute = Compute(options.device, 1, "float32")
     if options.contender:
@@ -170,15 +175,22 @@ def main() -> None:
         f"L-RN1, 500 samples, width 64, {options.epochs} epochs, {options.device}, {cores} cores; "
         f"ceilings {operations / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s; start {begin:.1f} s"
     )
-    print("runs a minute:  (a) process each  (b) one process  (c) ours; (c)/(a), (c)/(b), (c)/roofline")
+    print("ms a run and epoch:  (b)    (b')   (c)  | ratios: (a)/(c)  (b)/(c)  (b')/(c) | roofline/(c)")
+    seconds = {"a": 0.0, "b": 0.0, "b'": 0.0, "c": 0.0}
     for depth in options.depths:
-        plain = child("plain", depth, 1, options.device)
+        plain, ready = (child(name, depth, 1, options.device) for name in ("plain", "tensors"))
         together = child("ours", depth, options.runs, options.device)
-        a = 60 / (begin + options.epochs * plain)
-        b, c = 60 / (options.epochs * plain), 60 / (options.epochs * together)
+        alone = plain + begin / options.epochs
+        for name, time_taken in zip(seconds, (alone, plain, ready, together), strict=True):
+            seconds[name] += time_taken
         work, moved = least_work(depth)
         share = max(work / operations, moved / bandwidth) / together
-        print(f"L = {depth:<3} {a:>24.1f} {b:>16.1f} {c:>9.1f}; {c / a:>7.1f} {c / b:>8.1f} {share:>12.0%}")
+        print(
+            f"L = {depth:<3} {1e3 * plain:>17.2f} {1e3 * ready:>7.2f} {1e3 * together:>6.2f} "
+            f"| {alone / together:>14.1f} {plain / together:>8.1f} {ready / together:>9.1f} | {share:>9.0%}"
+        )
+    a, b, ready, ours_ = seconds.values()
+    print(f"the grid: {a / ours_:.1f} x (a), {b / ours_:.1f} x (b), {ready / ours_:.1f} x (b')")
 
 
 if __name__ == "__main__":

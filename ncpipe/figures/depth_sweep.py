@@ -170,5 +170,5 @@ def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool) -> None:
         p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
         label = f"fit{DAGGER}, log-linearity rejected ({p})"
         handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
-    columns = 2 if rejected else 3
+    columns = len(handles) if len(handles) <= 3 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

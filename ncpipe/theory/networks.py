@@ -1,0 +1,203 @@
+"""The constructed networks of S25 App. A as weights of this package's own modules.
+
+M  distinct samples    K  classes    d  width    B  blocks    all float64
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.errors import InputError
+from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.specs import Bound, Count, Index, Run
+from ncpipe.theory.assumptions import check_assumptions, distinct_samples
+from ncpipe.theory.construction import (
+    Blocks,
+    Constants,
+    Plan,
+    Split,
+    idle,
+    join,
+    make_plan,
+    stage_one,
+    stage_two,
+)
+from ncpipe.theory.embeddings import State, resnet_embedding, starts_of, transformer_embedding
+from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.theory.gufm import optimum
+from ncpipe.theory.optimum import Optimum
+
+LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
+SPLITS_TRIED = 24
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the existence proof leaves open.
+
+    constants: of `Plan`. draws: first layers tried for a ResNet. detours: arcs tried where a geodesic comes
+    too near to another sample. attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
+    """
+
+    constants: Constants
+    draws: Count
+    detours: Index
+    attention_exponent: Annotated[float, Bound(low=0, open_low=True)]
+
+
+@dataclass(frozen=True)
+class Construction:
+    """A constructed network: its plan, how its depth is split, the optimum it aims at, its weights."""
+
+    plan: Plan
+    split: Split
+    optimum: Optimum
+    state: State
+
+
+def constructed_state(run: Run, data: Prepared, choices: Choices) -> State:
+    """Weights of the network of `run` that App. A constructs, by the names of its module; see `construct`."""
+    return construct(run, data, choices).state
+
+
+def construct(run: Run, data: Prepared, choices: Choices, split: Split | None = None) -> Construction:
+    """Theorem 4.3's construction (4.6's for two-layer blocks) on the training samples of `data`.
+
+    L = M L_1 + K L_2 + 1 + idle blocks. Without a given split, L_2 is the one of the `SPLITS_TRIED` values
+    between 2 and (L - 1 - M)/K, spread evenly on a log scale, that gives the lowest regularised loss, and L_1
+    the largest that leaves room for it. Raises InputError where an assumption is not met
+    (`check_assumptions`) or L is below M + 2K + 1.
+    """
+    check_assumptions(run, data)
+    spec = run.spec
+    distinct, _ = distinct_samples(run, data)
+    solved = optimum(
+        spec.loss,
+        data.classes,
+        spec.model.width,
+        spec.penalty.last_strength(run.depth),
+        spec.model.last_bias,
+    )
+    if spec.model.is_transformer:
+        embedding = transformer_embedding(run, data, run.depth**-choices.attention_exponent)
+    else:
+        embedding = resnet_embedding(run, distinct.inputs, choices.draws)
+    starts = starts_of(run, data, distinct, embedding)
+    solved = turned_towards(solved, starts, distinct.labels)
+    plan = make_plan(starts, distinct.labels, solved.features, choices.constants, choices.detours)
+    if split is None:
+        split = best_split(run, plan, solved)
+    elif plan.samples * split.first + plan.classes * split.second + split.idle != run.depth - 1:
+        raise InputError(f"{run.name}: {split} does not add up to L - 1 with N = {plan.samples}")
+    blocks = join([*moving_blocks(plan, split), idle(split.idle, plan.width)])
+    return Construction(plan, split, solved, _state(run, data, embedding, blocks, solved))
+
+
+def best_split(run: Run, plan: Plan, solved: Optimum) -> Split:
+    """The split of L that gives the lowest regularised loss; see `construct`."""
+    room = run.depth - 1 - plan.samples
+    if room < LEAST_SECOND * plan.classes:
+        raise InputError(
+            f"{run.name}: L = {run.depth} is too shallow for {plan.samples} distinct samples of "
+            f"{plan.classes} classes: the construction needs L >= N + {LEAST_SECOND}K + 1 = "
+            f"{plan.samples + LEAST_SECOND * plan.classes + 1}; deepen it or take fewer samples"
+        )
+    most = room // plan.classes
+    spread = torch.logspace(math.log10(LEAST_SECOND), math.log10(most), SPLITS_TRIED, dtype=torch.float64)
+    tried = sorted({min(most, max(LEAST_SECOND, round(value))) for value in spread.tolist()})
+    splits = [split_with(run.depth, plan, second) for second in tried]
+    return min(splits, key=lambda split: _loss_of(run, plan, split, solved))
+
+
+def split_with(depth: int, plan: Plan, second: int) -> Split:
+    """The split with L_2 = `second` and the largest L_1 that fits."""
+    first, idle_blocks = divmod(depth - 1 - plan.classes * second, plan.samples)
+    return Split(first, second, idle_blocks)
+
+
+def moving_blocks(plan: Plan, split: Split) -> tuple[Blocks, Blocks]:
+    """Stage 1 and stage 2."""
+    return stage_one(plan, split.first), stage_two(plan, split.second)
+
+
+def end_features(plan: Plan, split: Split) -> Tensor:
+    """Features (M, d) behind both stages, in closed form; see `stage_two`."""
+    strength = stage_two(plan, split.second).strength[0].item()
+    factor = (1 + strength * plan.cap / math.hypot(plan.width**0.5, plan.cap)) ** split.second
+    targets = plan.targets[plan.labels]
+    rests = plan.rests()
+    along = (rests * targets).sum(1, keepdim=True) / plan.width * targets
+    ends = along + (rests - along) / factor
+    return plan.width**0.5 * ends / ends.norm(dim=1, keepdim=True)
+
+
+def turned_towards(solved: Optimum, starts: Tensor, labels: Tensor) -> Optimum:
+    """The optimum nearest to the samples: rotated within the zero-sum space to maximise sum x^T h.
+
+    starts (M, d), labels (M,). All rotations are optima; this one makes the ways short.
+    """
+    basis = zero_sum_basis(starts.shape[1])
+    u, _, v = torch.linalg.svd((solved.features @ basis.T)[labels].T @ (starts @ basis.T))
+    turn = basis.T @ (u @ v) @ basis
+    return Optimum(solved.fit, solved.penalty, solved.weight @ turn, solved.features @ turn, solved.bias)
+
+
+def _loss_of(run: Run, plan: Plan, split: Split, solved: Optimum) -> float:
+    layers = 1 if run.spec.model.mlp_width is None else 2
+    fit = unregularised_loss(
+        end_features(plan, split), plan.labels, solved.weight, solved.bias, run.spec.loss
+    )
+    squares = sum(part.square(layers) for part in moving_blocks(plan, split))
+    return fit + run.spec.penalty.inner_strength(run.depth) / 2 * squares
+
+
+def _state(run: Run, data: Prepared, embedding: State, blocks: Blocks, solved: Optimum) -> State:
+    """All parameters of the module, those that the construction leaves out as zeros."""
+    model = run.spec.model
+    state = dict(embedding)
+    first = 1 if model.is_transformer else 0
+    prefix = "mlp." if model.is_transformer else ""
+    if model.is_transformer:
+        matrices = ("qk", "vo") if model.architecture[3] == "1" else ("q", "k", "v", "o")
+        zeros = torch.zeros(model.width, model.width, dtype=torch.float64)
+        for index in range(run.depth):
+            for name in matrices:
+                state.setdefault(f"blocks.{index}.attention.{name}.weight", zeros)
+        blocks = join([idle(1, model.width), blocks])
+        first = 0
+    for index in range(len(blocks)):
+        for name, tensor in block_weights(blocks, index, model.mlp_width).items():
+            state[f"blocks.{first + index}.{prefix}{name}"] = tensor
+    state["last.weight"] = solved.weight
+    if solved.bias is not None:
+        state["last.bias"] = solved.bias
+    return state
+
+
+def block_weights(blocks: Blocks, index: int, mlp_width: int | None) -> State:
+    """Weights and biases of one block's MLP, one-layer, or two-layer with inner width `mlp_width` >= d.
+
+    Two layers share the strength as square roots; the second projects on `kept` [S25 Theorem 4.6]. Units
+    beyond the d-th are not used.
+    """
+    strength, output, key = blocks.strength[index], blocks.output[index], blocks.key[index]
+    width = len(key)
+    matrix, shift = (
+        torch.outer(output, key),
+        -blocks.threshold[index] * torch.ones(width, dtype=torch.float64),
+    )
+    if mlp_width is None:
+        return {"lin.weight": strength * matrix, "lin.bias": strength * shift}
+    root = strength.sqrt()
+    unused = (0, 0, 0, mlp_width - width)
+    second = root * torch.outer(blocks.kept[index], blocks.kept[index])
+    return {
+        "lin1.weight": torch.nn.functional.pad(root * matrix, unused),
+        "lin1.bias": torch.nn.functional.pad(root * shift, unused[2:]),
+        "lin2.weight": torch.nn.functional.pad(second, unused[2:]),
+        "lin2.bias": torch.zeros(width, dtype=torch.float64),
+    }

@@ -4,6 +4,7 @@ M  distinct samples    K  classes    d  width    B  blocks    all float64
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.datasets.prepared import Split as Samples
 from ncpipe.errors import InputError
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.specs import Bound, Count, Index, Run
@@ -73,28 +75,32 @@ def construct(run: Run, data: Prepared, choices: Choices, split: Split | None = 
     (`check_assumptions`) or L is below M + 2K + 1.
     """
     check_assumptions(run, data)
-    spec = run.spec
     distinct, _ = distinct_samples(run, data)
-    solved = optimum(
-        spec.loss,
-        data.classes,
-        spec.model.width,
-        spec.penalty.last_strength(run.depth),
-        spec.model.last_bias,
-    )
-    if spec.model.is_transformer:
-        embedding = transformer_embedding(run, data, run.depth**-choices.attention_exponent)
-    else:
-        embedding = resnet_embedding(run, distinct.inputs, choices.draws)
+    embedding = embedding_of(run, data, distinct, choices)
     starts = starts_of(run, data, distinct, embedding)
-    solved = turned_towards(solved, starts, distinct.labels)
+    solved = turned_towards(optimum_of(run, data), starts, distinct.labels)
     plan = make_plan(starts, distinct.labels, solved.features, choices.constants, choices.detours)
     if split is None:
         split = best_split(run, plan, solved)
     elif plan.samples * split.first + plan.classes * split.second + split.idle != run.depth - 1:
         raise InputError(f"{run.name}: {split} does not add up to L - 1 with N = {plan.samples}")
     blocks = join([*moving_blocks(plan, split), idle(split.idle, plan.width)])
-    return Construction(plan, split, solved, _state(run, data, embedding, blocks, solved))
+    mlps = [block_weights(blocks, index, run.spec.model.mlp_width) for index in range(len(blocks))]
+    return Construction(plan, split, solved, network_state(run, embedding, mlps, solved))
+
+
+def embedding_of(run: Run, data: Prepared, distinct: Samples, choices: Choices) -> State:
+    """The first layer, and a transformer's first attention, that set `distinct` samples apart."""
+    if run.spec.model.is_transformer:
+        return transformer_embedding(run, data, run.depth**-choices.attention_exponent)
+    return resnet_embedding(run, distinct.inputs, choices.draws)
+
+
+def optimum_of(run: Run, data: Prepared) -> Optimum:
+    """The features model's optimum with the run's loss, width and lambda_L."""
+    spec = run.spec
+    strength = spec.penalty.last_strength(run.depth)
+    return optimum(spec.loss, data.classes, spec.model.width, strength, spec.model.last_bias)
 
 
 def best_split(run: Run, plan: Plan, solved: Optimum) -> Split:
@@ -155,23 +161,24 @@ def _loss_of(run: Run, plan: Plan, split: Split, solved: Optimum) -> float:
     return fit + run.spec.penalty.inner_strength(run.depth) / 2 * squares
 
 
-def _state(run: Run, data: Prepared, embedding: State, blocks: Blocks, solved: Optimum) -> State:
-    """All parameters of the module, those that the construction leaves out as zeros."""
+def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Optimum) -> State:
+    """All parameters of the run's module from its first layers, the MLPs of L - 1 blocks, and the last layer.
+
+    A transformer's L - 1 blocks come after a first one that attends only; what is not given is 0.
+    """
     model = run.spec.model
     state = dict(embedding)
-    first = 1 if model.is_transformer else 0
-    prefix = "mlp." if model.is_transformer else ""
-    if model.is_transformer:
+    if not model.is_transformer:
+        for index, mlp in enumerate(mlps):
+            state |= {f"blocks.{index}.{name}": tensor for name, tensor in mlp.items()}
+    else:
         matrices = ("qk", "vo") if model.architecture[3] == "1" else ("q", "k", "v", "o")
-        zeros = torch.zeros(model.width, model.width, dtype=torch.float64)
-        for index in range(run.depth):
+        nothing = torch.zeros(model.width, model.width, dtype=torch.float64)
+        first = block_weights(idle(1, model.width), 0, model.mlp_width)
+        for index, mlp in enumerate([first, *mlps]):
             for name in matrices:
-                state.setdefault(f"blocks.{index}.attention.{name}.weight", zeros)
-        blocks = join([idle(1, model.width), blocks])
-        first = 0
-    for index in range(len(blocks)):
-        for name, tensor in block_weights(blocks, index, model.mlp_width).items():
-            state[f"blocks.{first + index}.{prefix}{name}"] = tensor
+                state.setdefault(f"blocks.{index}.attention.{name}.weight", nothing)
+            state |= {f"blocks.{index}.mlp.{name}": tensor for name, tensor in mlp.items()}
     state["last.weight"] = solved.weight
     if solved.bias is not None:
         state["last.bias"] = solved.bias

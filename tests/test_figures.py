@@ -15,9 +15,10 @@ from matplotlib.colors import to_rgb
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.labels import Column, paper_columns, row_label, slope_label
+from ncpipe.figures.guides import guide_of
+from ncpipe.figures.labels import Column, gap_columns, paper_columns, row_label, slope_label
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.style import paper_style
+from ncpipe.figures.style import FAINT, paper_style
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import Slopes
 from ncpipe.specs import (
@@ -49,6 +50,10 @@ def made_runs():
     rows = [(name, depth, seed) for name in LABELS for depth in DEPTHS for seed in range(3)]
     runs = pd.DataFrame(rows, columns=RUN).assign(loss_name="ce", last_bias=False)
     runs.loc[runs["experiment"] == "language", "loss_name"] = "mse"
+    architectures = {"vision": "L-RN1", "language": "L-T11", "dead": "L-RN2"}
+    runs = runs.assign(
+        architecture=runs["experiment"].map(architectures), penalty_rule="constant", last_strength=0.005
+    )
     failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "language") & (runs["depth"] == 13))
     return runs.assign(finished=~failed, converged=~failed)
 
@@ -102,8 +107,13 @@ def summary_of(experiment, metric, split):
     ]
 
 
+def notes(axes):
+    """Texts in a panel, without a guide's power of L."""
+    return [text for text in axes.texts if not text.get_text().startswith("$")]
+
+
 def texts(axes):
-    return [text.get_text() for text in axes.texts]
+    return [text.get_text() for text in notes(axes)]
 
 
 def save_both(folder):
@@ -176,7 +186,7 @@ def test_a_depth_without_converged_runs_is_a_stated_gap(panels):
         True,
         False,
     ]
-    (note,) = panels[1, 0].texts
+    (note,) = notes(panels[1, 0])
     assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
     assert texts(panels[0, 0]) == []
 
@@ -226,6 +236,76 @@ def test_a_converged_depth_whose_values_are_zero_says_so():
     labels = {"vision": "x"}
     figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels)
     assert texts(figure.axes[0]) == ["no usable value"]
+
+
+# Guides
+
+
+def guide_in(axes):
+    """The grey line of a panel: x, y and what is written beside it."""
+    (line,) = [line for line in axes.lines if line.get_color() == FAINT]
+    (note,) = [text for text in axes.texts if text.get_text().startswith("$")]
+    return line.get_xdata(), line.get_ydata(), note.get_text()
+
+
+@pytest.mark.parametrize(
+    ("place", "metric", "split", "power", "label"),
+    [
+        ((0, 0), "nc1_trace_ratio", "train", -1, "$L^{-1}$"),
+        ((0, 1), "nc2_etf", "weights", -1 / 2, "$L^{-1/2}$"),
+        ((0, 2), "nc3_cosine", "train", -1, "$L^{-1}$"),
+        ((1, 0), "nc1_trace_ratio", "train", -1 / 2, "$L^{-1/2}$"),
+        ((1, 1), "nc2_identity", "weights", -1 / 4, "$L^{-1/4}$"),
+    ],
+)
+def test_a_guide_starts_at_the_first_mean_with_the_slope_of_the_bound(
+    panels, place, metric, split, power, label
+):
+    x, y, text = guide_in(panels[place])
+    means = summary_of(["vision", "language"][place[0]], metric, split).dropna(subset="log10_mean")
+    assert x.tolist() == means["depth"].tolist()
+    assert y == pytest.approx(means["log10_mean"].iloc[0] + power * np.log10(x / x[0]))
+    assert text == label
+
+
+def test_a_guide_does_not_stretch_the_panel(panels):
+    """The data fall as L^-0.5, the guide as L^-1: it leaves the panel at the bottom, its label does not."""
+    _, heights, _ = guide_in(panels[0, 0])
+    low, _ = panels[0, 0].get_ylim()
+    assert heights.min() < low
+    (note,) = panels[0, 0].texts
+    assert note.xy[1] >= low
+
+
+def test_a_bound_that_does_not_fall_gives_no_guide(panels, sweep):
+    assert [text.get_text() for text in sweep.legends[0].get_texts()][-1] == "bound for global optima (slope)"
+    runs = made_runs()
+    two_layers = made_sweep({"dead": "x"})  # lambda constant in L: the bound is log L
+    assert len(two_layers.legends[0].get_texts()) == 3
+    assert guide_of("nc1_trace_ratio", runs.query("experiment == 'dead'")) is None
+    assert guide_of("nc4_mismatch", runs.query("experiment == 'vision'")) is None
+    moving = runs.query("experiment == 'vision'").assign(penalty_rule="over_depth")
+    assert guide_of("loss_gap", moving.assign(last_strength=0.005 / moving["depth"])) is None
+    assert guide_of("loss_gap", moving).label == "$L^{-2}$"
+
+
+def test_two_layer_blocks_have_a_logarithm():
+    runs = made_runs().query("experiment == 'dead'").assign(penalty_rule="over_depth")
+    gap, distance = (guide_of(metric, runs) for metric in ("loss_gap", "nc2_etf"))
+    depth = np.array([1, 2, 5, 34])
+    assert gap.log10(depth) == pytest.approx([-math.inf, *np.log10(np.log(depth[1:]) / depth[1:])])
+    assert distance.log10(depth[1:]) == pytest.approx(gap.log10(depth[1:]) / 2)
+    assert gap.label == r"$L^{-1}\,\log L$"
+    assert distance.label == r"$L^{-1/2}\,(\log L)^{1/2}$"
+
+
+def test_the_gap_has_a_column_for_each_of_its_parts():
+    assert [(c.metric, c.split) for c in gap_columns("mse", True)] == [
+        ("loss_gap", "train"),
+        ("gap_gufm", "train"),
+        ("inner_penalty", "weights"),
+        ("inner_penalty_times_depth", "weights"),
+    ]
 
 
 # Labels

@@ -32,7 +32,7 @@ OUTPUTS = [
     f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
 ]
 RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json"}
-SWEEP_FIGURES = ("depth_sweep", "layers", "train_test", "heat_maps", "spectra")
+SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
 
 Copy = Callable[[Clone], Clone]
 
@@ -109,6 +109,8 @@ class TestFreshClone:
             "beta": (4, 4),
         }
         assert all("slope_nc1_trace_ratio" in own for own in found.values())
+        assert all("log10_loss_gap" in own["deepest"] for own in found.values())
+        assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
 
     def test_every_network_is_trained_once(self, swept_first: tuple[Clone, Output]) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""

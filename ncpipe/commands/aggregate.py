@@ -20,6 +20,7 @@ HEADLINES = (
     "nc2_identity",
     "nc3_cosine",
     "strong_test_collapse",
+    "loss_gap",
 )
 SINGULAR_VALUE = "singular_"
 
@@ -63,5 +64,8 @@ def aggregate() -> None:
         write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
     for _, row in headline_slopes[headline_slopes["split"] != "test"].iterrows():
         say(slope_sentence(row))
+    unbounded = runs[runs["bound"] != "holds"].groupby(["experiment", "bound"], sort=False)
+    for (experiment, bound), own in unbounded:
+        say(f"{experiment}: no gap to the optimum, {len(own)} runs; bound {bound}")
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")

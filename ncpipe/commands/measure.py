@@ -17,6 +17,8 @@ from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    TRAIN,
+    WEIGHTS,
     Measurement,
     measure_layer,
     measure_matrix,
@@ -27,6 +29,7 @@ from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.theory.gap import Objective, gap_to_optimum
 from ncpipe.training.run_folder import read_history, read_state
 
 
@@ -44,9 +47,11 @@ def measure(experiment: str) -> None:
         key = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
+        description = _describe(run, features)
         measurements += [key | asdict(row) for row in _measure(features, state)]
+        measurements += [key | asdict(row) for row in _terms(run.depth, description)]
         gram += [key | row for row in _gram(features)]
-        runs.append(key | _describe(run, features))
+        runs.append(key | description)
         history += [key | row for row in read_history(RUNS / run.path)]
     with publish_folder(METRICS / experiment) as folder:
         tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
@@ -69,6 +74,15 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
             yield from measure_layer(name, split, layer.statistics, layer.centres, train, weight)
 
 
+def _terms(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
+    """The gap to L*_GUFM and its parts as metrics, so that they get means, slopes and intervals by depth."""
+    for metric in ("loss_gap", "gap_gufm", "gap_fit"):
+        yield Measurement(LAST_LAYER, TRAIN, metric, run[metric])
+    for metric in ("gap_last_penalty", "inner_penalty"):
+        yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
+    yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
     """Without the single singular values, which would outnumber all else."""
     return (row for row in rows if not row.metric.startswith("singular_"))
@@ -84,11 +98,25 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
 
 
 def _describe(run: Run, features: Features) -> dict[str, Any]:
-    """One run's row: what it is, how it ended, its objective and errors from the features in float64."""
+    """One run's row: what it is, how it ended, its objective, gap and errors from the features in float64."""
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)
     train, test = features.train, features.test
-    fit = unregularised_loss(train.inputs, train.labels, *layer, run.spec.loss)
+    objective = Objective(
+        unregularised_loss(train.inputs, train.labels, *layer, run.spec.loss),
+        features.last_penalty,
+        features.inner_penalty,
+    )
+    gap = gap_to_optimum(
+        run.name,
+        run.spec.loss,
+        objective,
+        train.inputs,
+        train.labels,
+        features.weight,
+        run.spec.model.last_bias,
+        run.spec.penalty.last_strength(run.depth),
+    )
     return {
         "label": row_label(run.spec),
         "architecture": run.spec.model.architecture,
@@ -98,10 +126,11 @@ def _describe(run: Run, features: Features) -> dict[str, Any]:
         "last_bias": run.spec.model.last_bias,
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
-        "loss": fit + features.last_penalty + features.inner_penalty,
-        "fit": fit,
-        "last_penalty": features.last_penalty,
-        "inner_penalty": features.inner_penalty,
+        "penalty_rule": run.spec.penalty.rule,
+        "last_strength": run.spec.penalty.last_strength(run.depth),
+        "loss": objective.loss,
+        **asdict(objective),
+        **asdict(gap),
         "train_error": prediction_error(train.inputs, train.labels, *layer),
         "test_error": prediction_error(test.inputs, test.labels, *layer),
     }

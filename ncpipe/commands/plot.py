@@ -9,6 +9,7 @@ from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
+from ncpipe.figures.labels import gap_columns
 from ncpipe.figures.layers import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
@@ -21,7 +22,7 @@ from ncpipe.tables.files import read_table
 def plot() -> None:
     """data/results -> data/figures, as PNG and SVG.
 
-    depth_sweep, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
+    depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
     """
     order = load_params().sweep.experiments
     runs, history = _read("runs"), _read("history")
@@ -39,7 +40,9 @@ def plot() -> None:
 
 def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple[str, Figure]]:
     layers = _read("layers")
-    yield "depth_sweep", depth_sweep(_read("points"), _read("summary"), _read("slopes"), runs, labels)
+    by_depth = _read("points"), _read("summary"), _read("slopes"), runs, labels
+    yield "depth_sweep", depth_sweep(*by_depth)
+    yield "loss_gap", depth_sweep(*by_depth, gap_columns)
     yield "layers", layer_profiles(layers, _read("separation"), labels)
     yield "train_test", train_against_test(layers, _read("effective_depth"), labels)
     yield "heat_maps", heat_maps(_read("gram"), runs, labels)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ncpipe.figures.guides import Guide, guide_of
 from ncpipe.figures.labels import Column, paper_columns, slope_label
 from ncpipe.figures.panels import (
     NOTE,
@@ -18,7 +19,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
 
 
@@ -35,10 +36,12 @@ def depth_sweep(
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
     loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
     its order is that of the rows. Faint dots are single runs, the dashed line is the least-squares power of
-    L. Every row says how many of its runs converged, and a depth without a usable run says so in its place.
+    L, the grey one the slope of the theory's bound for global optima (`guides`), from the first mean on.
+    Every row says how many of its runs converged, and a depth without a usable run says so in its place.
     """
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(*_objective(own)) for name, own in rows.items()}
+    guides = {name: [guide_of(c.metric, own) for c in titles[name]] for name, own in rows.items()}
     width = max(len(row) for row in titles.values())
     colours = metric_colours(width)
     with paper_style():
@@ -53,6 +56,7 @@ def depth_sweep(
                     _series(points, name, column),
                     _series(summary, name, column),
                     _series(slopes, name, column),
+                    guides[name][i],
                     colours[i],
                 )
                 if above[i : i + 1] != (column,):
@@ -62,7 +66,7 @@ def depth_sweep(
         for axes in grid[-1]:
             axes.set_xlabel("depth $L$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, slopes)
+        _draw_key(figure, slopes, guided=any(any(row) for row in guides.values()))
         figure.draw_without_rendering()
     return figure
 
@@ -89,6 +93,7 @@ def _draw_panel(
     points: pd.DataFrame,
     summary: pd.DataFrame,
     slopes: pd.DataFrame,
+    guide: Guide | None,
     colour: Colour,
 ) -> None:
     used = points[points["used"]]
@@ -117,6 +122,8 @@ def _draw_panel(
     axes.margins(y=0.1)
     thin_ticks(axes)
     _draw_fit(axes, slopes, used["depth"].to_numpy())
+    if guide is not None:
+        _draw_guide(axes, summary[summary["n_used"] > 0], guide)
 
 
 def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
@@ -131,6 +138,30 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
+
+
+def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
+    """From the shallowest mean on; it may leave the panel, which is scaled to the data."""
+    depths = summary["depth"].to_numpy()
+    bound = guide.log10(depths)
+    start = int(np.argmax(np.isfinite(bound)))
+    heights = summary["log10_mean"].to_numpy()[start] + bound[start:] - bound[start]
+    if len(heights) < 2:
+        return
+    limits = axes.get_ylim()
+    axes.plot(depths[start:], heights, color=FAINT, linewidth=0.7, zorder=1)
+    axes.set_ylim(limits)
+    inside = np.flatnonzero(heights >= limits[0])[-1]
+    axes.annotate(
+        guide.label,
+        (depths[start + inside], heights[inside]),
+        xytext=(-2, -2),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        fontsize=7,
+        color=FAINT,
+    )
 
 
 def _state_gap(axes: Axes, depth: int, converged: int) -> None:
@@ -152,11 +183,13 @@ def _absence(converged: int) -> str:
     return "no usable value" if converged else "no converged run"
 
 
-def _draw_key(figure: Figure, slopes: pd.DataFrame) -> None:
+def _draw_key(figure: Figure, slopes: pd.DataFrame, guided: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     handles = [
         Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
         Line2D([], [], color=INK, alpha=0.35, marker="o", markersize=3, linewidth=0, label="one run"),
         Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=f"least-squares fit{level}"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    if guided:
+        handles.append(Line2D([], [], color=FAINT, linewidth=0.7, label="bound for global optima (slope)"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)

@@ -39,6 +39,19 @@ def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Colu
     )
 
 
+GAP_COLUMNS = (
+    Column(r"$\log_{10}$ gap", "loss_gap", "train"),
+    Column(r"$\log_{10}$ of it: $h$ and $W_L$", "gap_gufm", "train"),
+    Column(r"$\log_{10}$ of it: inner layers", "inner_penalty", "weights"),
+    Column(r"$\log_{10}(L\,\times$ inner)", "inner_penalty_times_depth", "weights"),
+)
+
+
+def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
+    """The gap to L*_GUFM, its two parts, which are both >= 0, and L times the inner one."""
+    return GAP_COLUMNS
+
+
 def row_label(spec: Experiment) -> str:
     """Two lines, as 'pre-LN L-T11 on IMDB' and the penalty; the loss too where it is not cross-entropy."""
     norm = "pre-LN " if spec.model.norm == "pre" else ""

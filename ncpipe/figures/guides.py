@@ -1,0 +1,63 @@
+"""How fast S25's bounds for global optima fall with depth, as lines beside what training reached.
+
+Bounds up to constants and logarithms, proved for the optimum: training promises none of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+# The gap's power of 1/L at constant lambda [S25 App. A], which lambda(L) multiplies.
+GAP_RATES = {"L-RN1": Fraction(1), "L-T11": Fraction(1, 2), "L-T21": Fraction(1, 2)}
+TWO_LAYERS = ("L-RN2", "L-T12", "L-T22")  # lambda(L) log L instead [Theorem 4.6]
+# Of the gap's bound: distances to the optimum go with its square root, NC1 and NC3 with their square.
+POWERS: Mapping[str, Fraction] = {
+    "loss_gap": Fraction(1),
+    "gap_gufm": Fraction(1),
+    "inner_penalty": Fraction(1),
+    "nc1_trace_ratio": Fraction(1),
+    "nc3_cosine": Fraction(1),
+    "nc2_etf": Fraction(1, 2),
+    "nc2_identity": Fraction(1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Guide:
+    """L^-exponent (log L)^logarithm."""
+
+    exponent: Fraction
+    logarithm: Fraction
+
+    def log10(self, depth: np.ndarray) -> np.ndarray:
+        """log10 of it; -inf at L = 1 where there is a logarithm."""
+        with np.errstate(divide="ignore"):
+            return float(self.logarithm) * np.log10(np.log(depth)) - float(self.exponent) * np.log10(depth)
+
+    @property
+    def label(self) -> str:
+        """Mathtext."""
+        power = rf"L^{{-{self.exponent}}}"
+        if not self.logarithm:
+            return f"${power}$"
+        logarithm = r"\log L" if self.logarithm == 1 else rf"(\log L)^{{{self.logarithm}}}"
+        return rf"${power}\,{logarithm}$"
+
+
+def guide_of(metric: str, runs: pd.DataFrame) -> Guide | None:
+    """The bound of a metric for one experiment's runs; None where the theory has none that falls.
+
+    runs: with architecture, penalty_rule and last_strength. lambda_L has to be the same at every depth.
+    """
+    architecture, rule = (str(runs[name].iloc[0]) for name in ("architecture", "penalty_rule"))
+    if metric not in POWERS or runs["last_strength"].nunique() != 1:
+        return None
+    two_layers = architecture in TWO_LAYERS
+    rate = (Fraction(0) if two_layers else GAP_RATES[architecture]) + (rule == "over_depth")
+    if not rate:
+        return None
+    power = POWERS[metric]
+    return Guide(rate * power, power if two_layers else Fraction(0))

@@ -1,0 +1,106 @@
+"""How far a network's regularised loss lies above the optimum of the GUFM, and in which of its terms.
+
+N  samples    K  classes    d  feature width
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.errors import InputError
+from ncpipe.theory.gufm import Loss, check_range, optimum
+
+HOLDS = "holds"
+ROUNDING = 1e-12  # relative, of lengths, losses and their differences in float64
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A network's regularised loss on its whole training set, by its terms, in float64.
+
+    fit: the mean loss. last_penalty: lambda_L/2 |W_L|^2. inner_penalty: that of all other penalised matrices.
+    """
+
+    fit: float
+    last_penalty: float
+    inner_penalty: float
+
+    @property
+    def loss(self) -> float:
+        return self.fit + self.last_penalty + self.inner_penalty
+
+
+@dataclass(frozen=True)
+class Gap:
+    """loss_gap = gap_gufm + inner_penalty and gap_gufm = gap_fit + gap_last_penalty; loss_optimum is L*_GUFM.
+
+    gap_gufm: the GUFM's own loss of (W_L, h), which is feasible there, less its optimum. gap_fit,
+    gap_last_penalty: its two terms, each less its value at the optimum; one of them may be negative. bound:
+    `holds`, or `none: ` and why there is no L*_GUFM for this run, in which case the numbers are NaN.
+    """
+
+    bound: str
+    loss_optimum: float
+    loss_gap: float
+    gap_gufm: float
+    gap_fit: float
+    gap_last_penalty: float
+
+
+def gap_to_optimum(
+    name: str,
+    loss: Loss,
+    objective: Objective,
+    features: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: bool,
+    strength: float,
+) -> Gap:
+    """The gap of a network whose last layer sees features (N, d) with labels (N,); weight (K, d), float64.
+
+    strength: the run's lambda_L. Conditions, all checked: finite numbers, balanced classes, the closed form's
+    range (`gufm.check_range`) and |h| <= sqrt(d), which LN guarantees; its eps only shortens features, and
+    the bound holds for shorter ones too. Raises InputError that names the run if gap_gufm is negative beyond
+    rounding, which no network can reach.
+    """
+    if reason := _why_unbounded(loss, objective, features, labels, weight, bias, strength):
+        return Gap(f"none: {reason}", *[math.nan] * 5)
+    best = optimum(loss, len(weight), weight.shape[1], strength, bias)
+    gap_fit, gap_last = objective.fit - best.fit, objective.last_penalty - best.penalty
+    gap_gufm = gap_fit + gap_last
+    if gap_gufm < -ROUNDING * max(1.0, objective.loss):
+        reached = objective.fit + objective.last_penalty
+        raise InputError(
+            f"{name}: fit and last layer's penalty are {reached:.12g}, {-gap_gufm:.3g} below the least that "
+            f"is possible, {best.value:.12g}; an error in theory or code, or its features are not its own"
+        )
+    return Gap(HOLDS, best.value, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
+
+
+def _why_unbounded(
+    loss: Loss,
+    objective: Objective,
+    features: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: bool,
+    strength: float,
+) -> str:
+    """The first condition that fails, in a few words; '' if none does."""
+    if not math.isfinite(objective.loss):
+        return "the loss is not finite"
+    classes, width = weight.shape
+    counts = torch.bincount(labels, minlength=classes)
+    if counts.min() != counts.max():
+        return f"classes are not balanced, {int(counts.min())} to {int(counts.max())} samples"
+    longest = features.norm(dim=1).max().item()
+    if longest > width**0.5 * (1 + ROUNDING):
+        return f"a feature has norm {longest:.9g}, above the sqrt(d) = {width**0.5:.9g} of LN"
+    try:
+        check_range(loss, classes, width, strength, bias)
+    except InputError as error:
+        return str(error)
+    return ""

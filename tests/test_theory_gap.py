@@ -1,0 +1,163 @@
+"""The gap of networks to the optimum of the GUFM: what is reported, and what is refused."""
+
+import math
+
+import pytest
+import torch
+from conftest import architecture, experiment, vector_data
+
+from ncpipe.errors import InputError
+from ncpipe.features import extract
+from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.specs import Run
+from ncpipe.theory.gap import Objective, gap_to_optimum
+from ncpipe.theory.gufm import optimal_value, optimum
+from ncpipe.training.loop import train_batch
+
+CPU = torch.device("cpu")
+CASES = [("ce", False), ("ce", True), ("mse", False), ("mse", True)]
+
+
+def gap_of(loss, features, labels, weight, offset, strength, inner=0.0, **changes):
+    objective = Objective(
+        unregularised_loss(features, labels, weight, offset, loss),
+        strength / 2 * weight.square().sum().item(),
+        inner,
+    )
+    arguments = {
+        "name": "x L=3 seed=0", "loss": loss, "objective": objective, "features": features,
+        "labels": labels, "weight": weight, "bias": offset is not None, "strength": strength,
+    }  # fmt: skip
+    return gap_to_optimum(**arguments | changes)
+
+
+def at_optimum(loss, bias, classes=4, width=8, strength=0.02):
+    """Features of three samples a class, labels, weight and bias of the GUFM's optimum."""
+    best = optimum(loss, classes, width, strength, bias)
+    labels = torch.arange(classes).repeat_interleave(3)
+    return best.features[labels], labels, best.weight, best.bias
+
+
+@pytest.mark.parametrize(("loss", "bias"), CASES)
+def test_the_optimum_has_no_gap_and_the_inner_penalty_is_all_that_is_added(loss, bias):
+    found = gap_of(loss, *at_optimum(loss, bias), 0.02, inner=0.125)
+    assert found.bound == "holds"
+    assert found.loss_optimum == optimal_value(loss, 4, 8, 0.02, bias)
+    assert found.loss_gap == pytest.approx(0.125, rel=1e-13)
+    for part in (found.gap_gufm, found.gap_fit, found.gap_last_penalty):
+        assert part == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize(("loss", "bias"), CASES)
+@pytest.mark.parametrize("factor", [0.995, 1.005])
+def test_a_scaled_last_layer_moves_the_two_terms_apart_and_the_gap_up(loss, bias, factor):
+    features, labels, weight, offset = at_optimum(loss, bias)
+    found = gap_of(loss, features, labels, factor * weight, offset, 0.02, inner=0.5)
+    assert found.gap_gufm == pytest.approx(found.gap_fit + found.gap_last_penalty, rel=1e-12)
+    assert found.loss_gap == pytest.approx(found.gap_gufm + 0.5, rel=1e-14)
+    assert found.gap_gufm > 1e-8
+    assert (found.gap_last_penalty > 0) == (factor > 1)
+    assert (found.gap_fit < 0) == (factor > 1)
+
+
+@pytest.mark.parametrize(("loss", "bias"), CASES)
+def test_a_loss_below_the_optimum_is_an_error_that_names_the_run(loss, bias):
+    features, labels, weight, offset = at_optimum(loss, bias)
+    best = optimum(loss, 4, 8, 0.02, bias)
+    planted = Objective(best.fit - 1e-9, best.penalty, 0.125)
+    with pytest.raises(
+        InputError, match=r"^x L=3 seed=0: .* 1e-09 below the least that is possible"
+    ) as caught:
+        gap_of(loss, features, labels, weight, offset, 0.02, objective=planted)
+    assert "\n" not in str(caught.value)
+    rounded = Objective(best.fit - 1e-14, best.penalty, 0.125)
+    assert gap_of(loss, features, labels, weight, offset, 0.02, objective=rounded).bound == "holds"
+
+
+def test_an_inner_penalty_does_not_hide_a_fit_that_is_too_good():
+    """What a mixed-up lambda_L would look like: half of it in the objective, all of it in the bound."""
+    best = optimum("ce", 4, 8, 0.02, False)
+    halved = Objective(best.fit, best.penalty / 2, 1.0)
+    with pytest.raises(InputError, match="below the least"):
+        gap_of("ce", *at_optimum("ce", False), 0.02, objective=halved)
+
+
+def test_the_bias_case_decides_the_bound():
+    """The optimum with bias lies below the one without for MSE: taking the wrong one would be an error."""
+    features, labels, weight, offset = at_optimum("mse", True)
+    with pytest.raises(InputError, match="below the least"):
+        gap_of("mse", features, labels, weight, offset, 0.02, bias=False)
+    assert gap_of("mse", *at_optimum("mse", False), 0.02).loss_optimum > optimal_value(
+        "mse", 4, 8, 0.02, True
+    )
+
+
+def test_shorter_features_only_widen_the_gap():
+    features, labels, weight, offset = at_optimum("ce", False)
+    gaps = [gap_of("ce", c * features, labels, weight / c, offset, 0.02).loss_gap for c in (1, 0.999, 0.9)]
+    assert gaps[0] == pytest.approx(0, abs=1e-15)
+    assert 0 < gaps[1] < gaps[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("unbalanced", "classes are not balanced, 2 to 3 samples"),
+        ("long", "a feature has norm 2.82845541, above the sqrt(d) = 2.82842712 of LN"),
+        ("narrow", "width: 3 is below 4, which 4 classes need for a closed-form optimum"),
+        ("free", "lambda_L: 0; an optimum exists only for a positive one"),
+        ("diverged", "the loss is not finite"),
+        ("absent", "classes are not balanced, 0 to 3 samples"),
+    ],
+)
+def test_an_unmet_condition_is_no_bound_with_its_reason(change, reason):
+    features, labels, weight, offset = at_optimum("ce", False)
+    strength = 0.02
+    if change == "unbalanced":
+        features, labels = features[:-1], labels[:-1]
+    elif change == "long":
+        features = features.clone()
+        features[5] *= 1.00001
+    elif change == "narrow":
+        features, weight = 0.1 * features[:, :3], weight[:, :3]
+    elif change == "free":
+        strength = 0.0
+    elif change == "diverged":
+        weight = weight * math.nan
+    else:
+        features, labels = features[:-3], labels[:-3]
+    found = gap_of("ce", features, labels, weight, offset, strength)
+    assert found.bound == f"none: {reason}"
+    numbers = (found.loss_optimum, found.loss_gap, found.gap_gufm, found.gap_fit, found.gap_last_penalty)
+    assert all(map(math.isnan, numbers))
+
+
+@pytest.mark.parametrize(("loss", "bias"), CASES)
+@pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "post")])
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.3])
+def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
+    """Short runs, and LN with an eps that shortens features by a tenth; the gap's terms sum to it."""
+    patch = {"patch": 2} if "T" in name else {}
+    keys = architecture(name, norm, last_bias=bias, layer_norm_eps=eps, **patch)
+    spec = experiment(model=keys, loss=loss, epochs=60, log_every=60)
+    run, data = Run("x", 2, 0, spec), vector_data()
+    [trained] = train_batch([run], data, CPU, "float32")
+    features = extract(run, trained.state, data, CPU)
+    assert (features.bias is not None) == bias
+    fit = unregularised_loss(
+        features.train.inputs, features.train.labels, features.weight, features.bias, loss
+    )
+    objective = Objective(fit, features.last_penalty, features.inner_penalty)
+    strength = run.spec.penalty.last_strength(2)
+    found = gap_to_optimum(
+        run.name,
+        loss,
+        objective,
+        features.train.inputs,
+        features.train.labels,
+        features.weight,
+        bias,
+        strength,
+    )
+    assert found.bound == "holds"
+    assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)

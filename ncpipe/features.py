@@ -18,7 +18,7 @@ from ncpipe.errors import InputError
 from ncpipe.forward import layers_by_batch, load_network
 from ncpipe.metrics.meters import CentreMeter, CentreStatistics, LayerMeter, LayerStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
-from ncpipe.models.build import LAST_WEIGHT, penalised
+from ncpipe.models.build import LAST_WEIGHT, penalties
 from ncpipe.specs import Run
 
 SPLITS = (TRAIN, TEST)
@@ -70,7 +70,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
     seen = {split: _first_pass(batches(split), data.classes, classifier) for split in SPLITS}
     about = {split: _second_pass(batches(split), seen["train"], classifier) for split in SPLITS}
-    last_penalty, inner_penalty = _penalties(run, state)
+    last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, state)
     return Features(
         Split(about["train"][1], data.train.labels),
         Split(about["test"][1], data.test.labels),
@@ -106,16 +106,6 @@ def _second_pass(
             meters[name].update(h, labels)
         features.append(layers[LAST_LAYER].cpu())
     return {name: meter.result() for name, meter in meters.items()}, torch.cat(features)
-
-
-def _penalties(run: Run, state: dict[str, Tensor]) -> tuple[float, float]:
-    squares = {name: t.double().square().sum().item() for name, t in state.items() if penalised(name)}
-    last_square = squares.pop(LAST_WEIGHT)
-    penalty = run.spec.penalty
-    return (
-        penalty.last_strength(run.depth) / 2 * last_square,
-        penalty.inner_strength(run.depth) / 2 * sum(squares.values()),
-    )
 
 
 def write_features(path: Path, features: Features) -> None:

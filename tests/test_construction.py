@@ -1,6 +1,7 @@
 """Constructed networks against S25 App. A: where samples go, what that costs, and what the proof asks for."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -19,14 +20,15 @@ from ncpipe.models.build import build_model, input_shape
 from ncpipe.specs import Run
 from ncpipe.theory.assumptions import assumptions, check_assumptions, distinct_samples
 from ncpipe.theory.construction import (
+    Layout,
     Plan,
     make_plan,
+    printed_factor,
     stage_one,
     stage_one_bound,
     stage_two,
     stage_two_bound,
 )
-from ncpipe.theory.construction import Split as Depths
 from ncpipe.theory.curves import arc_between, cut_at
 from ncpipe.theory.embeddings import on_sphere, starts_of, transformer_embedding
 from ncpipe.theory.gufm import optimal_value, optimum
@@ -54,7 +56,16 @@ def data_of(classes: int = 3, per_class: int = 2, size: int = 8) -> Prepared:
 def even(name: str, length: int, choices: Choices = SHARP, **changes: Any) -> tuple[Run, Construction]:
     """K = 3, N = 6 with L_1 = L_2 = `length`."""
     run = small_run(name, 9 * length + 1, **changes)
-    return run, construct(run, data_of(), choices, Depths(length, length, 0))
+    return run, even_construction(run, data_of(), choices)
+
+
+def even_construction(run: Run, data: Prepared, choices: Choices) -> Construction:
+    """L_1 = L_2, and angles divided by L_2 or as the printed strengths do."""
+    if choices.constants == "printed":
+        return construct(run, data, choices)
+    count = len(distinct_samples(run, data)[0])
+    length, rest = divmod(run.depth - 1, count + data.classes)
+    return construct(run, data, choices, Layout(length, length, rest, float(length)))
 
 
 def loglog_slope(x: list[float], y: list[float]) -> float:
@@ -215,7 +226,7 @@ def test_a_second_layer_may_project_on_the_target_alone() -> None:
     same = torch.nonzero(plan.labels == 0).flatten()
     mixed[same[0]] = on_sphere((plan.targets[0] + 0.2 * mixed[same[0]]).unsqueeze(0))[0]
     one, two = (mixed.clone() for _ in "ab")
-    blocks = stage_two(plan, 6)
+    blocks = stage_two(plan, 6, 6.0)
     for index in range(6):
         single, double = (block_weights(blocks, index, width) for width in (None, 8))
         one = on_sphere(one + torch.relu(one @ single["lin.weight"].T + single["lin.bias"]))
@@ -236,11 +247,27 @@ def test_both_stages_cost_no_more_than_the_proof_says(name: str, choices: Choice
     layers = int(name[-1])
     plan, half = built.plan, run.spec.penalty.inner_strength(run.depth) / 2
     first, second = (
-        half * part.square(layers) for part in (stage_one(plan, length), stage_two(plan, length))
+        half * part.square(layers)
+        for part in (stage_one(plan, length), stage_two(plan, length, built.layout.factor))
     )
     assert half * inner_square(built.state) == pytest.approx(first + second)
     assert first <= stage_one_bound(plan, length, 2 * half, layers)
     assert second <= stage_two_bound(plan, length, 2 * half, layers) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("choices", [SHARP, PRINTED], ids=["sharp", "printed"])
+def test_one_block_takes_a_sample_to_its_rim_whatever_its_way(choices: Choices) -> None:
+    """L_1 = 1 on arcs of more than half a circle: the chord of the printed strength cannot reach that far."""
+    plan = even("L-RN1", 4, choices)[1].plan
+    start, end, through = plan.starts[0], plan.targets[0], sphere_points(1, 8, seed=3)[0]
+    arc = max((arc_between(start, end, way) for way in (through, -through)), key=lambda arc: arc.angle)
+    assert arc.angle > math.pi
+    longer = dataclasses.replace(plan, arcs=(cut_at(arc, end, 8 * (1 - plan.cap)), *plan.arcs[1:]))
+    blocks = stage_one(longer, 1)
+    moved = longer.starts[0] + torch.relu(
+        blocks.strength[0] * (blocks.output[0] * (blocks.key[0] @ longer.starts[0]) - blocks.threshold[0])
+    )
+    assert torch.allclose(on_sphere(moved.unsqueeze(0))[0], longer.rests()[0], atol=1e-12)
 
 
 def test_the_penalty_of_one_layer_blocks_falls_as_one_over_depth() -> None:
@@ -248,7 +275,10 @@ def test_the_penalty_of_one_layer_blocks_falls_as_one_over_depth() -> None:
     for choices in (SHARP, PRINTED):
         plan = even("L-RN1", 4, choices)[1].plan
         first = [stage_one(plan, int(length)).square(1) for length in lengths]
-        second = [stage_two(plan, int(length)).square(1) / math.log(length) ** 2 for length in lengths]
+        second = []
+        for length in map(int, lengths):
+            factor = printed_factor(plan, length) if choices is PRINTED else float(length)
+            second.append(stage_two(plan, length, factor).square(1) / math.log(length) ** 2)
         assert loglog_slope(lengths, first) == pytest.approx(-1, abs=0.03)
         assert loglog_slope(lengths, second) == pytest.approx(-1, abs=0.08)
 
@@ -333,7 +363,7 @@ def test_a_transformer_is_a_resnet_behind_its_first_block(name: str, kind: str) 
         data, run = contexts(), context_run(name, 33)
     else:
         data, run = data_of(size=12), small_run(name, 37, model={"patch": 3})
-    built = construct(run, data, SHARP, Depths(4, 4, 0))
+    built = even_construction(run, data, SHARP)
     h = layers_of(run, data, built.state)["last"]
     assert prediction_error(h, data.train.labels, built.state["last.weight"], None) == 0
     _, place = distinct_samples(run, data)
@@ -344,7 +374,7 @@ def test_a_transformer_is_a_resnet_behind_its_first_block(name: str, kind: str) 
 def test_contexts_are_written_in_binary() -> None:
     """sqrt(d) 2^-(i+1) on a token's own coordinate, i places before the last."""
     run = context_run("L-T11", 33)
-    built = construct(run, contexts(), SHARP, Depths(4, 4, 0))
+    built = even_construction(run, contexts(), SHARP)
     model = run.spec.model
     network = build_model(model, input_shape(contexts(), model), 2, run.depth, 0).double()
     network.load_state_dict(built.state)
@@ -375,7 +405,7 @@ def test_how_fast_the_first_block_may_vanish() -> None:
         for length in lengths:
             depth = 8 * length + 1
             choices = Choices(constants, 1, 0, exponent)  # type: ignore[arg-type]
-            starts = construct(context_run("L-T11", 33), contexts(), choices, Depths(4, 4, 0)).plan
+            starts = even_construction(context_run("L-T11", 33), contexts(), choices).plan
             plan = _plan_at_depth(depth, choices)
             assert plan.samples == starts.samples
             costs.append(stage_one(plan, length).square(1))
@@ -419,12 +449,12 @@ def test_in_float32_the_network_still_fits() -> None:
     assert (network(data_of().train.inputs).argmax(1) == data_of().train.labels).all()
 
 
-def test_the_split_is_the_best_of_those_tried_and_uses_up_the_depth() -> None:
+def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
     run = small_run("L-RN1", 200)
     built = construct(run, data_of(), SHARP)
-    split = built.split
-    assert 6 * split.first + 3 * split.second + split.idle == 199
-    assert 0 <= split.idle < 6
+    layout = built.layout
+    assert 6 * layout.first + 3 * layout.second + layout.idle == 199
+    assert 0 <= layout.idle < 6
 
     def loss(construction: Construction) -> float:
         h = layers_of(run, data_of(), construction.state)["last"]
@@ -432,9 +462,12 @@ def test_the_split_is_the_best_of_those_tried_and_uses_up_the_depth() -> None:
         return fit + 0.0025 * inner_square(construction.state)
 
     best = loss(built)
-    for second in (2, 10, 40, 64):
+    plan = built.plan
+    second = 0.0025 * stage_two(plan, layout.second, layout.factor).square(1)
+    assert second <= stage_two_bound(plan, layout.second, 0.005, 1)
+    for second, factor in itertools.product((2, 10, 40, 64), (2.0, 10.0, 64.0)):
         first, rest = divmod(199 - 3 * second, 6)
-        assert best <= loss(construct(run, data_of(), SHARP, Depths(first, second, rest))) + 1e-12
+        assert best <= 1.05 * loss(construct(run, data_of(), SHARP, Layout(first, second, rest, factor)))
 
 
 def test_images_and_repeated_samples_are_taken() -> None:

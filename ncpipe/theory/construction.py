@@ -91,12 +91,16 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Split:
-    """L = M first + K second + 1 + idle: blocks of each group of stage 1, of stage 2, and identities."""
+class Layout:
+    """L = M first + K second + 1 + idle: blocks of each group of stage 1, of stage 2, and identities.
+
+    factor: what stage 2 divides the tangents of the angles to the targets by.
+    """
 
     first: int
     second: int
     idle: int
+    factor: float
 
 
 def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Constants, detours: int) -> Plan:
@@ -173,19 +177,15 @@ def stage_one(plan: Plan, blocks: int) -> Blocks:
     return join(groups)
 
 
-def stage_two(plan: Plan, blocks: int) -> Blocks:
+def stage_two(plan: Plan, blocks: int, factor: float) -> Blocks:
     """K groups of `blocks` equal blocks; group j takes class j to its target.
 
     One block of strength s divides the tangent of the angle to the target by exactly
-    1 + s kappa/sqrt(d + kappa^2). `sharp` divides it by `blocks` in all; `printed` is the text's
-    s = 16 sqrt(d) log(L_2)/(kappa L_2), which divides it by about L_2^16.
+    1 + s kappa/sqrt(d + kappa^2); together they divide it by `factor`.
     The text's weights need the unit vector h/sqrt(d) in place of h, else the ReLU cuts them off.
     """
     root, norm = plan.width**0.5, math.hypot(plan.width**0.5, plan.cap)
-    if plan.constants == "printed":
-        strength = 16 * root * math.log(blocks) / (plan.cap * blocks)
-    else:
-        strength = math.expm1(math.log(blocks) / blocks) * norm / plan.cap
+    strength = math.expm1(math.log(factor) / blocks) * norm / plan.cap
     groups = []
     for target in plan.targets:
         unit = target / root
@@ -201,6 +201,12 @@ def stage_two(plan: Plan, blocks: int) -> Blocks:
     return join(groups)
 
 
+def printed_factor(plan: Plan, blocks: int) -> float:
+    """The factor of the text's strength 16 sqrt(d) log(L_2)/(kappa L_2), about L_2^16 where L_2 would do."""
+    root, norm = plan.width**0.5, math.hypot(plan.width**0.5, plan.cap)
+    return (1 + 16 * root * math.log(blocks) / (norm * blocks)) ** blocks
+
+
 def stage_one_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
     """Upper bound on lambda/2 sum |W|^2 of stage 1 with lambda = `strength` [S25 App. A].
 
@@ -214,7 +220,8 @@ def stage_one_bound(plan: Plan, blocks: int, strength: float, layers: int) -> fl
 def stage_two_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
     """The same for stage 2: 2^7 K d lambda log(L_2)^2/(kappa^2 L_2), and 16 K sqrt(d) log(L_2) lambda/kappa.
 
-    The text writes N for the number K of groups, and m for kappa = c m.
+    The text writes N for the number K of groups, and m for kappa = c m. Holds for factors up to L_2^4 and for
+    the printed one.
     """
     logarithm = math.log(blocks)
     if layers == 1:
@@ -297,7 +304,7 @@ def _printed_places(arc: Arc, blocks: int, plan: Plan) -> Tensor:
     """
     strength = 4 * arc.length / (blocks * plan.margin)
     step = strength * plan.margin * plan.width**0.5 / (2 * math.hypot(plan.width**0.5, plan.margin / 2))
-    turn = 2 * math.asin(min(1.0, step / (2 * arc.radius)))
+    turn = max(2 * math.asin(min(1.0, step / (2 * arc.radius))), arc.angle / blocks)
     return (turn * torch.arange(blocks + 1, dtype=torch.float64)).clamp(max=arc.angle)
 
 

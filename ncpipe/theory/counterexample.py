@@ -85,7 +85,11 @@ def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tenso
     plan = make_plan(features, data.train.labels, solved.features, "sharp", 0)
     assert not any(plan.arcs), "near-collapsed data lie inside the caps"
     count, rest = divmod(run.depth - 1, plan.classes)
-    blocks = join([stage_two(plan, count), idle(rest, plan.width)])
+    if count < 2:
+        raise InputError(
+            f"L = {run.depth} is too shallow to collapse {plan.classes} classes; take 2K + 1 or more"
+        )
+    blocks = join([stage_two(plan, count, float(count)), idle(rest, plan.width)])
     mlps = [block_weights(blocks, index, run.spec.model.mlp_width) for index in range(len(blocks))]
     return network_state(run, embedding, mlps, solved)
 

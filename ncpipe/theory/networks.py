@@ -11,8 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.prepared import Prepared
-from ncpipe.datasets.prepared import Split as Samples
+from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.specs import Bound, Count, Index, Run
@@ -20,11 +19,12 @@ from ncpipe.theory.assumptions import check_assumptions, distinct_samples
 from ncpipe.theory.construction import (
     Blocks,
     Constants,
+    Layout,
     Plan,
-    Split,
     idle,
     join,
     make_plan,
+    printed_factor,
     stage_one,
     stage_two,
 )
@@ -34,7 +34,8 @@ from ncpipe.theory.gufm import optimum
 from ncpipe.theory.optimum import Optimum
 
 LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
-SPLITS_TRIED = 24
+LENGTHS_TRIED = 24
+FACTORS_TRIED = [2.0 ** (step / 2) for step in range(1, 25)]  # of stage 2, up to L_2^4
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class Choices:
 
 @dataclass(frozen=True)
 class Construction:
-    """A constructed network: its plan, how its depth is split, the optimum it aims at, its weights."""
+    """A constructed network: its plan, how its depth is used, the optimum it aims at, its weights."""
 
     plan: Plan
-    split: Split
+    layout: Layout
     optimum: Optimum
     state: State
 
@@ -66,13 +67,14 @@ def constructed_state(run: Run, data: Prepared, choices: Choices) -> State:
     return construct(run, data, choices).state
 
 
-def construct(run: Run, data: Prepared, choices: Choices, split: Split | None = None) -> Construction:
+def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None = None) -> Construction:
     """Theorem 4.3's construction (4.6's for two-layer blocks) on the training samples of `data`.
 
-    L = M L_1 + K L_2 + 1 + idle blocks. Without a given split, L_2 is the one of the `SPLITS_TRIED` values
-    between 2 and (L - 1 - M)/K, spread evenly on a log scale, that gives the lowest regularised loss, and L_1
-    the largest that leaves room for it. Raises InputError where an assumption is not met
-    (`check_assumptions`) or L is below M + 2K + 1.
+    L = M L_1 + K L_2 + 1 + idle blocks. Without a given layout, `printed` constants take L_1 = L_2 as large
+    as L allows (`even_layout`), and `sharp` ones the layout with the lowest regularised loss (`best_layout`):
+    L_2 one of `LENGTHS_TRIED` values between 2 and (L - 1 - M)/K, spread evenly on a log scale, L_1 the
+    largest that leaves room for it, angles divided by one of `FACTORS_TRIED`. Raises InputError where
+    an assumption is not met (`check_assumptions`) or L is too small.
     """
     check_assumptions(run, data)
     distinct, _ = distinct_samples(run, data)
@@ -80,16 +82,17 @@ def construct(run: Run, data: Prepared, choices: Choices, split: Split | None = 
     starts = starts_of(run, data, distinct, embedding)
     solved = turned_towards(optimum_of(run, data), starts, distinct.labels)
     plan = make_plan(starts, distinct.labels, solved.features, choices.constants, choices.detours)
-    if split is None:
-        split = best_split(run, plan, solved)
-    elif plan.samples * split.first + plan.classes * split.second + split.idle != run.depth - 1:
-        raise InputError(f"{run.name}: {split} does not add up to L - 1 with N = {plan.samples}")
-    blocks = join([*moving_blocks(plan, split), idle(split.idle, plan.width)])
+    if layout is None:
+        printed = choices.constants == "printed"
+        layout = even_layout(run, plan) if printed else best_layout(run, plan, solved)
+    elif plan.samples * layout.first + plan.classes * layout.second + layout.idle != run.depth - 1:
+        raise InputError(f"{run.name}: {layout} does not add up to L - 1 with N = {plan.samples}")
+    blocks = join([*moving_blocks(plan, layout), idle(layout.idle, plan.width)])
     mlps = [block_weights(blocks, index, run.spec.model.mlp_width) for index in range(len(blocks))]
-    return Construction(plan, split, solved, network_state(run, embedding, mlps, solved))
+    return Construction(plan, layout, solved, network_state(run, embedding, mlps, solved))
 
 
-def embedding_of(run: Run, data: Prepared, distinct: Samples, choices: Choices) -> State:
+def embedding_of(run: Run, data: Prepared, distinct: Split, choices: Choices) -> State:
     """The first layer, and a transformer's first attention, that set `distinct` samples apart."""
     if run.spec.model.is_transformer:
         return transformer_embedding(run, data, run.depth**-choices.attention_exponent)
@@ -103,37 +106,55 @@ def optimum_of(run: Run, data: Prepared) -> Optimum:
     return optimum(spec.loss, data.classes, spec.model.width, strength, spec.model.last_bias)
 
 
-def best_split(run: Run, plan: Plan, solved: Optimum) -> Split:
-    """The split of L that gives the lowest regularised loss; see `construct`."""
+def even_layout(run: Run, plan: Plan) -> Layout:
+    """L_1 = L_2, as large as L allows; angles divided by L_2 (`sharp`) or as the text's strengths do."""
+    length, rest = divmod(run.depth - 1, plan.samples + plan.classes)
+    least = LEAST_SECOND * (plan.samples + plan.classes) + 1
+    if length < LEAST_SECOND:
+        raise too_shallow(run, plan, f"2 (N + K) + 1 = {least}")
+    factor = printed_factor(plan, length) if plan.constants == "printed" else float(length)
+    return Layout(length, length, rest, factor)
+
+
+def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
+    """The layout of L with the lowest regularised loss among those tried; see `construct`."""
     room = run.depth - 1 - plan.samples
     if room < LEAST_SECOND * plan.classes:
-        raise InputError(
-            f"{run.name}: L = {run.depth} is too shallow for {plan.samples} distinct samples of "
-            f"{plan.classes} classes: the construction needs L >= N + {LEAST_SECOND}K + 1 = "
-            f"{plan.samples + LEAST_SECOND * plan.classes + 1}; deepen it or take fewer samples"
-        )
+        least = plan.samples + LEAST_SECOND * plan.classes + 1
+        raise too_shallow(run, plan, f"N + {LEAST_SECOND}K + 1 = {least}")
     most = room // plan.classes
-    spread = torch.logspace(math.log10(LEAST_SECOND), math.log10(most), SPLITS_TRIED, dtype=torch.float64)
-    tried = sorted({min(most, max(LEAST_SECOND, round(value))) for value in spread.tolist()})
-    splits = [split_with(run.depth, plan, second) for second in tried]
-    return min(splits, key=lambda split: _loss_of(run, plan, split, solved))
+    spread = torch.logspace(math.log10(LEAST_SECOND), math.log10(most), LENGTHS_TRIED, dtype=torch.float64)
+    layers = 1 if run.spec.model.mlp_width is None else 2
+    half = run.spec.penalty.inner_strength(run.depth) / 2
+    best, least_loss = None, math.inf
+    for second in sorted({min(most, max(LEAST_SECOND, round(value))) for value in spread.tolist()}):
+        first, rest = divmod(run.depth - 1 - plan.classes * second, plan.samples)
+        moving = half * stage_one(plan, first).square(layers)
+        for factor in (factor for factor in FACTORS_TRIED if factor <= second**4):
+            layout = Layout(first, second, rest, factor)
+            ends = end_features(plan, layout.factor)
+            fit = unregularised_loss(ends, plan.labels, solved.weight, solved.bias, run.spec.loss)
+            loss = fit + moving + half * stage_two(plan, second, layout.factor).square(layers)
+            if loss < least_loss:
+                best, least_loss = layout, loss
+    assert best is not None
+    return best
 
 
-def split_with(depth: int, plan: Plan, second: int) -> Split:
-    """The split with L_2 = `second` and the largest L_1 that fits."""
-    first, idle_blocks = divmod(depth - 1 - plan.classes * second, plan.samples)
-    return Split(first, second, idle_blocks)
+def too_shallow(run: Run, plan: Plan, least: str) -> InputError:
+    return InputError(
+        f"{run.name}: L = {run.depth} is too shallow for {plan.samples} distinct samples of {plan.classes} "
+        f"classes: the construction needs L >= {least}; deepen it or take fewer samples"
+    )
 
 
-def moving_blocks(plan: Plan, split: Split) -> tuple[Blocks, Blocks]:
+def moving_blocks(plan: Plan, layout: Layout) -> tuple[Blocks, Blocks]:
     """Stage 1 and stage 2."""
-    return stage_one(plan, split.first), stage_two(plan, split.second)
+    return stage_one(plan, layout.first), stage_two(plan, layout.second, layout.factor)
 
 
-def end_features(plan: Plan, split: Split) -> Tensor:
+def end_features(plan: Plan, factor: float) -> Tensor:
     """Features (M, d) behind both stages, in closed form; see `stage_two`."""
-    strength = stage_two(plan, split.second).strength[0].item()
-    factor = (1 + strength * plan.cap / math.hypot(plan.width**0.5, plan.cap)) ** split.second
     targets = plan.targets[plan.labels]
     rests = plan.rests()
     along = (rests * targets).sum(1, keepdim=True) / plan.width * targets
@@ -150,15 +171,6 @@ def turned_towards(solved: Optimum, starts: Tensor, labels: Tensor) -> Optimum:
     u, _, v = torch.linalg.svd((solved.features @ basis.T)[labels].T @ (starts @ basis.T))
     turn = basis.T @ (u @ v) @ basis
     return Optimum(solved.fit, solved.penalty, solved.weight @ turn, solved.features @ turn, solved.bias)
-
-
-def _loss_of(run: Run, plan: Plan, split: Split, solved: Optimum) -> float:
-    layers = 1 if run.spec.model.mlp_width is None else 2
-    fit = unregularised_loss(
-        end_features(plan, split), plan.labels, solved.weight, solved.bias, run.spec.loss
-    )
-    squares = sum(part.square(layers) for part in moving_blocks(plan, split))
-    return fit + run.spec.penalty.inner_strength(run.depth) / 2 * squares
 
 
 def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Optimum) -> State:

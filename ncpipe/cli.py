@@ -141,6 +141,30 @@ def plot() -> None:
 
 
 @app.command()
+def construct(experiment: Experiment) -> None:
+    """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""
+    from ncpipe.commands.construct import construct as construct_experiment
+
+    construct_experiment(experiment)
+
+
+@app.command()
+def counterexample() -> None:
+    """Compute S25 App. C's example: what collapse would cost two-layer blocks, and gain."""
+    from ncpipe.commands.counterexample import write_counterexample
+
+    write_counterexample()
+
+
+@app.command()
+def theory() -> None:
+    """Set trained beside constructed networks; write the theory study's tables and figures."""
+    from ncpipe.commands.theory import theory as compare
+
+    compare()
+
+
+@app.command()
 def metrics(
     file: Annotated[
         Path,

@@ -19,7 +19,7 @@ from ncpipe.forward import layers_by_batch, load_network
 from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
-from ncpipe.models.build import LAST_WEIGHT, penalised
+from ncpipe.models.build import LAST_WEIGHT, penalties
 from ncpipe.specs import Run
 
 SPLITS = (TRAIN, TEST)
@@ -74,7 +74,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         TRAIN: _second_pass(batches(TRAIN), seen[TRAIN], classifier),
         TEST: _second_pass(batches(TEST), seen[TEST], classifier, seen[TRAIN]),
     }
-    last_penalty, inner_penalty = _penalties(run, state)
+    last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, state)
     return Features(
         Split(about[TRAIN][1], data.train.labels),
         Split(about[TEST][1], data.test.labels),
@@ -116,16 +116,6 @@ def _second_pass(
             meters[name].update(h, labels)
         features.append(layers[LAST_LAYER].cpu())
     return {name: meter.result() for name, meter in meters.items()}, torch.cat(features)
-
-
-def _penalties(run: Run, state: dict[str, Tensor]) -> tuple[float, float]:
-    squares = {name: t.double().square().sum().item() for name, t in state.items() if penalised(name)}
-    last_square = squares.pop(LAST_WEIGHT)
-    penalty = run.spec.penalty
-    return (
-        penalty.last_strength(run.depth) / 2 * last_square,
-        penalty.inner_strength(run.depth) / 2 * sum(squares.values()),
-    )
 
 
 def write_features(path: Path, features: Features) -> None:

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from ruamel.yaml import YAML, YAMLError
 
@@ -53,6 +53,47 @@ class EffectiveDepth:
 
 
 @dataclass(frozen=True)
+class Constructed:
+    """Networks built from S25's proofs, for every experiment of the sweep.
+
+    kinds: `printed` and `sharp` are App. A's with the strengths of the text or the least that serve, `shifts`
+    has biases alone. draws, detours, attention_exponent: `ncpipe.theory.networks.Choices`. seed: of the first
+    layer.
+    """
+
+    kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
+    depths: tuple[Count, ...]
+    draws: Count
+    detours: Count
+    attention_exponent: Positive
+    seed: Index
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """S25 App. C's example: K = classes, n = per_class, epsilon in sizes.
+
+    experiment: an L-RN2 whose model, loss and lambda these networks have; its data are not used. Sizes are
+    varied at the first depth, depths at the first size.
+    """
+
+    experiment: str
+    classes: Annotated[int, Bound(low=2)]
+    per_class: Annotated[int, Bound(low=2)]
+    sizes: tuple[Positive, ...]
+    depths: tuple[Annotated[int, Bound(low=2)], ...]
+    seed: Index
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What the study in stages/theory sets beside its trained networks."""
+
+    constructed: Constructed
+    counterexample: Counterexample
+
+
+@dataclass(frozen=True)
 class Params:
     sweep: Sweep
     compute: Compute
@@ -60,6 +101,13 @@ class Params:
     slopes: Slopes
     effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
+    theory: Theory | None = None
+
+    def study(self) -> Theory:
+        """The keys of the theory study; InputError where there are none."""
+        if self.theory is None:
+            raise InputError("theory: missing; this command belongs to stages/theory")
+        return self.theory
 
     def grid(self) -> tuple[Run, ...]:
         """All runs of the sweep: experiments in the file's order, depths and seeds ascending."""
@@ -197,7 +245,11 @@ def _read_record(kind: type[T], value: object, path: str) -> T:
 
 
 def _read_union(options: tuple[Any, ...], value: object, path: str) -> Any:
+    if value is None and type(None) in options:
+        return None
     records = [option for option in options if is_dataclass(option)]
+    if len(records) == 1:
+        return _read_record(typing.cast(type, records[0]), value, path)
     if records:
         tag = fields(records[0])[0].name
         tree = _mapping(value, path)
@@ -212,8 +264,6 @@ def _read_union(options: tuple[Any, ...], value: object, path: str) -> Any:
                 f"{_join(path, tag)}: {tree[tag]!r} is unknown; {_suggest(tree[tag], map(str, choices))}"
             )
         return _read_record(choices[tree[tag]], value, path)
-    if value is None and type(None) in options:
-        return None
     rest = [option for option in options if option is not type(None)]
     words = [option for option in rest if typing.get_origin(option) is Literal]
     others = [option for option in rest if option not in words]

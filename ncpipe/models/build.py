@@ -1,5 +1,6 @@
 """From a spec to a network with drawn weights; which of its matrices are penalised; its inputs' shape."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from ncpipe.models.layers import PatchEmbedding, TokenEmbedding
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.transformer import Transformer
 from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Model
+from ncpipe.specs import Model, Penalty
 
 LAST_WEIGHT = "last.weight"
 EMBEDDING_LAYERS = ("lin0.", "embedding.")
@@ -123,3 +124,11 @@ def initialise(network: nn.Module, model: Model, generator: torch.Generator) -> 
 def penalised(name: str) -> bool:
     """Whether the penalty holds for this parameter: all matrices but the embedding's [S25 eq. 7]."""
     return not name.endswith("bias") and not name.startswith(EMBEDDING_LAYERS)
+
+
+def penalties(penalty: Penalty, depth: int, state: Mapping[str, Tensor]) -> tuple[float, float]:
+    """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all other penalised matrices, of a state, in float64."""
+    squares = {name: t.double().square().sum().item() for name, t in state.items() if penalised(name)}
+    last = squares.pop(LAST_WEIGHT)
+    inner = sum(squares.values())
+    return penalty.last_strength(depth) / 2 * last, penalty.inner_strength(depth) / 2 * inner

@@ -1,0 +1,530 @@
+"""Constructed networks against S25 App. A: where samples go, what that costs, and what the proof asks for."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import image_data, vector_data
+from constructions import PRINTED, SHARP, context_run, contexts, inner_square, layers_of, small_run
+from torch import Tensor
+
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.errors import InputError
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.models.build import build_model, input_shape
+from ncpipe.specs import Run
+from ncpipe.theory.assumptions import assumptions, check_assumptions, distinct_samples
+from ncpipe.theory.construction import (
+    Layout,
+    Plan,
+    make_plan,
+    printed_factor,
+    stage_one,
+    stage_one_bound,
+    stage_two,
+    stage_two_bound,
+)
+from ncpipe.theory.curves import arc_between, cut_at
+from ncpipe.theory.embeddings import on_sphere, starts_of, transformer_embedding
+from ncpipe.theory.gufm import optimal_value, optimum
+from ncpipe.theory.networks import (
+    Choices,
+    Construction,
+    block_weights,
+    construct,
+    constructed_state,
+    turned_towards,
+)
+
+RESNETS = ("L-RN1", "L-RN2")
+
+
+def sphere_points(count: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return on_sphere(torch.randn(count, width, generator=generator, dtype=torch.float64))
+
+
+def data_of(classes: int = 3, per_class: int = 2, size: int = 8) -> Prepared:
+    return vector_data(classes, per_class, size)
+
+
+def even(name: str, length: int, choices: Choices = SHARP, **changes: Any) -> tuple[Run, Construction]:
+    """K = 3, N = 6 with L_1 = L_2 = `length`."""
+    run = small_run(name, 9 * length + 1, **changes)
+    return run, even_construction(run, data_of(), choices)
+
+
+def even_construction(run: Run, data: Prepared, choices: Choices) -> Construction:
+    """L_1 = L_2, and angles divided by L_2 or as the printed strengths do."""
+    if choices.constants == "printed":
+        return construct(run, data, choices)
+    count = len(distinct_samples(run, data)[0])
+    length, rest = divmod(run.depth - 1, count + data.classes)
+    return construct(run, data, choices, Layout(length, length, rest, float(length)))
+
+
+def loglog_slope(x: list[float], y: list[float]) -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+# ---- Arcs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_an_arc_joins_its_ends_on_the_sphere(through: bool) -> None:
+    start, end, middle = sphere_points(3, 7)
+    arc = arc_between(start, end, middle if through else None)
+    points = arc.at(torch.linspace(0, arc.angle, 2001, dtype=torch.float64))
+    assert torch.allclose(points.norm(dim=1), torch.full((2001,), 7**0.5, dtype=torch.float64), atol=1e-12)
+    assert points.sum(1).abs().max() < 1e-12
+    assert torch.allclose(points[0], start)
+    assert torch.allclose(points[-1], end)
+    assert arc.length <= 2 * math.pi * 7**0.5
+    length = points.diff(dim=0).norm(dim=1).sum().item()
+    assert length == pytest.approx(arc.length, rel=1e-6)
+    nearest = (points - middle).norm(dim=1).min().item()
+    assert (nearest < 1e-2) == through
+    if not through:
+        assert arc.length == pytest.approx(7**0.5 * math.acos((start @ end).item() / 7))
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_nearest_products_are_those_of_a_dense_walk(through: bool) -> None:
+    start, end, middle, *others = sphere_points(40, 6, seed=1)
+    arc = arc_between(start, end, middle if through else None)
+    walk = arc.at(torch.linspace(0, arc.angle, 20001, dtype=torch.float64))
+    expected = (walk @ torch.stack(others).T).amax(0)
+    assert torch.allclose(arc.nearest_products(torch.stack(others)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_a_cut_arc_ends_on_the_rim(through: bool) -> None:
+    start, end, middle = sphere_points(3, 8, seed=2)
+    level = 8 * 0.7
+    assert start @ end < level
+    arc = cut_at(arc_between(start, end, middle if through else None), end, level)
+    walk = arc.at(torch.linspace(0, arc.angle, 1001, dtype=torch.float64))
+    assert (walk[-1] @ end).item() == pytest.approx(level)
+    assert ((walk[:-1] @ end) < level).all()
+
+
+# ---- Where the samples go -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choices", [SHARP, PRINTED], ids=["sharp", "printed"])
+@pytest.mark.parametrize("name", RESNETS)
+def test_each_group_of_blocks_moves_its_own_samples_and_no_other(name: str, choices: Choices) -> None:
+    """The module's forward pass: N groups along the arcs to the rims, then K groups of whole classes."""
+    run, built = even(name, 5, choices)
+    layers = list(layers_of(run, data_of(), built.state).values())
+    _, place = distinct_samples(run, data_of())
+    plan, order = built.plan, torch.argsort(place)
+    for group in range(plan.samples + plan.classes):
+        before, after = layers[5 * group][order], layers[5 * group + 5][order]
+        moves = (
+            torch.arange(plan.samples) == group
+            if group < plan.samples
+            else plan.labels == group - plan.samples
+        )
+        assert torch.allclose(before[~moves], after[~moves], atol=1e-12)
+        if group < plan.samples:
+            assert torch.allclose(after[group], plan.rests()[group], atol=1e-12)
+            assert (after[group] @ plan.targets[plan.labels[group]]).item() >= 8 * (1 - plan.cap) - 1e-12
+        else:
+            angle, end = (_tangents(x[moves], plan.targets[group - plan.samples]) for x in (before, after))
+            if choices is SHARP:
+                assert torch.allclose(end, angle / 5, rtol=1e-9)
+            else:
+                assert (end < angle / 5).all()
+
+
+def _tangents(x: Tensor, targets: Tensor) -> Tensor:
+    """Tangents of the angles between rows x (M, d) and their targets, (d,) or (M, d)."""
+    units = targets / targets.norm(dim=-1, keepdim=True)
+    along = (x * units).sum(1, keepdim=True)
+    return ((x - along * units).norm(dim=1, keepdim=True) / along).squeeze(1)
+
+
+def _rim_tangents(built: Construction) -> Tensor:
+    """Where stage 2 begins, (M,)."""
+    return _tangents(built.plan.rests(), built.plan.targets[built.plan.labels])
+
+
+def test_a_numpy_forward_pass_agrees() -> None:
+    """The module computes what S25 eq. 1 says of these weights, written out by hand."""
+    run, built = even("L-RN1", 4)
+    state = {name: value.numpy() for name, value in built.state.items()}
+
+    def normalised(x: np.ndarray) -> np.ndarray:
+        x = x - x.mean(0)
+        return x / np.sqrt((x**2).mean(0))
+
+    x = data_of().train.inputs.double().numpy().T
+    x = normalised(state["lin0.weight"] @ x + state["lin0.bias"][:, None])
+    for index in range(run.depth - 1):
+        weight, bias = (state[f"blocks.{index}.lin.{part}"] for part in ("weight", "bias"))
+        x = normalised(x + np.maximum(weight @ x + bias[:, None], 0))
+    assert np.allclose(x.T, layers_of(run, data_of(), built.state)["last"].numpy(), atol=1e-12)
+
+
+def test_a_step_turns_by_the_angle_of_its_strength() -> None:
+    """On a geodesic Delta beta = 2 arcsin(alpha m/(4 sqrt(d + m^2/4))); the text has half of the 4."""
+    run, built = even("L-RN1", 6, dataclasses.replace(PRINTED, detours=0))
+    blocks, plan = stage_one(built.plan, 6), built.plan
+    assert all(arc is None or arc.centre.abs().max() == 0 for arc in plan.arcs)
+    layers = list(layers_of(run, data_of(), built.state).values())
+    _, place = distinct_samples(run, data_of())
+    for index in torch.nonzero(blocks.strength).flatten().tolist():
+        sample = int(torch.nonzero(place == index // 6)[0])
+        cosine = (layers[index][sample] @ layers[index + 1][sample]).item() / 8
+        turn = 2 * math.asin(
+            blocks.strength[index].item() * plan.margin / (4 * math.sqrt(8 + plan.margin**2 / 4))
+        )
+        assert math.acos(cosine) == pytest.approx(turn, abs=1e-7)
+
+
+def test_a_strength_of_the_angle_still_to_go_never_arrives() -> None:
+    """Why the strength takes the whole angle: as printed, (1 - 2/L_1)^L_1 of it, 13 %, is left."""
+    length, angle, margin, width = 2000, 1.3, 0.4, 8
+    left = angle
+    for _ in range(length):
+        strength = 4 * width**0.5 * left / (length * margin)
+        left -= 2 * math.asin(strength * margin / (4 * math.sqrt(width + margin**2 / 4)))
+    assert left / angle == pytest.approx(math.exp(-2), abs=2e-3)
+
+
+def test_stage_two_stalls_with_the_features_of_norm_sqrt_d_in_its_output() -> None:
+    """Why its weights take h/sqrt(d): with h, as printed, the ReLU cuts off coordinates of h below -2."""
+    cap, width = 0.3, 16
+    target = on_sphere(sphere_points(1, width, seed=4) - 5 * torch.eye(width, dtype=torch.float64)[:1])[0]
+    assert target[0] < -2
+    arc = arc_between(sphere_points(1, width)[0], target)
+    rim = cut_at(arc, target, width * (1 - cap))
+    angles = {}
+    for name, direction in (("unit", target / width**0.5), ("printed", target)):
+        x = rim.at(torch.tensor([rim.angle], dtype=torch.float64))[0]
+        norm = (1 + cap * direction).norm()
+        for _ in range(2000):
+            weight = 0.1 * torch.outer((1 + cap * direction) / norm, target / width**0.5)
+            bias = -0.1 * (1 - 2 * cap) * width**0.5 / norm
+            x = on_sphere((x + torch.relu(weight @ x + bias)).unsqueeze(0))[0]
+        angles[name] = math.acos(min(1.0, (x @ target).item() / width))
+    assert angles["unit"] < 1e-6
+    assert angles["printed"] > 0.05
+
+
+def test_a_second_layer_may_project_on_the_target_alone() -> None:
+    """Samples of one class at different angles have outputs of stage 2 that span two directions, not one."""
+    run, built = even("L-RN2", 6)
+    plan = built.plan
+    mixed = plan.rests().clone()
+    same = torch.nonzero(plan.labels == 0).flatten()
+    mixed[same[0]] = on_sphere((plan.targets[0] + 0.2 * mixed[same[0]]).unsqueeze(0))[0]
+    one, two = (mixed.clone() for _ in "ab")
+    blocks = stage_two(plan, 6, 6.0)
+    for index in range(6):
+        single, double = (block_weights(blocks, index, width) for width in (None, 8))
+        one = on_sphere(one + torch.relu(one @ single["lin.weight"].T + single["lin.bias"]))
+        hidden = torch.relu(two @ double["lin1.weight"].T + double["lin1.bias"])
+        two = on_sphere(two + hidden @ double["lin2.weight"].T + double["lin2.bias"])
+    assert torch.allclose(one, two, atol=1e-12)
+    assert run.depth == 55
+
+
+# ---- What it costs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choices", [SHARP, PRINTED], ids=["sharp", "printed"])
+@pytest.mark.parametrize("name", RESNETS)
+@pytest.mark.parametrize("length", [2, 7, 40])
+def test_both_stages_cost_no_more_than_the_proof_says(name: str, choices: Choices, length: int) -> None:
+    run, built = even(name, length, choices)
+    layers = int(name[-1])
+    plan, half = built.plan, run.spec.penalty.inner_strength(run.depth) / 2
+    first, second = (
+        half * part.square(layers)
+        for part in (stage_one(plan, length), stage_two(plan, length, built.layout.factor))
+    )
+    assert half * inner_square(built.state) == pytest.approx(first + second)
+    assert first <= stage_one_bound(plan, length, 2 * half, layers)
+    assert second <= stage_two_bound(plan, length, 2 * half, layers) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("choices", [SHARP, PRINTED], ids=["sharp", "printed"])
+def test_one_block_takes_a_sample_to_its_rim_whatever_its_way(choices: Choices) -> None:
+    """L_1 = 1 on arcs of more than half a circle: the chord of the printed strength cannot reach that far."""
+    plan = even("L-RN1", 4, choices)[1].plan
+    start, end, through = plan.starts[0], plan.targets[0], sphere_points(1, 8, seed=3)[0]
+    arc = max((arc_between(start, end, way) for way in (through, -through)), key=lambda arc: arc.angle)
+    assert arc.angle > math.pi
+    longer = dataclasses.replace(plan, arcs=(cut_at(arc, end, 8 * (1 - plan.cap)), *plan.arcs[1:]))
+    blocks = stage_one(longer, 1)
+    moved = longer.starts[0] + torch.relu(
+        blocks.strength[0] * (blocks.output[0] * (blocks.key[0] @ longer.starts[0]) - blocks.threshold[0])
+    )
+    assert torch.allclose(on_sphere(moved.unsqueeze(0))[0], longer.rests()[0], atol=1e-12)
+
+
+def test_the_penalty_of_one_layer_blocks_falls_as_one_over_depth() -> None:
+    lengths = [16.0, 32.0, 64.0, 128.0, 256.0]
+    for choices in (SHARP, PRINTED):
+        plan = even("L-RN1", 4, choices)[1].plan
+        first = [stage_one(plan, int(length)).square(1) for length in lengths]
+        second = []
+        for length in map(int, lengths):
+            factor = printed_factor(plan, length) if choices is PRINTED else float(length)
+            second.append(stage_two(plan, length, factor).square(1) / math.log(length) ** 2)
+        assert loglog_slope(lengths, first) == pytest.approx(-1, abs=0.03)
+        assert loglog_slope(lengths, second) == pytest.approx(-1, abs=0.08)
+
+
+def test_two_layer_blocks_need_a_lambda_that_vanishes() -> None:
+    """Theorem 4.6: under a constant lambda the penalty grows with log L, under c/L it falls nearly as 1/L."""
+    lengths = [8, 32, 128]
+    constant, vanishing = [], []
+    for rule, values in (("constant", constant), ("over_depth", vanishing)):
+        for length in lengths:
+            run, built = even("L-RN2", length, penalty={"rule": rule, "value": 0.005, "last_layer": 0.005})
+            values.append(run.spec.penalty.inner_strength(run.depth) / 2 * inner_square(built.state))
+    assert constant[0] < constant[1] < constant[2]
+    plan = even("L-RN2", 8)[1].plan
+    ways = sum(arc.length for arc in plan.arcs if arc is not None)
+    assert stage_one(plan, 4000).square(2) > 2 * ways / 8**0.5  # never below the ways over sqrt(d), m <= 2
+    assert loglog_slope([9.0 * length + 1 for length in lengths], vanishing) < -0.7
+
+
+def test_the_end_is_the_features_models_optimum() -> None:
+    """W is an optimum's; features approach theirs: the angle's tangent is that on the rim over L_2."""
+    rows = []
+    for length in (4, 8, 16, 32):
+        run, built = even("L-RN1", length)
+        h = layers_of(run, data_of(), built.state)["last"]
+        labels = data_of().train.labels
+        weight = built.state["last.weight"]
+        found = {row.metric: row.value for row in measure_arrays(h, labels, weight) if row.split != "test"}
+        fit = unregularised_loss(h, labels, weight, None, "ce")
+        best = optimal_value("ce", 3, 8, 0.005, False)
+        penalty = 0.0025 * weight.square().sum().item()
+        assert found["nc2_etf"] < 1e-14
+        assert prediction_error(h, labels, weight, None) == 0
+        rows.append((found["nc1_trace_ratio"], found["nc3_cosine"], fit + penalty - best))
+        tangents = _rim_tangents(built) / length
+        expected = 1 - torch.cos(torch.atan(tangents)).mean().item()
+        assert found["nc3_cosine"] == pytest.approx(expected, rel=1e-6)
+    for values in zip(*rows, strict=True):
+        assert loglog_slope([4.0, 8.0, 16.0, 32.0], list(values)) == pytest.approx(-2, abs=0.25)
+        assert min(values) > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "metric"), [("mse", False, "nc2_identity"), ("mse", True, "nc2_etf")]
+)
+def test_squared_error_has_its_own_frame(loss: str, bias: bool, metric: str) -> None:
+    run, built = even("L-RN1", 30, loss=loss, model={"last_bias": bias})
+    h = layers_of(run, data_of(), built.state)["last"]
+    weight, offset = built.state["last.weight"], built.state.get("last.bias")
+    assert (offset is not None) == bias
+    labels = data_of().train.labels
+    found = {
+        row.metric: row.value for row in measure_arrays(h, labels, weight, offset) if row.split != "test"
+    }
+    assert found[metric] < 1e-14
+    gap = (
+        unregularised_loss(h, labels, weight, offset, "mse")
+        + 0.0025 * weight.square().sum().item()
+        - optimal_value("mse", 3, 8, 0.005, bias)
+    )
+    assert 0 < gap < 1e-3
+
+
+def test_eps_shortens_the_features_and_turns_none() -> None:
+    ends = {}
+    for eps in (0.0, 1e-5, 1e-3):
+        run, built = even("L-RN1", 8, model={"layer_norm_eps": eps})
+        ends[eps] = layers_of(run, data_of(), built.state)["last"]
+    assert torch.allclose(on_sphere(ends[1e-3]), ends[0.0], atol=1e-10)
+    lengths = ends[1e-3].norm(dim=1)
+    assert ((lengths > math.sqrt(8 * (1 - 1e-3)) - 1e-9) & (lengths < math.sqrt(8))).all()
+    assert torch.allclose(on_sphere(ends[1e-5]), ends[0.0], atol=1e-10)
+
+
+# ---- Transformers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["L-T11", "L-T12", "L-T21", "L-T22"])
+@pytest.mark.parametrize("kind", ["tokens", "patches"])
+def test_a_transformer_is_a_resnet_behind_its_first_block(name: str, kind: str) -> None:
+    if kind == "tokens":
+        data, run = contexts(), context_run(name, 33)
+    else:
+        data, run = data_of(size=12), small_run(name, 37, model={"patch": 3})
+    built = even_construction(run, data, SHARP)
+    h = layers_of(run, data, built.state)["last"]
+    assert prediction_error(h, data.train.labels, built.state["last.weight"], None) == 0
+    _, place = distinct_samples(run, data)
+    targets = built.optimum.features[data.train.labels]
+    assert torch.allclose(_tangents(h, targets), _rim_tangents(built)[place] / 4, rtol=1e-6)
+
+
+def test_contexts_are_written_in_binary() -> None:
+    """sqrt(d) 2^-(i+1) on a token's own coordinate, i places before the last."""
+    run = context_run("L-T11", 33)
+    built = even_construction(run, contexts(), SHARP)
+    model = run.spec.model
+    network = build_model(model, input_shape(contexts(), model), 2, run.depth, 0).double()
+    network.load_state_dict(built.state)
+    ids = contexts().train.inputs
+    rows = network.norm(network.embedding(ids)).view(6, 3, 8)
+    for sample in range(6):
+        for place in range(3):
+            entries = rows[sample, place, :3]
+            expected = torch.zeros(3, dtype=torch.float64)
+            expected[ids[sample, place]] = 8**0.5 * 2.0 ** -(3 - place)
+            assert torch.allclose(entries, expected, atol=1e-12)
+    assert rows.sum(2).abs().max() < 1e-12
+    products = built.plan.starts @ built.plan.starts.T / 8
+    assert (products - torch.eye(6) * 3).max() < 1  # six contexts, six places
+
+
+def test_how_fast_the_first_block_may_vanish() -> None:
+    """Stage 1 under gamma = L^-p. Contexts that share their last token are gamma apart, so m ~ gamma^2.
+
+    The text's one margin for all blocks gives 1/(L m^2) ~ L^(4p - 1): nothing is gained at p = 1/4, and p =
+    1/6 (where the first block's L^-2p is as large) is best, L^-1/3. Steps as long as their own margin allows
+    cost 1/(L gamma^2) instead, which is L^-1/2 at p = 1/4.
+    """
+    lengths = [64, 256, 1024, 4096]
+
+    def slope(constants: str, exponent: float) -> float:
+        costs = []
+        for length in lengths:
+            depth = 8 * length + 1
+            choices = Choices(constants, 1, 0, exponent)  # type: ignore[arg-type]
+            starts = even_construction(context_run("L-T11", 33), contexts(), choices).plan
+            plan = _plan_at_depth(depth, choices)
+            assert plan.samples == starts.samples
+            costs.append(stage_one(plan, length).square(1))
+        return loglog_slope([float(length) for length in lengths], costs)
+
+    assert slope("printed", 1 / 4) == pytest.approx(0, abs=0.02)
+    assert slope("printed", 1 / 6) == pytest.approx(-1 / 3, abs=0.02)
+    assert slope("sharp", 1 / 4) == pytest.approx(-1 / 2, abs=0.1)
+
+
+def _plan_at_depth(depth: int, choices: Choices) -> Plan:
+    run = context_run("L-T11", depth)
+    distinct, _ = distinct_samples(run, contexts())
+    embedding = transformer_embedding(run, contexts(), depth**-choices.attention_exponent)
+    starts = starts_of(run, contexts(), distinct, embedding)
+    solved = turned_towards(optimum("ce", 2, 8, 0.005, False), starts, distinct.labels)
+    return make_plan(starts, distinct.labels, solved.features, choices.constants, choices.detours)
+
+
+# ---- Use and misuse -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*RESNETS, "L-T11", "L-T12", "L-T21", "L-T22"])
+def test_a_constructed_state_loads_into_the_module(name: str) -> None:
+    patch = {"patch": 4} if name.startswith("L-T") else {}
+    run = small_run(name, 60, model={**patch, "last_bias": True})
+    state = constructed_state(run, data_of(), SHARP)
+    model = run.spec.model
+    network = build_model(model, input_shape(data_of(), model), 3, run.depth, 0)
+    assert {key: value.shape for key, value in network.state_dict().items()} == {
+        key: value.shape for key, value in state.items()
+    }
+    again = constructed_state(run, data_of(), SHARP)
+    assert all(torch.equal(state[key], again[key]) for key in state)
+
+
+def test_in_float32_the_network_still_fits() -> None:
+    run = small_run("L-RN1", 100)
+    network = build_model(run.spec.model, input_shape(data_of(), run.spec.model), 3, 100, 0)
+    network.load_state_dict(constructed_state(run, data_of(), SHARP))
+    assert (network(data_of().train.inputs).argmax(1) == data_of().train.labels).all()
+
+
+def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
+    run = small_run("L-RN1", 200)
+    built = construct(run, data_of(), SHARP)
+    layout = built.layout
+    assert 6 * layout.first + 3 * layout.second + layout.idle == 199
+    assert 0 <= layout.idle < 6
+
+    def loss(construction: Construction) -> float:
+        h = layers_of(run, data_of(), construction.state)["last"]
+        fit = unregularised_loss(h, data_of().train.labels, construction.state["last.weight"], None, "ce")
+        return fit + 0.0025 * inner_square(construction.state)
+
+    best = loss(built)
+    plan = built.plan
+    second = 0.0025 * stage_two(plan, layout.second, layout.factor).square(1)
+    assert second <= stage_two_bound(plan, layout.second, 0.005, 1)
+    for second, factor in itertools.product((2, 10, 40, 64), (2.0, 10.0, 64.0)):
+        first, rest = divmod(199 - 3 * second, 6)
+        assert best <= 1.05 * loss(construct(run, data_of(), SHARP, Layout(first, second, rest, factor)))
+
+
+def test_images_and_repeated_samples_are_taken() -> None:
+    data = image_data(per_class=2)
+    run = small_run("L-RN1", 40)
+    h = layers_of(run, data, constructed_state(run, data, SHARP))["last"]
+    assert h.shape == (6, 8)
+    twice = Split(data.train.inputs.repeat(2, 1, 1, 1), data.train.labels.repeat(2))
+    built = construct(run, dataclasses.replace(data, train=twice), SHARP)
+    assert built.plan.samples == 6
+
+
+def broken(**changes: Any) -> Prepared:
+    data = data_of()
+    inputs, labels = data.train.inputs.clone(), data.train.labels.clone()
+    if changes.get("equal"):
+        inputs[4] = inputs[1]
+    if changes.get("unbalanced"):
+        inputs, labels = inputs[:-1], labels[:-1]
+    return dataclasses.replace(data, train=Split(inputs, labels))
+
+
+@pytest.mark.parametrize(
+    ("run", "data", "words"),
+    [
+        (small_run("L-RN1", 12), data_of(), "too shallow for 6 distinct samples"),
+        (small_run("L-RN1", 90), broken(equal=True), "Assumption 4.4.*samples 1 and 4 are equal"),
+        (small_run("L-RN1", 90), broken(unbalanced=True), "classes of one size"),
+        (small_run("L-RN1", 90, width=3), data_of(), "width d >= 4"),
+        (small_run("L-RN1", 90, width=4), data_of(5), "width"),
+        (context_run("L-T11", 90, width=7), contexts(), "2V \\+ 2 = 8"),
+        (small_run("L-RN1", 90, model={"norm": "pre"}), data_of(), "post-LN"),
+        (small_run("L-RN2", 90, model={"mlp_width": 7}), data_of(), "mlp_width is 7"),
+        (
+            small_run("L-RN1", 90, penalty={"rule": "constant", "value": 0.005, "last_layer": 0.0}),
+            data_of(),
+            "GUFM > 0",
+        ),
+    ],
+)
+def test_an_unmet_assumption_is_named(run: Run, data: Prepared, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        constructed_state(run, data, SHARP)
+
+
+def test_contexts_of_two_labels_are_refused_even_behind_padding() -> None:
+    data = contexts()
+    ids = data.train.inputs.clone()
+    ids[5] = torch.tensor([0, 1, 2])  # with a length of 2 the context of sample 2
+    with pytest.raises(InputError, match=r"Assumption 4\.4.*samples 2 and 5"):
+        check_assumptions(
+            context_run("L-T11", 60),
+            dataclasses.replace(data, train=Split(ids, data.train.labels, data.train.lengths)),
+        )
+
+
+def test_met_assumptions_are_listed() -> None:
+    listed = list(assumptions(context_run("L-T12", 60), contexts()))
+    assert [entry.problem for entry in listed] == [None] * len(listed)
+    assert {"Assumption 4.4", "Theorem 4.3"} <= {entry.source for entry in listed}

@@ -1,0 +1,204 @@
+"""App. C in numbers: what collapse costs bias-free two-layer blocks, what it gains, how biases escape."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from constructions import SHARP, inner_square, layers_of, network_of, small_run
+from torch import Tensor
+
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.errors import InputError
+from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
+from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.specs import Run
+from ncpipe.theory.counterexample import (
+    Place,
+    aligned_embedding,
+    best_last_layer,
+    collapse_price,
+    collapsing_state,
+    kept_share,
+    motionless_state,
+    near_collapsed_data,
+)
+from ncpipe.theory.embeddings import starts_of
+from ncpipe.theory.networks import optimum_of
+from ncpipe.theory.shifts import shifts
+
+CLASSES, PER_CLASS = 3, 4
+CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}
+UNIFORM = {"rule": "over_depth", "value": 0.005, "last_layer": None}
+VANISHING = {"rule": "over_depth", "value": 0.005, "last_layer": 0.005}
+
+
+def case(size: float, place: Place, loss: str, penalty: dict[str, object], depth: int = 10) -> "Case":
+    run = small_run("L-RN2", depth, loss=loss, penalty=penalty)
+    data = near_collapsed_data(CLASSES, PER_CLASS, size, place, seed=0)
+    embedding = aligned_embedding(optimum_of(run, data), data.train.inputs.shape[1])
+    return Case(run, data, embedding, starts_of(run, data, data.train, embedding))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    run: Run
+    data: Prepared
+    embedding: dict[str, Tensor]
+    features: Tensor
+
+    def gap(self) -> float:
+        """Of the network that leaves the data where they are."""
+        solved = optimum_of(self.run, self.data)
+        return best_last_layer(self.run, self.features, self.data.train.labels, solved).value - solved.value
+
+    def price(self) -> float:
+        strength = self.run.spec.penalty.inner_strength(self.run.depth)
+        return collapse_price(self.features, self.data.train.labels, strength)
+
+    def loss_of(self, state: dict[str, Tensor]) -> float:
+        """Regularised loss through the module."""
+        h = layers_of(self.run, self.data, state)["last"]
+        weight, penalty = state["last.weight"], self.run.spec.penalty
+        fit = unregularised_loss(h, self.data.train.labels, weight, None, self.run.spec.loss)
+        last = penalty.last_strength(self.run.depth) / 2 * weight.square().sum().item()
+        return fit + last + penalty.inner_strength(self.run.depth) / 2 * inner_square(state)
+
+
+def spread(h: Tensor, labels: Tensor) -> float:
+    return within_trace(class_statistics(h, labels, int(labels.max()) + 1)).item() ** 0.5
+
+
+@pytest.mark.parametrize("place", ["within", "beside"])
+def test_data_are_one_epsilon_from_collapse(place: Place) -> None:
+    data = near_collapsed_data(3, 4, 0.1, place, seed=1)
+    units = torch.eye(3, dtype=torch.float64).repeat_interleave(4, 0)
+    noise = data.train.inputs.clone()
+    noise[:, :3] -= units
+    assert noise.shape == (12, 3 if place == "within" else 6)
+    assert torch.allclose(noise.norm(dim=1), torch.full((12,), 0.1, dtype=torch.float64))
+    assert noise.view(3, 4, -1).mean(1).abs().max() < 1e-15
+    with pytest.raises(InputError, match="odd"):
+        near_collapsed_data(3, 5, 0.1, place, seed=1)
+
+
+def test_the_best_last_layer_is_the_ridge_regression() -> None:
+    found = case(0.2, "within", "mse", CONSTANT)
+    x, labels = found.features.numpy(), found.data.train.labels.numpy()
+    targets = np.eye(3)[labels]
+    gram = x.T @ x / len(x) + 0.005 * np.eye(8)
+    weight = np.linalg.solve(gram, x.T @ targets / len(x)).T
+    fitted = best_last_layer(
+        found.run, found.features, found.data.train.labels, optimum_of(found.run, found.data)
+    )
+    assert np.allclose(fitted.weight.numpy(), weight, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+@pytest.mark.parametrize("place", ["within", "beside"])
+def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: Place) -> None:
+    sizes = [0.04, 0.02, 0.01, 0.005]
+    cases = [case(size, place, loss, CONSTANT) for size in sizes]
+    for values, order in (([c.gap() for c in cases], 2), ([c.price() for c in cases], 1)):
+        slope = np.polyfit(np.log(sizes), np.log(values), 1)[0]
+        assert slope == pytest.approx(order, abs=0.02)
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_under_a_constant_lambda_staying_near_beats_every_collapse(loss: str) -> None:
+    """App. C, first claim, at an epsilon small against lambda and through the modules: losses compared."""
+    found = case(0.002, "within", loss, CONSTANT, depth=31)
+    best = optimum_of(found.run, found.data).value
+    still = motionless_state(found.run, found.data, found.embedding, found.features)
+    assert inner_square(still) == 0
+    assert found.loss_of(still) == pytest.approx(best + found.gap(), rel=1e-9)
+    assert found.loss_of(still) < best + found.price()
+    collapsing = collapsing_state(found.run, found.data, found.embedding, found.features)
+    ends, starts = (
+        spread(layers_of(found.run, found.data, state)["last"], found.data.train.labels)
+        for state in (collapsing, still)
+    )
+    assert ends == pytest.approx(starts / 10, rel=1e-2)
+    assert found.loss_of(collapsing) > found.loss_of(still)
+    for depth in (10, 1000, 100_000):
+        deeper = case(0.002, "within", loss, CONSTANT, depth)
+        assert kept_share(deeper.gap(), deeper.price()) > 0.6
+
+
+def test_a_uniformly_vanishing_lambda_needs_noise_that_costs_no_fit() -> None:
+    """App. C, second claim: its O(lambda_L epsilon^2) holds for noise beside the class means, not within.
+
+    Within, N columns in K dimensions leave a residual of order epsilon^2, whatever lambda_L: in the end
+    collapse pays. That a gap in the least squares does not shrink with lambda is checked without LN, too.
+    """
+    depths = (10, 100, 1000, 10_000)
+    beside, within = (
+        [case(0.05, place, "mse", UNIFORM, depth) for depth in depths] for place in ("beside", "within")
+    )
+    for first, other in itertools.pairwise(beside):
+        assert other.gap() == pytest.approx(first.gap() / 10, rel=1e-2)
+        assert other.gap() < other.price()
+        assert kept_share(other.gap(), other.price()) > 0.95
+    for first, other in itertools.pairwise(within):
+        assert other.gap() == pytest.approx(first.gap(), rel=1e-2)
+    assert within[-1].gap() > 1000 * within[-1].price()
+
+    x = near_collapsed_data(3, 4, 0.05, "within", 0).train.inputs.numpy()
+    y = np.eye(3).repeat(4, axis=0)
+    gaps = []
+    for strength in (1e-3, 1e-5):
+        values = []
+        for inputs in (x, y):
+            weight = np.linalg.solve(inputs.T @ inputs / 12 + strength * np.eye(3), inputs.T @ y / 12)
+            values.append(((inputs @ weight - y) ** 2).sum() / 24 + strength / 2 * (weight**2).sum())
+        gaps.append(values[0] - values[1])
+    assert gaps[1] == pytest.approx(gaps[0], rel=0.05)
+
+
+def test_with_a_constant_last_lambda_collapse_pays_in_the_end() -> None:
+    """Theorem 4.6's regime: the price vanishes with lambda(L), what it gains does not."""
+    shallow, deep = (case(0.05, "beside", "mse", VANISHING, depth) for depth in (10, 100))
+    assert kept_share(shallow.gap(), shallow.price()) > 0.8
+    assert kept_share(deep.gap(), deep.price()) == 0
+    assert deep.gap() == shallow.gap()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("scale", [0.05, 0.5])
+def test_no_bias_free_network_collapses_for_less(seed: int, scale: float) -> None:
+    """The lower bound against networks that descend on the spread, from random weights."""
+    found = case(0.1, "within", "ce", CONSTANT, depth=6)
+    state = motionless_state(found.run, found.data, found.embedding, found.features)
+    network = network_of(found.run, found.data, state)
+    generator = torch.Generator().manual_seed(seed)
+    matrices = [p for name, p in network.named_parameters() if name.startswith("blocks") and p.dim() == 2]
+    for matrix in matrices:
+        torch.nn.init.normal_(matrix, 0.0, scale / 8**0.5, generator=generator)
+    labels = found.data.train.labels
+    begin = spread(found.features, labels)
+    for step in range(120):
+        h = network.features(found.data.train.inputs)
+        if step % 20 == 0:
+            penalty = 0.0025 * sum(matrix.square().sum().item() for matrix in matrices)
+            assert penalty >= 0.0025 * (begin - spread(h.detach(), labels)) / 8**0.5
+        centred = h - h.view(3, 4, 8).mean(1).repeat_interleave(4, 0)
+        target = centred.square().sum() + 0.01 * sum(matrix.square().sum() for matrix in matrices)
+        with torch.no_grad():
+            for matrix, slope in zip(matrices, torch.autograd.grad(target, matrices), strict=True):
+                matrix -= 0.02 * slope
+    assert spread(h.detach(), labels) < begin
+
+
+def test_biases_escape_the_price() -> None:
+    """The same data, constant lambda, no inner weights: biases alone reach the features model's optimum."""
+    found = case(0.002, "within", "ce", CONSTANT, depth=20)
+    state = shifts(found.run, found.data, SHARP).state
+    assert inner_square(state) == 0
+    best = optimum_of(found.run, found.data).value
+    assert found.loss_of(state) == pytest.approx(best, abs=1e-13)
+    h = layers_of(found.run, found.data, state)["last"]
+    assert nc1_trace_ratio(class_statistics(h, found.data.train.labels, 3)) < 1e-16
+    assert math.isclose(found.gap(), 0, abs_tol=1e-5)

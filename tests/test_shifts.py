@@ -1,0 +1,86 @@
+"""Networks of biases alone: at the features model's optimum at a finite depth, with no penalty inside."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import vector_data
+from constructions import SHARP, context_run, contexts, inner_square, layers_of, network_of, small_run
+
+from ncpipe.errors import InputError
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.theory.embeddings import on_sphere
+from ncpipe.theory.gufm import optimal_value
+from ncpipe.theory.shifts import merge_classes, shifts
+
+
+def test_a_block_without_weights_merges_a_pair_exactly() -> None:
+    """-b on the line through x and y, outside the segment: x + b and y + b are parallel."""
+    generator = torch.Generator().manual_seed(0)
+    points = on_sphere(torch.randn(5, 6, generator=generator, dtype=torch.float64))
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    found = merge_classes(points, labels)
+    assert len(found) == 3
+    for shift in found:
+        points = on_sphere(points + shift)
+    assert torch.allclose(points[0], points[1], atol=1e-12)
+    assert torch.allclose(points[2:4], points[4].expand(2, 6), atol=1e-12)
+    assert (points[0] @ points[4]).item() < 6 * 0.99
+
+
+@pytest.mark.parametrize("strength", [0.005, 0.5])
+@pytest.mark.parametrize(
+    ("name", "loss", "bias"),
+    [("L-RN1", "ce", False), ("L-RN2", "ce", True), ("L-RN2", "mse", False), ("L-RN1", "mse", True)],
+)
+def test_the_least_loss_is_reached_at_a_finite_depth(
+    name: str, loss: str, bias: bool, strength: float
+) -> None:
+    """Against S25 App. C, whose bound leaves biases out, and for any lambda: gap 0 with L = N - K + a few."""
+    penalty: dict[str, Any] = {"rule": "constant", "value": strength, "last_layer": 0.005}
+    data = vector_data(3, 6, 4)  # more samples than lin_0 could place by itself
+    run = small_run(name, 24, loss=loss, penalty=penalty, model={"last_bias": bias})
+    found = shifts(run, data, SHARP)
+    assert found.merging == 15
+    assert inner_square(found.state) == 0
+    h = layers_of(run, data, found.state)["last"]
+    weight, offset = found.state["last.weight"], found.state.get("last.bias")
+    value = (
+        unregularised_loss(h, data.train.labels, weight, offset, run.spec.loss)
+        + 0.0025 * weight.square().sum().item()
+    )
+    assert value == pytest.approx(optimal_value(run.spec.loss, 3, 8, 0.005, bias), abs=1e-13)
+    metrics = {row.metric: row.value for row in measure_arrays(h, data.train.labels, weight, offset)}
+    assert metrics["nc1_trace_ratio"] < 1e-15
+    assert metrics["nc3_cosine"] < 1e-14
+    assert metrics["nc2_identity" if loss == "mse" and not bias else "nc2_etf"] < 1e-13
+    assert prediction_error(h, data.train.labels, weight, offset) == 0
+
+
+def test_gradient_descent_would_stay_there() -> None:
+    run, data = small_run("L-RN1", 24), vector_data(3, 6, 4)
+    network = network_of(run, data, shifts(run, data, SHARP).state)
+    loss = torch.nn.functional.cross_entropy(network(data.train.inputs.double()), data.train.labels)
+    matrices = [p for name, p in network.named_parameters() if p.dim() == 2 and "lin0" not in name]
+    (loss + 0.0025 * sum(matrix.square().sum() for matrix in matrices)).backward()
+    assert max(p.grad.abs().max().item() for p in network.parameters() if p.grad is not None) < 1e-7
+
+
+def test_a_transformer_pays_for_its_first_attention_alone() -> None:
+    run = context_run("L-T11", 16)
+    found = shifts(run, contexts(), SHARP)
+    assert inner_square(found.state) == pytest.approx(3 * 16**-0.5)  # gamma^2 V
+    h = layers_of(run, contexts(), found.state)["last"]
+    metrics = {row.metric: row.value for row in measure_arrays(h, contexts().train.labels)}
+    assert metrics["nc1_trace_ratio"] < 1e-12
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    data = vector_data(3, 6, 4)
+    with pytest.raises(InputError, match="layer_norm_eps: 0"):
+        shifts(small_run("L-RN1", 24, model={"layer_norm_eps": 1e-5}), data, SHARP)
+    with pytest.raises(InputError, match="deepen it"):
+        shifts(small_run("L-RN1", 16), data, SHARP)
+    with pytest.raises(InputError, match="deepen it"):
+        shifts(small_run("L-RN1", 10), data, SHARP)

@@ -1,0 +1,279 @@
+"""The theory study: rows, tables and figures of constructed networks, and the study as DVC runs it."""
+
+import csv
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, vector_data
+from constructions import SHARP, small_run
+from matplotlib.axes import Axes
+from pipeline import PARAMS, ROOT, Clone
+from ruamel.yaml import YAML
+
+from ncpipe.commands.construct import construct as construct_stage
+from ncpipe.commands.counterexample import write_counterexample
+from ncpipe.commands.fetch import fetch
+from ncpipe.errors import InputError
+from ncpipe.features import extract
+from ncpipe.figures.constructed import KINDS, constructed_gap, counterexample, trained_and_constructed
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
+from ncpipe.theory.measurements import Kind, constructed_row, counterexample_rows
+from ncpipe.theory.networks import construct
+from ncpipe.theory.shifts import shifts
+
+EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
+
+
+# ---- Rows -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sharp", "shifts"])
+def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind) -> None:
+    data, run = vector_data(3, 2, 8), small_run("L-RN2", 24)
+    row = constructed_row(run, data, kind, SHARP)
+    state = construct(run, data, SHARP).state if kind == "sharp" else shifts(run, data, SHARP).state
+    features = extract(run, state, data, torch.device("cpu"))
+    assert row["inner_penalty"] == features.inner_penalty
+    assert row["last_penalty"] == features.last_penalty
+    seen = features.layers["last"]["train"].statistics.classes
+    # the pipeline's weights are float32 on their way
+    assert row["nc1_trace_ratio"] == pytest.approx(nc1_trace_ratio(seen), rel=1e-6, abs=1e-11)
+    assert row["loss_gap"] == pytest.approx(row["loss"] - row["loss_optimum"], abs=1e-15)
+    assert row["train_error"] == 0
+    if kind == "sharp":
+        assert row["inner_penalty"] == pytest.approx(row["stage_one_penalty"] + row["stage_two_penalty"])
+        assert row["stage_one_penalty"] <= row["stage_one_bound"]
+        assert row["stage_two_penalty"] <= row["stage_two_bound"]
+    else:
+        assert row["inner_penalty"] == 0
+        assert math.isnan(row["stage_one_bound"])
+
+
+def example_table() -> pd.DataFrame:
+    run = small_run("L-RN2", 10, loss="mse")
+    return pd.DataFrame(counterexample_rows(run, 3, 2, [0.002, 0.02], [10, 40], 0))
+
+
+def test_the_counterexamples_table_holds_its_inequalities() -> None:
+    table = example_table()
+    assert len(table) == 2 * 3 * 3
+    first = table[table["size"] == 0.002].set_index(["place", "regime", "depth"])
+    constant = first.xs("constant", level="regime")
+    assert (constant["motionless_gap"] < constant["price"]).all()
+    assert (constant["motionless_gap"] < constant["collapsing_gap"]).all()
+    kept = first["kept_share"]
+    assert kept["within", "constant", 40] == pytest.approx(kept["within", "constant", 10])
+    assert kept["beside", "uniform", 40] == pytest.approx(kept["beside", "uniform", 10], rel=1e-3)
+    assert kept["within", "uniform", 40] == 0
+    assert kept["beside", "theorem_4_6", 40] < kept["beside", "theorem_4_6", 10]
+    deep = table[table["depth"] == 40]
+    assert deep["shifts_gap"].abs().max() < 1e-14
+
+
+def test_the_counterexample_is_about_two_layer_blocks() -> None:
+    with pytest.raises(InputError, match="L-RN2"):
+        list(counterexample_rows(small_run("L-RN1", 10), 3, 2, [0.1], [10], 0))
+    with pytest.raises(InputError, match="too shallow to collapse 3 classes"):
+        list(counterexample_rows(small_run("L-RN2", 6), 3, 2, [0.1], [6], 0))
+
+
+# ---- Tables and figures ---------------------------------------------------------------------------------
+
+DEPTHS = [32, 64, 128]
+LABELS = {"one": "L-RN1\n$\\lambda$", "two": "L-RN2\n$\\lambda/L$"}
+
+
+def made_networks() -> pd.DataFrame:
+    rows = []
+    for name, power in (("one", -1.0), ("two", 0.0)):
+        for depth in DEPTHS:
+            for kind, scale in (("printed", 100.0), ("sharp", 1.0), ("shifts", 0.0)):
+                value = scale * depth**power
+                row: dict[str, Any] = {"experiment": name, "kind": kind, "depth": depth, "label": name}
+                row |= {"inner_penalty": value, "loss_gap": value or -1e-17, "loss_optimum": 0.02}
+                row |= {"stage_one_penalty": value / 2, "stage_two_penalty": value / 2}
+                row |= {"stage_one_bound": 10 * value, "stage_two_bound": 10 * value}
+                row |= {"nc1_trace_ratio": value / 10, "nc3_cosine": value / 20}
+                rows.append(row | {"nc2_etf": 1e-16, "nc2_identity": 0.5})
+    return pd.DataFrame(rows)
+
+
+def lines_of(axes: Axes, kind: str) -> list[tuple[list[float], list[float]]]:
+    """Data of the lines in a kind's colour, drawn in data coordinates."""
+    return [
+        (list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
+        for line in axes.lines
+        if line.get_color() == KINDS[kind].colour and len(line.get_xdata())
+    ]
+
+
+def test_slopes_are_those_of_the_powers_that_made_the_table() -> None:
+    slopes = constructed_slopes(made_networks()).set_index(["experiment", "kind", "column"])["slope"]
+    assert slopes["one", "sharp", "loss_gap"] == pytest.approx(-1)
+    assert slopes["two", "printed", "inner_penalty"] == pytest.approx(0, abs=1e-12)
+    assert math.isnan(slopes["one", "shifts", "loss_gap"])
+
+
+def test_the_gap_figure_draws_every_kind_its_bound_and_its_zeros() -> None:
+    networks = made_networks()
+    panels = constructed_gap(networks, LABELS).axes
+    assert [axes.get_title() for axes in panels] == list(LABELS.values())
+    for axes, name in zip(panels, LABELS, strict=True):
+        own = networks[networks["experiment"] == name]
+        for kind in ("printed", "sharp"):
+            values = own[own["kind"] == kind]["loss_gap"].tolist()
+            assert lines_of(axes, kind) == [(list(map(float, DEPTHS)), values)]
+        [(depths, heights)] = lines_of(axes, "shifts")
+        assert depths == DEPTHS
+        assert all(0 < height < 0.1 for height in heights)  # marks in the axes' own units
+        bound = [line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 3]
+        printed = own[own["kind"] == "printed"]
+        assert bound[0].get_ydata() == pytest.approx(20 * printed["inner_penalty"].to_numpy())
+        assert axes.get_yscale() == axes.get_xscale() == "log"
+
+
+def test_trained_networks_stand_beside_constructed_ones() -> None:
+    nc2 = {"one": "nc2_etf", "two": "nc2_identity"}
+    networks = with_nc2(made_networks(), nc2)
+    assert set(networks[networks["experiment"] == "two"]["nc2"]) == {0.5}
+    rows = [
+        (name, depth, "last", split, metric, -1.0 - depth / 10, 0.1)
+        for name in LABELS
+        for depth in (2, 4)
+        for metric, split in (
+            ("loss_gap", "train"),
+            ("nc1_trace_ratio", "train"),
+            ("nc1_trace_ratio", "test"),
+            ("nc2_etf", "weights"),
+            ("nc3_cosine", "train"),
+        )
+    ]
+    columns = ["experiment", "depth", "layer", "split", "metric", "log10_mean", "log10_std"]
+    trained = trained_means(pd.DataFrame(rows, columns=columns), nc2)
+    assert set(trained[trained["experiment"] == "one"]["metric"]) == {
+        "loss_gap",
+        "nc1_trace_ratio",
+        "nc2",
+        "nc3_cosine",
+    }
+    assert "nc2" not in set(trained[trained["experiment"] == "two"]["metric"])
+    grid = np.array(trained_and_constructed(networks, trained, LABELS).axes).reshape(2, 4)
+    [container] = grid[0, 1].containers
+    assert container.lines[0].get_ydata() == pytest.approx([10**-1.2, 10**-1.4])
+    own = networks[(networks["experiment"] == "one") & (networks["kind"] == "sharp")]
+    assert lines_of(grid[0, 1], "sharp")[0][1] == pytest.approx(own["nc1_trace_ratio"].tolist())
+
+
+def test_the_counterexamples_figure_shows_the_table() -> None:
+    table = example_table()
+    left, right = counterexample(table).axes
+    drawn = [list(map(float, line.get_ydata())) for line in left.lines]
+    own = table[(table["place"] == "within") & (table["regime"] == "constant") & (table["depth"] == 10)]
+    assert own["price"].tolist() in drawn
+    assert own["motionless_gap"].tolist() in drawn
+    assert len(right.lines) == 6
+    assert right.get_ylim() == (0, 1)
+
+
+# ---- Commands and DVC -----------------------------------------------------------------------------------
+
+
+def small_study() -> dict[str, Any]:
+    """The study's parameters, cut down to one depth and seed of two architectures."""
+    model = {"width": 8, "layer_norm_eps": 0.0}
+    tree: dict[str, Any] = {**PARAMS, "sweep": {"experiments": ["rn1", "rn2"], "depths": [2], "seeds": [0]}}
+    data = experiment_tree()["data"] | {"per_class": 2, "dimension": 8}
+    two = {"architecture": "L-RN2", "mlp_width": 8} | model
+    tree["experiments"] = {
+        "rn1": experiment_tree(data=data, model=model),
+        "rn2": experiment_tree(data=data, model=two, loss="mse"),
+    }
+    tree["theory"] = {
+        "constructed": {
+            "kinds": ["printed", "sharp", "shifts"],
+            "depths": [12, 24, 48],
+            "draws": 4,
+            "detours": 4,
+            "attention_exponent": 0.25,
+            "seed": 0,
+        },
+        "counterexample": {
+            "experiment": "rn2",
+            "classes": 3,
+            "per_class": 2,
+            "sizes": [0.01, 0.02],
+            "depths": [10, 20],
+            "seed": 0,
+        },
+    }
+    return tree
+
+
+def write_params(folder: Path, tree: dict[str, Any]) -> None:
+    with (folder / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(tree, file)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_depths_that_are_too_small_are_said_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = small_study()
+    write_params(tmp_path, tree)
+    fetch("rn1", None)
+    construct_stage("rn1")
+    rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
+    assert [(row["kind"], int(row["depth"])) for row in rows] == [
+        *(("printed", depth) for depth in (24, 48)),
+        *(("sharp", depth) for depth in (24, 48)),
+        *(("shifts", depth) for depth in (12, 24, 48)),
+    ]
+    assert "too shallow for 6 distinct samples" in capsys.readouterr().err
+    met = rows_of(tmp_path / "data/constructed/rn1/assumptions.csv")
+    assert {row["problem"] for row in met} == {""}
+    tree["theory"]["constructed"]["depths"] = [4]
+    write_params(tmp_path, tree)
+    with pytest.raises(InputError, match=r"theory\.constructed\.depths"):
+        construct_stage("rn1")
+    del tree["theory"]
+    write_params(tmp_path, tree)
+    with pytest.raises(InputError, match="theory: missing"):
+        write_counterexample()
+
+
+@pytest.mark.pipeline
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
+@pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path")
+def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
+    """Red: a stage that reads or writes outside its folder; an output that no stage names."""
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    write_params(clone.folder / "stages/theory", small_study())
+    clone.repro("stages/theory/dvc.yaml")
+    made = clone.folder / "stages/theory/data/theory"
+    figures = ("constructed_gap", "trained_and_constructed", "counterexample")
+    tables = ("networks", "slopes", "assumptions", "counterexample")
+    assert {path.name for path in made.iterdir()} == {
+        *(f"{name}.{kind}" for name in figures for kind in ("png", "svg")),
+        *(f"{name}.csv" for name in tables),
+    }
+    networks = rows_of(made / "networks.csv")
+    assert {row["experiment"] for row in networks} == {"rn1", "rn2"}
+    assert all(float(row["train_error"]) == 0 for row in networks)
+    assert clone.repro("stages/theory/dvc.yaml").ran == []
+    status = clone.run("git", "status", "--porcelain").out.split("\n")
+    assert {line.split()[-1] for line in status if line} == {
+        "stages/theory/params.yaml",
+        "stages/theory/dvc.lock",
+    }

@@ -104,7 +104,9 @@ class Model:
 
     width is d; mlp_width the hidden width of two-layer MLPs (L-RN2, L-T12, L-T22). patch: side of the
     square image patches (images) or number of coordinates per token (vectors) of a transformer.
-    gain: weights are drawn with variance gain^2 / fan_in, biases start at 0.
+    initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
+    or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.theory.networks`), whose first
+    layer alone is drawn.
     """
 
     architecture: Architecture
@@ -112,7 +114,7 @@ class Model:
     width: Annotated[int, Bound(low=2)]
     last_bias: bool
     layer_norm_eps: NonNegative
-    initialisation: Literal["normal", "uniform"]
+    initialisation: Literal["normal", "uniform", "construction"]
     gain: Positive
     mlp_width: Count | None = None
     patch: Count | None = None

@@ -16,7 +16,22 @@ FACTS = "facts.json"  # beside a prepared data set's tensors
 RUN_RECORD = "run.json"
 PACKAGE = Path(__file__).resolve().parent
 # All that decides the numbers of a run: what the stage `train` lists, less what only reads and reports.
-TRAINING_CODE = ("datasets/prepared.py", "models", "randomness.py", "specs.py", "training")
+TRAINING_CODE = (
+    "datasets/prepared.py",
+    "models",
+    "randomness.py",
+    "specs.py",
+    "training",
+    "metrics/losses.py",  # this and the rest: weights that a run may start from
+    "theory/assumptions.py",
+    "theory/construction.py",
+    "theory/curves.py",
+    "theory/embeddings.py",
+    "theory/frames.py",
+    "theory/gufm.py",
+    "theory/networks.py",
+    "theory/optimum.py",
+)
 
 
 @dataclass(frozen=True)

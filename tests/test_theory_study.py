@@ -42,7 +42,7 @@ def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind) -> None:
     features = extract(run, state, data, torch.device("cpu"))
     assert row["inner_penalty"] == features.inner_penalty
     assert row["last_penalty"] == features.last_penalty
-    seen = features.layers["last"]["train"].statistics.classes
+    seen = features.layers["last"]["train"].statistics
     # the pipeline's weights are float32 on their way
     assert row["nc1_trace_ratio"] == pytest.approx(nc1_trace_ratio(seen), rel=1e-6, abs=1e-11)
     assert row["loss_gap"] == pytest.approx(row["loss"] - row["loss_optimum"], abs=1e-15)

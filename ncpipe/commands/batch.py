@@ -14,7 +14,7 @@ from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.console import Progress, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
-from ncpipe.specs import Compute
+from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import bytes_per_run
@@ -143,7 +143,8 @@ def _train_some(
 
     runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
     try:
-        results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set)
+        starts = _starts(runs, data)
+        results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
     except torch.OutOfMemoryError:
         if len(stamps) == 1:
             line = f"{runs[0].name}: one run does not fit on {place}; make batch_size smaller"
@@ -158,6 +159,14 @@ def _train_some(
     progress.finish(len(stamps))
     _log_time(stamps, place.type, progress.seconds() - start)
     return []
+
+
+def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
+    if runs[0].spec.model.initialisation != "construction":
+        return None
+    from ncpipe.theory.networks import WARM_START, constructed_state
+
+    return [constructed_state(run, data, WARM_START) for run in runs]
 
 
 def _announcement(stamps: Batch, data: Prepared, device: str) -> str:

@@ -114,11 +114,11 @@ def initialise(network: nn.Module, model: Model, generator: torch.Generator) -> 
             parameter.zero_()
             continue
         deviation = model.gain / parameter.shape[1] ** 0.5
-        if model.initialisation == "normal":
-            parameter.normal_(0.0, deviation, generator=generator)
-        else:
+        if model.initialisation == "uniform":
             limit = 3**0.5 * deviation
             parameter.uniform_(-limit, limit, generator=generator)
+        else:  # a construction takes the place of these later
+            parameter.normal_(0.0, deviation, generator=generator)
 
 
 def penalised(name: str) -> bool:

@@ -52,6 +52,9 @@ class Choices:
     attention_exponent: Annotated[float, Bound(low=0, open_low=True)]
 
 
+WARM_START = Choices("sharp", draws=64, detours=32, attention_exponent=0.25)  # where training may start
+
+
 @dataclass(frozen=True)
 class Construction:
     """A constructed network: its plan, how its depth is used, the optimum it aims at, its weights."""

@@ -1,8 +1,9 @@
 """Training of runs of one shape side by side, from their seeds or from where they were saved."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.specs import Lbfgs, Run
@@ -23,12 +24,14 @@ def train_batch(
     on_epoch: Callable[[int], None] = lambda epoch: None,
     checkpoints: Checkpoints | None = None,
     stop: Callable[[], bool] = lambda: False,
+    starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> list[Trained]:
     """Train runs that differ in nothing but their seed and numbers that leave shapes and steps equal.
 
     What a run ends with depends neither on the others nor on having been stopped and taken up again from
     `checkpoints`: bit for bit on the CPU, to rounding on a GPU. on_epoch is called with the number of
-    epochs done. Raises Stopped, after a last checkpoint, once stop() holds at the end of an epoch.
+    epochs done. starts: weights to begin with, by name, in place of drawn ones. Raises Stopped, after a
+    last checkpoint, once stop() holds at the end of an epoch.
     """
     if isinstance(runs[0].spec.optimizer, Lbfgs) and len(runs) > 1:  # each line search goes its own way
         return [

@@ -5,7 +5,7 @@ S  runs    P  numbers per run    B  samples of a batch    N  training samples   
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,6 +76,13 @@ class Session:
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.method = _Search(self) if isinstance(self.spec.optimizer, Lbfgs) else _Descent(self)
+
+    def begin_with(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
+        """Each run's weights by name, in place of those that were drawn."""
+        for index, own in enumerate(weights):
+            for name in self.stack.names:
+                self.stack.view(self.stack.values, name)[index].copy_(own[name])
+        self.finite.copy_(self.stack.values)
 
     def epochs(self) -> Iterator[int]:
         """Train; yield the number of epochs done before the first and after each one."""

@@ -267,3 +267,15 @@ def test_schedules(schedule: dict, factors: list[float]) -> None:
     spec: Schedule = experiment(schedule=schedule).schedule
     found = [factor(spec, step, 6) for step in (0, 3, 6, 2)]
     assert found == pytest.approx(factors)
+
+
+def test_training_begins_with_the_weights_that_it_is_given() -> None:
+    """Two runs of a batch start where others ended, each at its own; L-BFGS goes one by one."""
+    data = vector_data()
+    for optimizer in (ADAM, {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}):
+        spec = experiment(optimizer=optimizer, epochs=3, log_every=1)
+        ended = train(spec, data, seeds=(3, 4))
+        starts = [run.state for run in ended]
+        again = train_batch(runs_of(spec, seeds=(0, 1)), data, CPU, "float64", starts=starts)
+        for before, after in zip(ended, again, strict=True):
+            assert after.history[0].loss == pytest.approx(before.history[-1].loss, rel=1e-12)

@@ -34,13 +34,15 @@ def train_batch(
     last checkpoint, once stop() holds at the end of an epoch.
     """
     if isinstance(runs[0].spec.optimizer, Lbfgs) and len(runs) > 1:  # each line search goes its own way
+        own = [checkpoints and checkpoints.of(index) for index in range(len(runs))]
+        first = [starts and starts[index : index + 1] for index in range(len(runs))]
         return [
-            train_batch(
-                [run], data, device, precision, on_epoch, checkpoints and checkpoints.of(index), stop
-            )[0]
-            for index, run in enumerate(runs)
+            train_batch([run], data, device, precision, on_epoch, files, stop, start)[0]
+            for run, files, start in zip(runs, own, first, strict=True)
         ]
     session = Session(runs, data, device, DTYPES[precision])
+    if starts:
+        session.begin_with(starts)
     spec = runs[0].spec
     saved = checkpoints.read() if checkpoints else []
     if saved:

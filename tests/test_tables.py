@@ -15,6 +15,7 @@ from scipy import stats
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Slopes
 from ncpipe.tables.convergence import failure_reason, judge_runs
+from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.points import RUN, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import bootstrap_interval, least_squares_line, loglog_slopes, slope_sentence
@@ -387,3 +388,25 @@ def test_tables_import_neither_torch_nor_matplotlib():
         "assert not {'torch', 'matplotlib', 'dvc', 'typer'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Bounds
+
+
+def test_runs_without_a_bound_are_counted_by_experiment_and_reason():
+    runs = pd.DataFrame(
+        [
+            ("b", "none: lambda_L: 0"),
+            ("b", "none: the loss is not finite"),
+            ("b", "none: lambda_L: 0"),
+            ("a", "holds"),
+            ("c", "none: lambda_L: 0"),
+        ],
+        columns=["experiment", "bound"],
+    )
+    assert unbounded_sentences(runs) == [
+        "b: 2 of 3 runs have no bound, so no loss_gap: lambda_L: 0",
+        "b: 1 of 3 runs have no bound, so no loss_gap: the loss is not finite",
+        "c: 1 of 1 runs have no bound, so no loss_gap: lambda_L: 0",
+    ]
+    assert unbounded_sentences(runs[runs["bound"] == "holds"]) == []

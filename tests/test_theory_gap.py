@@ -6,10 +6,13 @@ import pytest
 import torch
 from conftest import architecture, experiment, vector_data
 
+from ncpipe.artifacts import RUNS, write_json
+from ncpipe.commands.measure import describe, terms_of
 from ncpipe.errors import InputError
 from ncpipe.features import extract
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.specs import Run
+from ncpipe.stamps import RUN_RECORD
 from ncpipe.theory.gap import Objective, gap_to_optimum
 from ncpipe.theory.gufm import optimal_value, optimum
 from ncpipe.training.loop import train_batch
@@ -161,3 +164,27 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
     )
     assert found.bound == "holds"
     assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch, depth):
+    """lambda = 0.01/L in the inner layers, 0.03 in the last one: a row names and sums its terms."""
+    spec = experiment(penalty={"rule": "over_depth", "value": 0.01, "last_layer": 0.03}, epochs=5)
+    run, data = Run("x", depth, 0, spec), vector_data()
+    [trained] = train_batch([run], data, CPU, "float32")
+    features = extract(run, trained.state, data, CPU)
+    monkeypatch.chdir(tmp_path)
+    record = RUNS / run.path / RUN_RECORD
+    record.parent.mkdir(parents=True)
+    write_json(record, {"outcome": {"finished": True, "diverged_at_epoch": None}})
+    row = describe(run, features)
+    assert row["bound"] == "holds"
+    assert (row["penalty_rule"], row["last_strength"]) == ("over_depth", 0.03)
+    assert row["loss_optimum"] == optimal_value("ce", 3, 8, 0.03, False)
+    assert row["loss"] == pytest.approx(row["fit"] + row["last_penalty"] + row["inner_penalty"])
+    assert row["loss_gap"] == pytest.approx(row["loss"] - row["loss_optimum"])
+    assert row["gap_gufm"] == pytest.approx(row["loss_gap"] - row["inner_penalty"])
+    terms = {term.metric: term.value for term in terms_of(depth, row)}
+    assert terms["inner_penalty_times_depth"] == depth * row["inner_penalty"]
+    shared = ("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty", "inner_penalty")
+    assert {name: terms[name] for name in shared} == {name: row[name] for name in shared}

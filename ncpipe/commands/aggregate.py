@@ -7,6 +7,7 @@ from ncpipe.commands.console import say
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import judge_runs
 from ncpipe.tables.files import read_table
+from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -64,8 +65,7 @@ def aggregate() -> None:
         write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
     for _, row in headline_slopes[headline_slopes["split"] != "test"].iterrows():
         say(slope_sentence(row))
-    unbounded = runs[runs["bound"] != "holds"].groupby(["experiment", "bound"], sort=False)
-    for (experiment, bound), own in unbounded:
-        say(f"{experiment}: no gap to the optimum, {len(own)} runs; bound {bound}")
+    for line in unbounded_sentences(runs):
+        say(line)
     for _, run in runs[~runs["converged"]].iterrows():
         say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")

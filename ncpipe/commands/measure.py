@@ -47,9 +47,9 @@ def measure(experiment: str) -> None:
         key = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
-        description = _describe(run, features)
+        description = describe(run, features)
         measurements += [key | asdict(row) for row in _measure(features, state)]
-        measurements += [key | asdict(row) for row in _terms(run.depth, description)]
+        measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
         history += [key | row for row in read_history(RUNS / run.path)]
@@ -74,7 +74,7 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
             yield from measure_layer(name, split, layer.statistics, layer.centres, train, weight)
 
 
-def _terms(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
+def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
     """The gap to L*_GUFM and its parts as metrics, so that they get means, slopes and intervals by depth."""
     for metric in ("loss_gap", "gap_gufm", "gap_fit"):
         yield Measurement(LAST_LAYER, TRAIN, metric, run[metric])
@@ -97,7 +97,7 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
             yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
 
 
-def _describe(run: Run, features: Features) -> dict[str, Any]:
+def describe(run: Run, features: Features) -> dict[str, Any]:
     """One run's row: what it is, how it ended, its objective, gap and errors from the features in float64."""
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)

@@ -142,26 +142,17 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
 
 def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
     """From the shallowest mean on; it may leave the panel, which is scaled to the data."""
-    depths = summary["depth"].to_numpy()
+    depths, means = summary["depth"].to_numpy(), summary["log10_mean"].to_numpy()
     bound = guide.log10(depths)
     start = int(np.argmax(np.isfinite(bound)))
-    heights = summary["log10_mean"].to_numpy()[start] + bound[start:] - bound[start]
+    heights = means[start] + bound[start:] - bound[start]
     if len(heights) < 2:
         return
     limits = axes.get_ylim()
     axes.plot(depths[start:], heights, color=FAINT, linewidth=0.7, zorder=1)
     axes.set_ylim(limits)
-    inside = np.flatnonzero(heights >= limits[0])[-1]
-    axes.annotate(
-        guide.label,
-        (depths[start + inside], heights[inside]),
-        xytext=(-2, -2),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        fontsize=7,
-        color=FAINT,
-    )
+    x, side = (0.03, "left") if means[-1] < means[0] else (0.97, "right")  # where the curve is not
+    axes.text(x, 0.04, guide.label, transform=axes.transAxes, ha=side, va="bottom", fontsize=7, **NOTE)
 
 
 def _state_gap(axes: Axes, depth: int, converged: int) -> None:

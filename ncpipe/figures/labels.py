@@ -40,15 +40,14 @@ def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Colu
 
 
 GAP_COLUMNS = (
-    Column(r"$\log_{10}$ gap", "loss_gap", "train"),
-    Column(r"$\log_{10}$ of it: $h$ and $W_L$", "gap_gufm", "train"),
-    Column(r"$\log_{10}$ of it: inner layers", "inner_penalty", "weights"),
-    Column(r"$\log_{10}(L\,\times$ inner)", "inner_penalty_times_depth", "weights"),
+    Column(r"$\log_{10}$ loss gap", "loss_gap", "train"),
+    Column(r"$\log_{10}$ gap in $h$ and $W_L$", "gap_gufm", "train"),
+    Column(r"$\log_{10}$ gap in inner layers", "inner_penalty", "weights"),
 )
 
 
 def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
-    """The gap to L*_GUFM, its two parts, which are both >= 0, and L times the inner one."""
+    """The gap to L*_GUFM and its two parts, neither of which can be negative."""
     return GAP_COLUMNS
 
 

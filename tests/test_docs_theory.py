@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "theory.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)

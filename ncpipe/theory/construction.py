@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Blocks:
-    """B residual branches x -> strength * output relu(key^T x - threshold'), one after the other.
+    """B residual branches x -> relu(strength (output key^T x - threshold 1)), one after the other.
 
     As weights: W = strength output key^T and b = -strength threshold 1 [S25 eq. 14]; strength (B,) is the
     singular value and so the norm of W, output and key (B, d) are unit vectors, threshold (B,). kept (B, d):

@@ -1,5 +1,6 @@
 """Figures, by reading back from the artists what a reader would see."""
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -358,6 +359,12 @@ MIXTURE = GaussianMixtureData("gaussian_mixture", 4, 16, 1.0, 0.1, 10, 10, 0)
 )
 def test_row_labels(spec, label):
     assert row_label(spec) == label
+
+
+def test_a_start_that_is_not_drawn_is_in_the_label() -> None:
+    spec = experiment(IMAGES)
+    built = dataclasses.replace(spec, model=dataclasses.replace(spec.model, initialisation="construction"))
+    assert row_label(built) == f"{row_label(spec)}, built start"
 
 
 @pytest.mark.parametrize(

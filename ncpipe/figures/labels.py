@@ -52,11 +52,13 @@ def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
 
 
 def row_label(spec: Experiment) -> str:
-    """Two lines, as 'pre-LN L-T11 on IMDB' and the penalty; the loss too where it is not cross-entropy."""
+    """Two lines, as 'pre-LN L-T11 on IMDB' and the penalty; also the loss where it is not cross-entropy, and
+    the start where it is not drawn."""
     norm = "pre-LN " if spec.model.norm == "pre" else ""
     loss = "" if spec.loss == "ce" else f", {spec.loss.upper()}"
+    start = ", built start" if spec.model.initialisation == "construction" else ""
     data = DATA_NAMES[spec.data.source]
-    return f"{norm}{spec.model.architecture} on {data}\n{_penalty_label(spec.penalty)}{loss}"
+    return f"{norm}{spec.model.architecture} on {data}\n{_penalty_label(spec.penalty)}{loss}{start}"
 
 
 def slope_label(slope: float, low: float, high: float) -> str:

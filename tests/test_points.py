@@ -30,6 +30,8 @@ UP = math.nextafter(LINEAR_FLOOR, 1)
         ("nc1_trace_ratio", 0.0, "zero"),
         ("nc1_trace_ratio", math.inf, "infinite"),
         ("nc1_trace_ratio", math.nan, "not a number"),
+        ("loss_gap", UP, ""),
+        ("loss_gap", LINEAR_FLOOR, "at the rounding floor"),
         ("margin_min", -0.5, "negative"),
         ("margin_min", -math.inf, "infinite"),
         ("margin_min", 1e-300, ""),  # no floor

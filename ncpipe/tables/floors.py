@@ -6,7 +6,8 @@ and at most 95 eps over the architectures of S25 at L = 34 as initialised with g
 comparing forward passes in float32 and float64). 1024 eps = 2^-42 = 2.3e-13 leaves a factor of ten. So
 
 - a metric that is linear in the deviation from collapse is rounding at or below 2^-42;
-- one that is quadratic in it (variances, squared distances, 1 - cos) at or below 2^-84 = 5.2e-26.
+- one that is quadratic in it (variances, squared distances, 1 - cos) at or below 2^-84 = 5.2e-26;
+- a difference of losses, which are of order 1 at most, at or below 2^-42 again.
 
 Other metrics have no floor: shares of samples are exact, ranks, margins and condition numbers do not vanish
 at collapse, and `dnc1_trace_pinv` carries the fourth power of the features' scale.
@@ -36,4 +37,5 @@ QUADRATIC = (
     "weak_test_collapse",
     "strong_test_collapse",
 )
-FLOORS = dict.fromkeys(LINEAR, LINEAR_FLOOR) | dict.fromkeys(QUADRATIC, QUADRATIC_FLOOR)
+LOSS_DIFFERENCES = ("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty")
+FLOORS = dict.fromkeys((*LINEAR, *LOSS_DIFFERENCES), LINEAR_FLOOR) | dict.fromkeys(QUADRATIC, QUADRATIC_FLOOR)

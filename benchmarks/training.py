@@ -30,7 +30,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, penalised
 from ncpipe.params import load_params
 from ncpipe.specs import Compute, Run
-from ncpipe.training.cost import BUFFERS, _kept
+from ncpipe.training.cost import BUFFERS, kept_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session
@@ -151,7 +151,7 @@ def least_work(depth: int) -> tuple[float, float]:
     session = Session([run], data, torch.device("cpu"), torch.float32)
     with FlopCounterMode(display=False) as counter:
         session.loss_and_gradient(session.train)
-    kept = _kept(session.stack, run, data, len(data.train))
+    kept = kept_bytes(session.stack, run, data, len(data.train))
     return counter.get_total_flops(), 2 * kept + BUFFERS * session.stack.values.nbytes
 
 

@@ -14,9 +14,14 @@ from ncpipe.stamps import Stamp
 CHECKPOINT = ".checkpoint"
 
 
+def waits(key: str) -> bool:
+    """Whether a finished run is in the store."""
+    return (AHEAD / key).is_dir()
+
+
 def claim(key: str, target: Path) -> bool:
     """Move a waiting run to its place; False if it is not there."""
-    if not (AHEAD / key).is_dir():
+    if not waits(key):
         return False
     if target.exists():
         shutil.rmtree(target)

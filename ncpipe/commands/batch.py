@@ -38,10 +38,12 @@ def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> i
     return max(1, cores // compute.threads)
 
 
-def compatible(stamps: Sequence[Stamp]) -> Batch:
-    """The first, and those of the others that have done as many epochs as it, saved in checkpoints."""
-    done = epochs_done(checkpoint_of(stamps[0]))
-    return [stamp for stamp in stamps if epochs_done(checkpoint_of(stamp)) == done]
+def groups(stamps: Sequence[Stamp]) -> list[Batch]:
+    """Runs that can train together: of one shape, and after as many epochs."""
+    found: dict[tuple[str, int], Batch] = {}
+    for stamp in stamps:
+        found.setdefault((stamp.batch_key(), epochs_done(checkpoint_of(stamp))), []).append(stamp)
+    return list(found.values())
 
 
 def batches_that_fit(stamps: Batch, data: Prepared, place: torch.device, workers: int) -> list[Batch]:
@@ -68,7 +70,7 @@ def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -
     data = read_prepared(PREPARED / stamps[0].run.experiment)
     place = prepare_device(stamps[0].compute)
     count = worker_count(stamps[0].compute, place, workers)
-    stamps = compatible(stamps)
+    stamps = groups(stamps)[0]  # the first one's
     batches = batches_that_fit(stamps, data, place, count) if len(stamps) > 1 else [stamps]
     batches = (batches if len(batches) >= count else cut(stamps, count))[:count]
     runs = sum(map(len, batches))

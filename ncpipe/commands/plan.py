@@ -1,6 +1,5 @@
 """What a sweep has left to train: batches, with the memory and the time that they take."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,6 @@ from ncpipe.artifacts import PREPARED
 from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.batch import Batch, batches_that_fit, cut
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, seconds_per_epoch
 from ncpipe.training.device import DTYPES
@@ -36,14 +34,6 @@ class Planned:
     def total(self) -> float:
         """Seconds that are left."""
         return self.seconds * self.epochs
-
-
-def groups(stamps: Sequence[Stamp]) -> list[Batch]:
-    """Runs that can train together: of one shape, and after as many epochs."""
-    found: dict[tuple[str, int], Batch] = {}
-    for stamp in stamps:
-        found.setdefault((stamp.batch_key(), epochs_done(checkpoint_of(stamp))), []).append(stamp)
-    return list(found.values())
 
 
 def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> list[Planned]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
-from ncpipe.commands.ahead import prune
-from ncpipe.commands.batch import train_batches, worker_count
+from ncpipe.commands.ahead import prune, waits
+from ncpipe.commands.batch import groups, train_batches, worker_count
 from ncpipe.commands.console import Progress, duration, say
-from ncpipe.commands.plan import Planned, groups, plan
+from ncpipe.commands.plan import Planned, plan
 from ncpipe.commands.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
 from ncpipe.commands.train import batch_lock, sweep_stamps
 from ncpipe.errors import InputError
@@ -34,10 +34,10 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     AHEAD.mkdir(parents=True, exist_ok=True)
     stale = _stale_runs(compute)
     prune({stamp.key() for stamp in sweep_stamps(load_params(), compute)})
-    restored = restore_cached([stage_name(stamp.run) for stamp in stale if not _waits(stamp)])
+    restored = restore_cached([stage_name(stamp.run) for stamp in stale if not waits(stamp.key())])
     if restored:
         say(f"sweep: {len(restored)} runs restored from DVC's run cache")
-    missing = [stamp for stamp in stale if not _waits(stamp) and stage_name(stamp.run) not in restored]
+    missing = [stamp for stamp in stale if not waits(stamp.key()) and stage_name(stamp.run) not in restored]
     if missing and not _train(missing, compute, workers, checkpoint_seconds, keep_going):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
@@ -54,7 +54,7 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     for name in params.sweep.experiments:
         if not (PREPARED / name / FACTS).is_file():
             say(f"{name}: data not prepared, so not in the plan; run dvc repro fetch")
-    missing = [stamp for stamp in _stale_runs(compute) if not _waits(stamp)]
+    missing = [stamp for stamp in _stale_runs(compute) if not waits(stamp.key())]
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
     planned, _ = _plan(missing, place, count, keep_going=True)
@@ -78,10 +78,6 @@ def _compute(device: Device | None) -> Compute:
 def _stale_runs(compute: Compute) -> list[Stamp]:
     stale = stale_stages()
     return [stamp for stamp in sweep_stamps(load_params(), compute) if stage_name(stamp.run) in stale]
-
-
-def _waits(stamp: Stamp) -> bool:
-    return (AHEAD / stamp.key()).is_dir()
 
 
 def _headline(planned: Sequence[Planned], workers: int, place: str) -> str:
@@ -110,7 +106,7 @@ def _train(
     with contextlib.ExitStack() as held:
         for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
             held.enter_context(lock)
-        todo = [stamp for stamp in missing if not _waits(stamp)]
+        todo = [stamp for stamp in missing if not waits(stamp.key())]
         planned, failed = _plan(todo, place, count, keep_going)
         say(f"sweep: {_headline(planned, count, str(place))}")
         weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
@@ -155,7 +151,7 @@ def _register(compute: Compute, stale: set[str]) -> None:
     """
     source = PARAMS_FILE.read_bytes()
     stamps = _present_runs(compute, stale)
-    waiting = [stamp for stamp in stamps if _waits(stamp)]
+    waiting = [stamp for stamp in stamps if waits(stamp.key())]
     for stamp in waiting:
         with publish_folder(RUNS / stamp.run.path) as folder:
             shutil.copytree(AHEAD / stamp.key(), folder, dirs_exist_ok=True)
@@ -179,7 +175,7 @@ def _present_runs(compute: Compute, stale: set[str]) -> list[Stamp]:
     stamps = sweep_stamps(load_params(), compute)
     for stamp in stamps:
         placed = stage_name(stamp.run) not in stale and is_current(RUNS / stamp.run.path, stamp)
-        if not placed and not _waits(stamp):
+        if not placed and not waits(stamp.key()):
             raise InputError(
                 f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, so none is "
                 "registered; run ncpipe sweep again (what is finished and still asked for is kept)"

@@ -5,7 +5,7 @@ import dataclasses
 from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
-from ncpipe.commands.ahead import claim, prune, size_of_store
+from ncpipe.commands.ahead import claim, prune, size_of_store, waits
 from ncpipe.commands.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
@@ -75,4 +75,4 @@ def _can_join(other: Stamp, first: Stamp) -> bool:
 
 def is_missing(stamp: Stamp) -> bool:
     """Whether a run has its result neither in its place nor in the store."""
-    return not (AHEAD / stamp.key()).exists() and not is_current(RUNS / stamp.run.path, stamp)
+    return not waits(stamp.key()) and not is_current(RUNS / stamp.run.path, stamp)

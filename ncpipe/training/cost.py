@@ -27,10 +27,10 @@ def bytes_per_run(run: Run, data: Prepared, device: torch.device, dtype: torch.d
     batch = len(data.train) if run.spec.batch_size == "full" else min(run.spec.batch_size, len(data.train))
     few, more = min(batch, 8), min(batch, 16)
     stack = Stack([_network(run, data)], device, dtype)
-    kept_few = _kept(stack, run, data, few)
+    kept_few = kept_bytes(stack, run, data, few)
     kept = kept_few
     if more > few:
-        kept += (_kept(stack, run, data, more) - kept_few) * (batch - few) // (more - few)
+        kept += (kept_bytes(stack, run, data, more) - kept_few) * (batch - few) // (more - few)
     return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes
 
 
@@ -62,7 +62,7 @@ def _network(run: Run, data: Prepared) -> torch.nn.Module:
     return build_model(model, input_shape(data, model), data.classes, run.depth, run.seed)
 
 
-def _kept(stack: Stack, run: Run, data: Prepared, count: int) -> int:
+def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     """Bytes that autograd keeps of a forward pass over `count` samples."""
     values = stack.values
     part = data.train[:count]

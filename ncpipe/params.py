@@ -1,5 +1,6 @@
 """params.yaml -> frozen specs: the one reader of the file, and the one place that expands the grid."""
 
+import dataclasses
 import difflib
 import re
 import types
@@ -12,7 +13,18 @@ from typing import Annotated, Any, Literal, TypeVar
 from ruamel.yaml import YAML, YAMLError
 
 from ncpipe.errors import InputError
-from ncpipe.specs import Bound, Compute, Count, Experiment, Fraction, Index, NonNegative, Positive, Run
+from ncpipe.specs import (
+    Bound,
+    Compute,
+    Count,
+    Device,
+    Experiment,
+    Fraction,
+    Index,
+    NonNegative,
+    Positive,
+    Run,
+)
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -102,6 +114,10 @@ class Params:
     effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
     theory: Theory | None = None
+
+    def compute_on(self, device: Device | None) -> Compute:
+        """How runs are computed, with another device if one is given."""
+        return self.compute if device is None else dataclasses.replace(self.compute, device=device)
 
     def study(self) -> Theory:
         """The keys of the theory study; InputError where there are none."""

@@ -46,9 +46,8 @@ def groups(stamps: Sequence[Stamp]) -> list[Batch]:
     return list(found.values())
 
 
-def batches_that_fit(stamps: Batch, data: Prepared, place: torch.device, workers: int) -> list[Batch]:
-    """Runs of one shape, cut into even batches of which `workers` fit into memory at a time."""
-    need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
+def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int) -> list[Batch]:
+    """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time."""
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(stamps):
@@ -71,7 +70,10 @@ def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -
     place = prepare_device(stamps[0].compute)
     count = worker_count(stamps[0].compute, place, workers)
     stamps = groups(stamps)[0]  # the first one's
-    batches = batches_that_fit(stamps, data, place, count) if len(stamps) > 1 else [stamps]
+    batches = [stamps]
+    if len(stamps) > 1:
+        need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
+        batches = batches_that_fit(stamps, need, place, count)
     batches = (batches if len(batches) >= count else cut(stamps, count))[:count]
     runs = sum(map(len, batches))
     run = stamps[0].run

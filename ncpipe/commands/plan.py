@@ -40,10 +40,10 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
     """The batches of a group: at least `parts`, if it has as many runs, and as many as memory asks for."""
     run = group[0].run
     data, dtype = read_prepared(PREPARED / run.experiment), DTYPES[group[0].compute.precision]
-    batches = batches_that_fit(group, data, place, workers)
+    need = bytes_per_run(run, data, place, dtype)
+    batches = batches_that_fit(group, need, place, workers)
     if len(batches) < parts:
         batches = cut(group, parts)
-    need = bytes_per_run(run, data, place, dtype)
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]

@@ -1,7 +1,6 @@
 """`ncpipe sweep`: all stale runs in batches, one registration with DVC, then the rest of the pipeline."""
 
 import contextlib
-import dataclasses
 import shutil
 from collections.abc import Sequence
 
@@ -29,7 +28,7 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
     are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets.
     """
-    compute = _compute(device)
+    compute = load_params().compute_on(device)
     dvc("repro", "--quiet", "grid", "fetch")
     AHEAD.mkdir(parents=True, exist_ok=True)
     stale = _stale_runs(compute)
@@ -49,7 +48,7 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
 
 def print_plan(device: Device | None, workers: int | None) -> None:
     """What `sweep` would train now: batches, their memory, the time they take. Changes nothing."""
-    compute = _compute(device)
+    compute = load_params().compute_on(device)
     params = load_params()
     for name in params.sweep.experiments:
         if not (PREPARED / name / FACTS).is_file():
@@ -68,11 +67,6 @@ def print_plan(device: Device | None, workers: int | None) -> None:
             f"{duration(batch.total):>8}"
         )
     print(_headline(planned, count, str(place)))
-
-
-def _compute(device: Device | None) -> Compute:
-    compute = load_params().compute
-    return compute if device is None else dataclasses.replace(compute, device=device)
 
 
 def _stale_runs(compute: Compute) -> list[Stamp]:

@@ -1,7 +1,5 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
-import dataclasses
-
 from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
@@ -32,7 +30,7 @@ def train(
     """
     params = load_params()
     run = params.run(experiment, depth, seed)
-    compute = params.compute if device is None else dataclasses.replace(params.compute, device=device)
+    compute = params.compute_on(device)
     stamp = Stamp(run, data_checksum(PREPARED / experiment), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)
     with batch_lock(stamp):

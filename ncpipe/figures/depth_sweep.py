@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from ncpipe.figures.guides import Guide, guide_of
 from ncpipe.figures.labels import Column, paper_columns, slope_label
 from ncpipe.figures.panels import (
+    FIT_DASHES,
     NOTE,
     ROW_HEIGHT,
     Colour,
@@ -24,7 +25,7 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.tables.points import LAST
 
-FIT_DASHES, REJECTED_DASHES = (0, (4.0, 2.0)), (0, (1.0, 1.5))
+REJECTED_DASHES = (0, (1.0, 1.5))
 DAGGER = r"$^{\dagger}$"
 
 

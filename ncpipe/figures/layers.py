@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.panels import (
     DASHES,
+    FIT_DASHES,
     ROUNDING,
     ROW_HEIGHT,
     Colour,
@@ -25,7 +26,6 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
 
-LAW_DASHES = (0, (4, 2))
 LAW_METRIC = "nc1_trace_ratio"
 
 
@@ -128,7 +128,7 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame) -> None:
     label = rf"$\rho = {10 ** mean['slope']:.2f}$, $R^2 = {mean['r_squared']:.2f}$"
     heights = mean["intercept"] + mean["slope"] * ends
     (line,) = axes.plot(
-        ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
+        ends / ends.max(), heights, color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label
     )
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend, wherever the curves go
@@ -140,6 +140,6 @@ def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
         *depth_handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test"),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=FIT_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

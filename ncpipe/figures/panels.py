@@ -13,6 +13,7 @@ from ncpipe.figures.style import FAINT, depth_colours
 
 ROW_HEIGHT = 1.65  # inches
 DASHES = (0, (3, 1.5))
+FIT_DASHES = (0, (4.0, 2.0))  # of a fitted line
 ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but rounding
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 

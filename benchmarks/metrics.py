@@ -11,15 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.metrics import statistics as statistics_module
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure_arrays
 
-SIZES = [(1_000_000, 64, 10), (100_000, 512, 10)]  # samples, width, classes
+SIZES = [
+    (1_000_000, 64, 10),
+    (100_000, 512, 10),
+    (4_000_000, 64, 10),
+    (200_000, 2048, 1000),
+]  # samples, width, classes
 NAIVE_ROWS = 500  # what holds rows x d x d entries sees only so many
 BATCH = 65_536
 TURNS = 5
@@ -87,6 +94,12 @@ def our_statistics(features: Tensor, labels: Tensor, classes: int) -> float:
     return float(class_statistics(features, labels, classes).squares.sum() / len(labels))
 
 
+def our_tensors(features: Tensor, labels: Tensor, classes: int) -> float:
+    """The same by PyTorch's operations, as without numba."""
+    with patch.object(statistics_module, "COMPILER", False):
+        return our_statistics(features, labels, classes)
+
+
 def our_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
     """Every metric of the table, with a classifier: two passes."""
     weight = features[[int((labels == k).int().argmax()) for k in range(classes)]]
@@ -96,6 +109,7 @@ def our_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
 FEW_ROWS = {outer_products, kowalski}
 CONTENDERS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
     "ours: class statistics, one pass": our_statistics,
+    "ours: the same without numba": our_tensors,
     "ours: every metric, two passes": our_metrics,
     "class loop: tr Sigma_W": class_loop,
     "outer products: tr Sigma_W": outer_products,

@@ -5,6 +5,7 @@ B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -14,6 +15,10 @@ from ncpipe.errors import InputError
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
 # the cache, and makes threads wait for each other more often.
 CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
+# Entries on the CPU from which on a compiled loop, if numba is there, is worth the time its loading takes.
+COMPILED_FROM = 2**24
+COMPILED_CHUNK = 2**20  # entries
+COMPILER = find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,15 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._all_seen = False
+        self._entries = 0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
+        self._entries += features.numel()
+        if self.device.type == "cpu" and self._entries > COMPILED_FROM and COMPILER:
+            self._add_compiled(features.detach(), labels)
+            return
         for chunk in chunks(features, labels, self.classes, self.device):
             self._add(*chunk)
 
@@ -88,6 +98,17 @@ class StatisticsAccumulator:
         offsets = self._sums / counts
         squares = self._squares - (offsets * self._sums).sum(1)
         return ClassStatistics(self._counts.clone(), self._origins + offsets, squares)
+
+    def _add_compiled(self, features: Tensor, labels: Tensor) -> None:
+        from ncpipe.metrics.compiled import add_rows  # only now: brings a compiler
+
+        held = [t.numpy() for t in (self._counts, self._origins, self._sums, self._squares)]
+        labels = labels.to(self.device, torch.int64).contiguous()
+        size = max(64, COMPILED_CHUNK // max(1, self.width))
+        for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
+            if rows.dtype not in (torch.float32, torch.float64):
+                rows = rows.float()  # exact
+            add_rows(rows.to(self.device).contiguous().numpy(), wanted.numpy(), *held)
 
     def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are written over."""

@@ -1,6 +1,7 @@
 """Specs and data that the tests share."""
 
 import copy
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from ruamel.yaml import YAML
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.params import read
 from ncpipe.specs import Experiment
+
+# One thread each for the tests and for what they start: two processes' threads would wait for each other.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TREE: dict[str, Any] = {
     "data": {

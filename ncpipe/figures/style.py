@@ -34,7 +34,6 @@ SETTINGS = {
     "xtick.major.width": 0.7,
     "ytick.major.width": 0.7,
     "figure.dpi": 100,
-    "savefig.dpi": 200,
     "svg.fonttype": "path",
     "svg.hashsalt": "ncpipe",
 }

@@ -636,6 +636,8 @@ class TestSweep:
         assert rest.trained == ["train@beta-2-7"]
         assert "train@alpha-2-0" in rest.restored
         assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
+        clone.edit_params(rate, 0.04)  # what dvc.lock holds is in the cache, what is asked for is not
+        assert clone.repro("train@alpha-2-7").trained == trains(["alpha"], [2], [0, 7])
 
     def test_keep_going_finishes_the_others(self, cut: Clone, own_copy: Copy) -> None:
         """Red: one experiment that cannot train takes the others with it, or counts as trained."""

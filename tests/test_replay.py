@@ -288,6 +288,38 @@ def test_on_a_gpu(optimizer: str, batch_size: Any) -> None:
                 torch.testing.assert_close(one.state[key], tensor, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("place", [CPU, AWAY], ids=str)
+def test_a_search_saves_what_is_the_cpus_alone(place: torch.device) -> None:
+    """Taken up on the device, it goes on bit for bit, and what was saved stays as it was.
+
+    Red: the optimizer's own tensors in a checkpoint, or a checkpoint's in the optimizer."""
+    data = vector_data()
+    runs = runs_of("L-RN1", "post", data, 1, optimizer=SEARCH, epochs=8)
+    with FromHost(), OtherDevice():
+        never, session = (Session(runs, data, place, torch.float32) for _ in range(2))
+        for _ in never.epochs():
+            pass
+        steps = session.epochs()
+        for _ in range(5):
+            next(steps)
+        saved = session.states()
+        kept = [leaf.clone() for leaf in tensors_of(saved)]
+        assert len(kept) > 10
+        assert {leaf.device for leaf in tensors_of(saved)} == {CPU}
+        list(steps)
+        other = Session(runs, data, place, torch.float32)
+        other.restore(saved)
+        list(other.epochs())
+        assert all(map(torch.equal, tensors_of(saved), kept))
+        for one in (session, other):
+            assert torch.equal(one.results()[0].state["lin0.weight"], never.results()[0].state["lin0.weight"])
+            assert {leaf.device for leaf in tensors_of(dict(one.method.search.state))} == {place}
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def test_every_kind_of_experiment_is_covered() -> None:
     """Red: a new optimizer or loss in specs that no test here records."""
     hints = get_type_hints(Experiment)

@@ -15,13 +15,14 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape, penalised
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Lbfgs, Run
-from ncpipe.training.checkpoints import State
+from ncpipe.training.checkpoints import State, copied
 from ncpipe.training.objective import FITS, penalty, penalty_strengths
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
 from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
 
+CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
 
 
@@ -281,11 +282,11 @@ class _Search:
 
     def memory(self) -> State:
         """The optimizer's curvature pairs and counters; empty before its first step."""
-        state: State = dict(self.search.state[self.weights])
+        state: State = copied(dict(self.search.state[self.weights]), CPU)
         return state
 
     def remember(self, state: State) -> None:
-        self.search.state[self.weights] = state
+        self.search.state[self.weights] = copied(state, self.weights.device)
 
     def _closure(self, session: Session) -> Tensor:
         loss, self.weights.grad = session.loss_and_gradient(session.train)

@@ -1,116 +1,185 @@
 """How fast many small networks train: ours against the loops that one would write.
 
-    python benchmarks/training.py [--device cuda] [--epochs 1500] [--depths 2 3 5 8 13] [--runs 6]
+    python benchmarks/training.py [--device cuda] [--epochs 1500] [--runs 6] [--seconds 6] [--threads 2]
+        [--depths 2 13 34] [--samples 500 5000] [--batch-sizes full 128] [--architectures L-RN1 L-T11]
 
-(a) plain loop, a process for each run   (b) plain loop, all runs in one process   (b') b without the
-DataLoader, on tensors that lie ready    (c) ncpipe's batches
+(a) plain loop, a process for each run, one after the other   (b) plain loop, all runs in one process
+(b') b without the DataLoader, on tensors that lie ready      (c) ncpipe's batches
 
-Each contender has a process of its own, on digits-sized data (500 samples of 64 numbers, full batch, Adam,
-L-RN1 of width 64, float32). What is timed are a few hundred epochs; (a) is charged, on top, with starting
-Python and torch once in --epochs of them. Roofline: floating-point operations of the products and bytes
-that a step cannot but move (what autograd keeps, written and read; the optimizer's buffers), over the
-ceilings that a large product and a large copy reach here.
+A row for each setting, a contender in a process of its own. The data are digits-sized (images of 8 x 8, a
+transformer reads four patches of 4 x 4), the networks 64 wide, Adam, float32; all take the same steps, the
+short last mini-batch of an epoch included. As many epochs are timed as fit into a third of --seconds, three
+times; the best counts. A plain loop has --threads, by default all cores; ncpipe one for each batch, and as
+many batches as cores. Building the networks is left out; (a) is charged, on top, with starting Python and
+torch once in --epochs. Roofline: floating-point operations of a plain network's products, and bytes that a
+step cannot but move (what autograd keeps, written and read; the optimizer's buffers), over the ceilings that
+a large product and a large copy reach here.
 """
 
 import argparse
 import dataclasses
+import functools
+import itertools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ncpipe.commands.batch import worker_count
+from ncpipe.commands.batch import batches_that_fit, cut, worker_count
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import build_model, input_shape, penalised
-from ncpipe.params import load_params
-from ncpipe.specs import Compute, Run
-from ncpipe.training.cost import BUFFERS, kept_bytes
+from ncpipe.models.build import arrange_inputs, build_model, input_shape, penalised
+from ncpipe.params import Params, load_params
+from ncpipe.specs import Architecture, Compute, Run
+from ncpipe.stamps import Stamp
+from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
-from ncpipe.training.session import Session
+from ncpipe.training.stack import Stack
 
-PARAMS = Path(__file__).resolve().parent.parent / "params.yaml"
-TIMED = 300  # epochs
-
-
-def digits_sized(samples: int = 500) -> Prepared:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(10).repeat_interleave(samples // 10)
-    train = Split(torch.randn(samples, 1, 8, 8, generator=generator), labels)
-    return Prepared("image", 10, None, train, train[torch.arange(0, samples, 10)], {})
+CPU = torch.device("cpu")
+HEAD = "network samples  batch   L |     (b)    (b')     (c) |    (a)    (b)   (b') | roofline/(c)"
 
 
-def runs_at(depth: int, count: int, epochs: int) -> list[Run]:
-    shipped = load_params(PARAMS).experiment("digits_rn1")
-    spec = dataclasses.replace(shipped, epochs=epochs, log_every=epochs)
-    return [Run("digits", depth, seed, spec) for seed in range(count)]
+@functools.cache
+def shipped_params() -> Params:
+    return load_params(Path(__file__).resolve().parent.parent / "params.yaml")
 
 
-def plain_loop(run: Run, data: Prepared, device: torch.device, loaded: bool) -> None:
-    """One network: a DataLoader whose batch is all there is, the penalty in the loss, fused Adam.
+@dataclass(frozen=True)
+class Setting:
+    """What a row of the table is about. batch: samples, or None for all of them."""
 
-    loaded: without the DataLoader.
-    """
-    network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
-    network = network.to(device)
+    architecture: str
+    samples: int
+    batch: int | None
+    depth: int
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return -(-self.samples // (self.batch or self.samples))
+
+    @functools.cached_property
+    def data(self) -> Prepared:
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.arange(10).repeat_interleave(self.samples // 10)
+        train = Split(torch.randn(self.samples, 1, 8, 8, generator=generator), labels)
+        return Prepared("image", 10, None, train, train[torch.arange(0, self.samples, 10)], {})
+
+    def runs(self, count: int, epochs: int) -> list[Run]:
+        transformer = self.architecture.startswith("L-T")
+        shipped = shipped_params().experiment("digits_t11" if transformer else "digits_rn1")
+        hidden = shipped.model.width if self.architecture.endswith("2") else None
+        model = dataclasses.replace(shipped.model, architecture=self.architecture, mlp_width=hidden)
+        spec = dataclasses.replace(
+            shipped, model=model, epochs=epochs, log_every=epochs, batch_size=self.batch or "full"
+        )
+        return [Run("digits", self.depth, seed, spec) for seed in range(count)]
+
+
+def batches(
+    samples: TensorDataset, batch: int, device: torch.device, loaded: bool
+) -> Iterator[tuple[Tensor, ...]]:
+    """An epoch in a new order; of tensors that lie ready on the device, if there is no loader."""
+    if not loaded:
+        for part in DataLoader(samples, batch_size=batch, shuffle=True):
+            yield tuple(tensor.to(device) for tensor in part)
+    elif batch == len(samples):
+        yield samples.tensors
+    else:
+        for part in torch.randperm(len(samples)).to(device).split(batch):
+            yield tuple(tensor[part] for tensor in samples.tensors)
+
+
+def plain_loop(setting: Setting, epochs: int, device: torch.device, loaded: bool) -> None:
+    """One network: batches, the penalty in the loss, fused Adam. loaded: without a DataLoader."""
+    (run,), data = setting.runs(1, epochs), setting.data
+    model = run.spec.model
+    network = build_model(model, input_shape(data, model), 10, run.depth, run.seed).to(device)
     matrices = [p for name, p in network.named_parameters() if penalised(name)]
     optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
-    samples = TensorDataset(data.train.inputs.flatten(1), data.train.labels)
-    loader = DataLoader(samples, batch_size=len(samples), shuffle=True)
-    ready = [tuple(tensor.to(device) for tensor in samples.tensors)]
-    for _ in range(run.spec.epochs):
-        for inputs, labels in ready if loaded else loader:
-            loss = F.cross_entropy(network(inputs.to(device)), labels.to(device))
+    tensors = arrange_inputs(data.train.inputs, data.kind, model), data.train.labels
+    samples = TensorDataset(*(tensor.to(device) for tensor in tensors) if loaded else tensors)
+    for _ in range(epochs):
+        for inputs, labels in batches(samples, setting.batch or setting.samples, device, loaded):
+            loss = F.cross_entropy(network(inputs), labels)
             loss = loss + 0.0025 * sum((matrix**2).sum() for matrix in matrices)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
 
-def ours(runs: list[Run], data: Prepared, compute: Compute) -> None:
-    """As `ncpipe sweep` trains: batches side by side, a thread for each."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    place = prepare_device(compute)
+def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
+    """As `ncpipe sweep` trains: as many runs side by side as fit into memory, a thread for each batch."""
+    data, place = setting.data, prepare_device(compute)
     workers = worker_count(compute, place, None)
+    stamps = [Stamp(run, "", compute) for run in setting.runs(count, epochs)]
+    need = bytes_per_run(stamps[0].run, data, place, torch.float32)
+    together = batches_that_fit(stamps, need, place, workers)
+    together = cut(stamps, workers) if len(together) < workers else together
 
-    def work(batch: list[Run]) -> None:
+    def work(batch: list[Stamp]) -> None:
         prepare_device(compute)
-        train_batch(batch, data, place, compute.precision)
+        train_batch([stamp.run for stamp in batch], data, place, compute.precision)
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, [runs[index::workers] for index in range(workers) if runs[index::workers]]))
+        list(pool.map(work, together))
 
 
-def contend(name: str, depth: int, count: int, compute: Compute) -> None:
-    """In a process of its own: prints the seconds of one epoch of one run."""
-    data = digits_sized()
+def contend(name: str, setting: Setting, count: int, compute: Compute, threads: int, budget: float) -> None:
+    """In a process of its own: prints the seconds of one epoch of one run. threads: of a plain loop."""
+    torch.set_num_threads(threads)
     device = torch.device("cuda" if compute.device == "cuda" else "cpu")
     torch.set_flush_denormal(True)
 
     def train(epochs: int) -> float:
-        runs = runs_at(depth, count if name == "ours" else 1, epochs)
         start = time.perf_counter()
-        ours(runs, data, compute) if name == "ours" else plain_loop(runs[0], data, device, name == "tensors")
+        if name == "ours":
+            ours(setting, epochs, count, compute)
+        else:
+            plain_loop(setting, epochs, device, name == "tensors")
         if device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    train(20)
-    seconds = min(train(TIMED) - train(1) for _ in range(3)) / (TIMED - 1)
+    train(1)  # libraries set themselves up
+    least = min(train(1) for _ in range(3))
+    more = 1
+    while (spent := train(1 + more) - least) < budget / 10:
+        more *= 2
+    more = max(1, round(more * budget / 3 / spent))
+    seconds = (min(train(1 + more) for _ in range(3)) - least) / more
     print(json.dumps(seconds / (count if name == "ours" else 1)))
 
 
-def child(name: str, depth: int, count: int, device: str) -> float:
-    arguments = ["--contender", name, "--depths", str(depth), "--runs", str(count), "--device", device]
-    command = [sys.executable, __file__, *arguments]
-    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+def child(name: str, setting: Setting, options: argparse.Namespace) -> float:
+    arguments = {
+        "--contender": name,
+        "--architectures": setting.architecture,
+        "--samples": setting.samples,
+        "--batch-sizes": setting.batch or "full",
+        "--depths": setting.depth,
+        "--runs": options.runs,
+        "--device": options.device,
+        "--threads": options.threads,
+        "--seconds": options.seconds,
+    }
+    command = [sys.executable, __file__, *(str(word) for pair in arguments.items() for word in pair)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return float(json.loads(done.stdout))
 
 
 def start_up() -> float:
@@ -145,14 +214,24 @@ def ceilings(device: torch.device) -> tuple[float, float]:
     return results[0], results[1]
 
 
-def least_work(depth: int) -> tuple[float, float]:
-    """Operations and bytes of one step of one run."""
-    run, data = runs_at(depth, 1, 1)[0], digits_sized()
-    session = Session([run], data, torch.device("cpu"), torch.float32)
+def least_work(setting: Setting) -> tuple[float, float]:
+    """Operations and bytes of one epoch of one run; counted on few samples, both grow in step with them."""
+    few, more = 20, 40
+    (run,), data = setting.runs(1, 1), setting.data
+    network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
+    inputs = arrange_inputs(data.train.inputs[:few], data.kind, run.spec.model)
     with FlopCounterMode(display=False) as counter:
-        session.loss_and_gradient(session.train)
-    kept = kept_bytes(session.stack, run, data, len(data.train))
-    return counter.get_total_flops(), 2 * kept + BUFFERS * session.stack.values.nbytes
+        F.cross_entropy(network(inputs), data.train.labels[:few]).backward()
+    stack = Stack([network], CPU, torch.float32)
+    kept_few, kept_more = (kept_bytes(stack, run, data, count) for count in (few, more))
+    share = (kept_more - kept_few) / (more - few)
+    kept = setting.steps * (kept_few - few * share) + setting.samples * share
+    operations = counter.get_total_flops() / few * setting.samples
+    return operations, 2 * kept + setting.steps * BUFFERS * stack.values.nbytes
+
+
+def batch_size(text: str) -> int | None:
+    return None if text == "full" else int(text)
 
 
 def main() -> None:
@@ -160,37 +239,46 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--epochs", type=int, default=1500)
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 3, 5, 8, 13])
+    parser.add_argument("--samples", type=int, nargs="+", default=[500])
+    parser.add_argument("--batch-sizes", type=batch_size, nargs="+", default=[None])
+    parser.add_argument("--architectures", nargs="+", default=["L-RN1"], choices=get_args(Architecture))
     parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--contender", choices=["plain", "tensors", "ours"])
     options = parser.parse_args()
     compute = Compute(options.device, 1, "float32")
+    grid = itertools.product(options.architectures, options.samples, options.batch_sizes, options.depths)
+    settings = [Setting(*numbers) for numbers in grid]
     if options.contender:
-        contend(options.contender, options.depths[0], options.runs, compute)
+        contend(options.contender, settings[0], options.runs, compute, options.threads, options.seconds)
         return
-    device = torch.device(options.device)
-    operations, bandwidth = ceilings(device)
+    operations, bandwidth = ceilings(torch.device(options.device))
     begin = min(start_up() for _ in range(3))
-    cores = torch.get_num_threads()
     print(
-        f"L-RN1, 500 samples, width 64, {options.epochs} epochs, {options.device}, {cores} cores; "
-        f"ceilings {operations / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s; start {begin:.1f} s"
+        f"width 64, {options.runs} runs, {options.epochs} epochs, {options.device}; "
+        f"{options.threads} threads in (a) and (b)\n"
+        f"ceilings {operations / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s; start {begin:.1f} s\n"
+        f"{'':<27}| ms a run and epoch      | times as long as (c) |\n{HEAD}"
     )
-    print("ms a run and epoch:  (b)    (b')   (c)  | ratios: (a)/(c)  (b)/(c)  (b')/(c) | roofline/(c)")
-    seconds = {"a": 0.0, "b": 0.0, "b'": 0.0, "c": 0.0}
-    for depth in options.depths:
-        plain, ready = (child(name, depth, 1, options.device) for name in ("plain", "tensors"))
-        together = child("ours", depth, options.runs, options.device)
-        alone = plain + begin / options.epochs
-        for name, time_taken in zip(seconds, (alone, plain, ready, together), strict=True):
-            seconds[name] += time_taken
-        work, moved = least_work(depth)
-        share = max(work / operations, moved / bandwidth) / together
-        print(
-            f"L = {depth:<3} {1e3 * plain:>17.2f} {1e3 * ready:>7.2f} {1e3 * together:>6.2f} "
-            f"| {alone / together:>14.1f} {plain / together:>8.1f} {ready / together:>9.1f} | {share:>9.0%}"
-        )
-    a, b, ready, ours_ = seconds.values()
-    print(f"the grid: {a / ours_:.1f} x (a), {b / ours_:.1f} x (b), {ready / ours_:.1f} x (b')")
+    for _, rows in itertools.groupby(settings, lambda setting: dataclasses.astuple(setting)[:3]):
+        seconds = {"a": 0.0, "b": 0.0, "b'": 0.0, "c": 0.0}
+        for setting in rows:
+            plain, ready, together = (child(name, setting, options) for name in ("plain", "tensors", "ours"))
+            alone = plain + begin / options.epochs
+            for name, taken in zip(seconds, (alone, plain, ready, together), strict=True):
+                seconds[name] += taken
+            work, moved = least_work(setting)
+            share = max(work / operations, moved / bandwidth) / together
+            batch = setting.batch or "full"
+            print(
+                f"{setting.architecture:<7}{setting.samples:>7}{batch:>7}{setting.depth:>4}  "
+                f"|{1e3 * plain:>8.2f}{1e3 * ready:>8.2f}{1e3 * together:>8.2f} "
+                f"|{alone / together:>7.1f}{plain / together:>7.1f}{ready / together:>7.1f} |{share:>6.0%}",
+                flush=True,
+            )
+        a, b, ready, c = seconds.values()
+        print(f"{'all depths':<27}|{'':>25}|{a / c:>7.1f}{b / c:>7.1f}{ready / c:>7.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,12 @@ def test_out_of_memory_halves_the_batch(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = []
+    memory: list[weakref.ref[torch.Tensor]] = []
 
     def limited(runs: list[Run], *rest: Any) -> list[Trained]:
+        assert not [ref for ref in memory if ref() is not None], "what ran out is still held"
+        taken = torch.zeros(1)
+        memory.append(weakref.ref(taken))
         tried.append(len(runs))
         if len(runs) > 1:
             raise torch.OutOfMemoryError

@@ -610,6 +610,35 @@ class TestSweep:
         assert clone.stale() == []
         assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
 
+    def test_a_batch_leaves_out_what_dvc_has_in_its_cache(self, cut: Clone, own_copy: Copy) -> None:
+        """One value reverted and one seed added; DVC comes to the seed first. In the working tree, and in a
+        copy that DVC makes.
+
+        Red: mates that are chosen without a word to DVC's run cache, or asked of it with the dependencies
+        that dvc.lock holds; a question that waits for the lock of the `dvc repro` that runs us."""
+        clone = own_copy(cut)
+        rate = "experiments.alpha.optimizer.learning_rate"
+        clone.edit_params(rate, 0.03)
+        assert clone.repro().trained == ["train@alpha-2-0"]
+        clone.commit()
+        before = cut.params()["experiments"]["alpha"]["optimizer"]["learning_rate"]
+        apart = clone.run(
+            "dvc", "exp", "run", "--temp", "--set-param", f"{rate}={before}",
+            "--set-param", "sweep.seeds=[0,5]", "train@alpha-2-5",
+        )  # fmt: skip
+        assert apart.trained == ["train@alpha-2-5"]
+        clone.write_params(cut.params())
+        clone.edit_params("sweep.seeds", [0, 7])
+        first = clone.repro("train@alpha-2-7")
+        assert first.trained == ["train@alpha-2-7"]
+        assert "train@alpha-2-0" not in first.restored
+        rest = clone.repro()
+        assert rest.trained == ["train@beta-2-7"]
+        assert "train@alpha-2-0" in rest.restored
+        assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
+        clone.edit_params(rate, 0.04)  # what dvc.lock holds is in the cache, what is asked for is not
+        assert clone.repro("train@alpha-2-7").trained == trains(["alpha"], [2], [0, 7])
+
     def test_keep_going_finishes_the_others(self, cut: Clone, own_copy: Copy) -> None:
         """Red: one experiment that cannot train takes the others with it, or counts as trained."""
         clone = own_copy(cut)

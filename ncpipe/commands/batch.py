@@ -146,13 +146,15 @@ def _train_some(
         seen = epoch
 
     runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
+    results = None
     try:
         starts = _starts(runs, data)
         results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
     except torch.OutOfMemoryError:
+        pass  # and leave: the error holds the frame that holds the memory
+    if results is None:
         if len(stamps) == 1:
-            line = f"{runs[0].name}: one run does not fit on {place}; make batch_size smaller"
-            raise InputError(line) from None
+            raise InputError(f"{runs[0].name}: one run does not fit on {place}; make batch_size smaller")
         half = len(stamps) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
         return _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop) + stamps[half:]

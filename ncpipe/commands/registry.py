@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ncpipe.errors import InputError
@@ -41,6 +42,37 @@ def restore_cached(stages: Sequence[str]) -> set[str]:
                 repo.stage_cache.restore(stage)
                 restored.add(name)
     return restored
+
+
+def cached_stages(stages: Collection[str]) -> set[str]:
+    """Those of the stages `train` that `dvc repro` would restore instead of running them. Changes nothing.
+
+    For a command that DVC itself runs: DVC's lock is neither asked for nor needed. What DVC cannot tell,
+    because there is no repository here or for any other reason, counts as not cached.
+    """
+    here = Path.cwd()
+    if not any((folder / ".dvc").is_dir() for folder in (here, *here.parents)):
+        return set()
+    found = set()
+    try:
+        from dvc.exceptions import DvcException
+        from dvc.logger import set_loggers_level
+        from dvc.repo import Repo
+        from dvc_data.hashfile.hash_info import HashInfo
+
+        with set_loggers_level(logging.ERROR), Repo() as repo:  # quiet: it would claim to restore them
+            for stage in repo.stage.collect("train"):
+                if stage.addressing.rpartition(":")[2] in stages:
+                    with contextlib.suppress(DvcException):  # not in the cache
+                        if stage.changed_stage() or not stage.deps_cached():
+                            stage.save_deps()  # dvc.lock, so what was read, speaks of another run
+                            for output in stage.outs:
+                                output.hash_info = HashInfo()
+                        repo.stage_cache.restore(stage, dry=True)
+                        found.add(stage.addressing.rpartition(":")[2])
+    except Exception:  # an answer saves time and decides nothing, so none is as good as no
+        return set()
+    return found
 
 
 def register() -> None:

@@ -5,6 +5,7 @@ from filelock import FileLock
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
 from ncpipe.commands.ahead import claim, prune, size_of_store, waits
 from ncpipe.commands.console import say
+from ncpipe.commands.registry import cached_stages, stage_name
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
 from ncpipe.specs import Compute, Device
@@ -23,10 +24,10 @@ def train(
     """One run of params.yaml on data/prepared/EXPERIMENT -> data/runs/EXPERIMENT/L<depth>/s<seed>.
 
     The runs of the sweep that are stale too and have the same shape (its other seeds, first of all) train
-    with it, unless `alone`; their folders wait in data/.ahead until DVC asks for them, which then takes no
-    training and no torch. A run that was stopped goes on from its last checkpoint. device: in place of
-    compute.device. workers: batches at a time, None for one per core (one on a GPU). A run that diverges is
-    a result too: its folder says so.
+    with it, unless `alone` or DVC has them in its run cache; their folders wait in data/.ahead until DVC asks
+    for them, which then takes no training and no torch. A run that was stopped goes on from its last
+    checkpoint. device: in place of compute.device. workers: batches at a time, None for one per core (one on
+    a GPU). A run that diverges is a result too: its folder says so.
     """
     params = load_params()
     run = params.run(experiment, depth, seed)
@@ -42,6 +43,9 @@ def train(
             grid = sweep_stamps(params, compute)
             prune({stamp.key(), *(other.key() for other in grid)})
             mates = [other for other in grid if other.run != run and _can_join(other, stamp)]
+        if mates:  # only now: brings dvc
+            cached = cached_stages({stage_name(other.run) for other in mates})
+            mates = [other for other in mates if stage_name(other.run) not in cached]
 
         from ncpipe.commands.batch import train_first  # only now: brings torch
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 State = dict[str, Any]  # tensors on the CPU, numbers, and lists and mappings of these
 
@@ -54,6 +55,17 @@ class Checkpoints:
     def of(self, index: int) -> "Checkpoints":
         """Those of one run."""
         return Checkpoints([self.files[index]], self.seconds)
+
+
+def copied(value: Any, device: torch.device) -> Any:
+    """A value of a State with tensors of its own, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device, copy=True)
+    if isinstance(value, dict):
+        return {name: copied(part, device) for name, part in value.items()}
+    if isinstance(value, list):
+        return [copied(part, device) for part in value]
+    return value
 
 
 def read_checkpoint(file: Path) -> State | None:

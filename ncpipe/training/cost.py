@@ -10,6 +10,7 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
+from ncpipe.training.replay import WARM_UP
 from ncpipe.training.session import Session
 from ncpipe.training.stack import Stack
 
@@ -37,13 +38,14 @@ def bytes_per_run(run: Run, data: Prepared, device: torch.device, dtype: torch.d
 def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device, dtype: torch.dtype) -> float:
     """Time of an epoch of `runs` runs like this one side by side, its share of the history included.
 
-    One epoch is timed, after one to settle, on as many samples as make `ROWS` rows; more samples take
-    longer in proportion.
+    One epoch is timed, after those in which it settles, on as many samples as make `ROWS` rows; more samples
+    take longer in proportion.
     """
     tokens = input_shape(data, run.spec.model).tokens or 1
     samples = min(len(data.train), max(1, ROWS // tokens))
     part = dataclasses.replace(data, train=data.train[:samples], test=data.test[: max(1, ROWS // tokens)])
-    short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=2))
+    epochs = WARM_UP + 2 if device.type == "cuda" else 2
+    short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
     session = Session([short] * (1 if run.spec.optimizer.name == "lbfgs" else runs), part, device, dtype)
     ends = []
     for _ in session.epochs():

@@ -15,13 +15,14 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape, penalised
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Lbfgs, Run
-from ncpipe.training.checkpoints import State
+from ncpipe.training.checkpoints import State, copied
 from ncpipe.training.objective import FITS, penalty, penalty_strengths
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
 from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
 
+CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
 
 
@@ -89,7 +90,7 @@ class Session:
         yield self.epochs_done
         while self.epochs_done < self.spec.epochs:
             self.epoch.fill_(self.epochs_done + 1)
-            self.method.epoch()
+            self.method.epoch(self)
             self.epochs_done += 1
             yield self.epochs_done
 
@@ -192,10 +193,12 @@ class Session:
 
 
 class _Descent:
-    """First-order steps, on all samples or on each run's own next ones."""
+    """First-order steps, on all samples or on each run's own next ones.
+
+    It does not keep its session: that would be a cycle, and its device memory would outlive it.
+    """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
         values, runs = session.stack.values, session.runs
         everywhere = torch.ones(len(runs), dtype=values.dtype, device=values.device)
         names = [name for name in session.stack.names if penalised(name)]
@@ -209,13 +212,11 @@ class _Descent:
         self.now = self.table[0].clone()  # this step's numbers, always at one place: see Replay
         self.rows = [  # this step's samples (S, B), if it is not all; the last batch of an epoch may be short
             torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
-            for size in self._batch_sizes()
+            for size in batch_sizes(len(session.train), session.batch)
         ]
-        kinds = range(len(self.rows) or 1)
-        self.replays = [Replay(functools.partial(self.step, kind), values.device) for kind in kinds]
+        self.replay = Replay(values.device)
 
-    def epoch(self) -> None:
-        session = self.session
+    def epoch(self, session: Session) -> None:
         first = session.epochs_done * session.steps_per_epoch
         if self.rows:
             orders = [torch.randperm(len(session.train), generator=generator) for generator in session.orders]
@@ -225,11 +226,11 @@ class _Descent:
             short = int(len(self.rows) > 1 and index == session.steps_per_epoch - 1)
             if self.rows:
                 self.rows[short].copy_(order[:, index * session.batch : (index + 1) * session.batch])
-            self.replays[short]()
+            self.replay(short, functools.partial(self.step, session, short))
 
-    def step(self, kind: int) -> None:
+    def step(self, session: Session, kind: int) -> None:
         """One update of every run that still trains; waits for no device and reads nothing from the host."""
-        session, values = self.session, self.session.stack.values
+        values = session.stack.values
         samples = session.train[self.rows[kind]] if self.rows else session.train
         loss, gradient = session.loss_and_gradient(samples)
         session.drop_diverged(loss)
@@ -245,18 +246,18 @@ class _Descent:
     def remember(self, state: State) -> None:
         pass
 
-    def _batch_sizes(self) -> list[int]:
-        samples, batch = len(self.session.train), self.session.batch
-        if batch == samples:
-            return []
-        return [batch, samples % batch] if samples % batch else [batch]
+
+def batch_sizes(samples: int, batch: int) -> list[int]:
+    """Of an epoch's mini-batches, each size once; none for full batches."""
+    if batch == samples:
+        return []
+    return [batch, samples % batch] if samples % batch else [batch]
 
 
 class _Search:
     """L-BFGS iterations of a stack of one run, on all samples."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
         optimizer = session.spec.optimizer
         assert isinstance(optimizer, Lbfgs)
         assert len(session.runs) == 1
@@ -270,24 +271,23 @@ class _Search:
             line_search_fn="strong_wolfe",
         )
 
-    def epoch(self) -> None:
-        session = self.session
+    def epoch(self, session: Session) -> None:
         self.search.param_groups[0]["lr"] = session.rates_at(session.epochs_done)[0]
         session.drop_diverged(session.loss_and_gradient(session.train)[0])
         if session.alive.all():
-            self.search.step(self._closure)
+            self.search.step(functools.partial(self._closure, session))
 
     def buffers(self) -> dict[str, Tensor]:
         return {}
 
     def memory(self) -> State:
         """The optimizer's curvature pairs and counters; empty before its first step."""
-        state: State = dict(self.search.state[self.weights])
+        state: State = copied(dict(self.search.state[self.weights]), CPU)
         return state
 
     def remember(self, state: State) -> None:
-        self.search.state[self.weights] = state
+        self.search.state[self.weights] = copied(state, self.weights.device)
 
-    def _closure(self) -> Tensor:
-        loss, self.weights.grad = self.session.loss_and_gradient(self.session.train)
+    def _closure(self, session: Session) -> Tensor:
+        loss, self.weights.grad = session.loss_and_gradient(session.train)
         return loss.sum()

@@ -100,8 +100,10 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], list[str]]:
     except InputError:
         raise
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error) and zipfile.is_zipfile(path):
-            raise InputError(f"{path}: holds Python objects; save plain arrays of numbers") from None
+        if "allow_pickle" in str(error):  # numpy's guess of what is no array file, and its advice
+            if zipfile.is_zipfile(path):
+                raise InputError(f"{path}: holds Python objects; save plain arrays of numbers") from None
+            raise InputError(f"{path}: damaged, or no .npz file; numpy.savez writes one") from None
         raise InputError(f"{path}: damaged, or no .npz file ({_line(error)})") from None
 
 

@@ -10,8 +10,9 @@ SETTLED = 2.0  # seconds after which an estimate of the whole is worth a line
 
 
 def say(line: str) -> None:
-    """One line on standard error."""
-    print(line, file=sys.stderr, flush=True)
+    """One line on standard error, whole beside those of other threads: print() may write its end apart."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class Progress:

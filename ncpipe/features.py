@@ -3,7 +3,6 @@
 N  samples    K  classes    d  width
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +15,14 @@ from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.forward import layers_by_batch, load_network
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.passes import Batches, first_pass, second_pass
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import LAST_WEIGHT, penalties
 from ncpipe.specs import Run
 
 SPLITS = (TRAIN, TEST)
-
-Batches = Iterable[tuple[dict[str, Tensor], Tensor]]
-Classifier = Callable[[str], tuple[Tensor | None, Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -63,59 +60,40 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     weight = state[LAST_WEIGHT].double()
     bias = state["last.bias"].double() if "last.bias" in state else None
 
-    def classifier(name: str) -> tuple[Tensor | None, Tensor | None]:
-        return (weight, bias) if name == LAST_LAYER else (None, None)
-
     def batches(split: str) -> Batches:
         return layers_by_batch(network, run, data, getattr(data, split), device)
 
-    seen = {split: _first_pass(batches(split), data.classes) for split in SPLITS}
+    kept: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
+    seen = {split: first_pass(batches(split), data.classes) for split in SPLITS}
     about = {
-        TRAIN: _second_pass(batches(TRAIN), seen[TRAIN], classifier),
-        TEST: _second_pass(batches(TEST), seen[TEST], classifier, seen[TRAIN]),
+        split: second_pass(
+            _keeping(batches(split), kept[split]),
+            seen[split],
+            {LAST_LAYER: (weight, bias)},
+            None if split == TRAIN else seen[TRAIN],
+        )
+        for split in SPLITS
     }
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, state)
     return Features(
-        Split(about[TRAIN][1], data.train.labels),
-        Split(about[TEST][1], data.test.labels),
+        Split(torch.cat(kept[TRAIN]), data.train.labels),
+        Split(torch.cat(kept[TEST]), data.test.labels),
         weight,
         bias,
         last_penalty,
         inner_penalty,
         {
-            name: {split: LayerOnSplit(seen[split][name], about[split][0][name]) for split in SPLITS}
+            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in SPLITS}
             for name in seen[TRAIN]
         },
     )
 
 
-def _first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
-    accumulators: dict[str, StatisticsAccumulator] = {}
+def _keeping(batches: Batches, kept: list[Tensor]) -> Batches:
+    """The same batches; the last layer's features (B, d) of each go into `kept` too."""
     for layers, labels in batches:
-        for name, h in layers.items():
-            if name not in accumulators:
-                accumulators[name] = StatisticsAccumulator(classes, h.shape[1], h.device)
-            accumulators[name].update(h, labels)
-    return {name: accumulator.result() for name, accumulator in accumulators.items()}
-
-
-def _second_pass(
-    batches: Batches,
-    own: dict[str, ClassStatistics],
-    classifier: Classifier,
-    train: dict[str, ClassStatistics] | None = None,
-) -> tuple[dict[str, SampleStatistics], Tensor]:
-    """Statistics about the means by layer, and the last layer's features (N, d)."""
-    meters = {
-        name: SampleMeter(seen, *classifier(name), None if train is None else train[name])
-        for name, seen in own.items()
-    }
-    features = []
-    for layers, labels in batches:
-        for name, h in layers.items():
-            meters[name].update(h, labels)
-        features.append(layers[LAST_LAYER].cpu())
-    return {name: meter.result() for name, meter in meters.items()}, torch.cat(features)
+        kept.append(layers[LAST_LAYER].cpu())
+        yield layers, labels
 
 
 def write_features(path: Path, features: Features) -> None:

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.passes import Classifiers, first_pass, second_pass
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 
 Forward = Callable[[nn.Module, Any], Any]
 Select = Callable[[Tensor, Any], Tensor]
 Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
-Classifiers = dict[str, tuple[Tensor, Tensor | None]]
 SHOWN = 12  # names of layers in an error
 
 
@@ -221,44 +221,18 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
     assert weight is not None
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    learned = _first_pass(train, len(weight))
+    learned = first_pass(train(), len(weight))
     for split, run in ((TRAIN, train), (TEST, test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(run, len(weight))
-        samples = _second_pass(run, seen, classifiers, None if split == TRAIN else learned)
+        seen = learned if split == TRAIN else first_pass(run(), len(weight))
+        samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
             _check_same_samples(split, statistics, samples[layer])
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
     return [row for rows in results.values() for row in rows]
-
-
-def _first_pass(run: Pass, classes: int) -> dict[str, ClassStatistics]:
-    accumulators: dict[str, StatisticsAccumulator] = {}
-    for values, labels in run():
-        for layer, features in values.items():
-            if layer not in accumulators:
-                accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
-            accumulators[layer].update(features, labels)
-    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
-
-
-def _second_pass(
-    run: Pass,
-    own: dict[str, ClassStatistics],
-    classifiers: Classifiers,
-    train: dict[str, ClassStatistics] | None,
-) -> dict[str, SampleStatistics]:
-    meters = {}
-    for layer, seen in own.items():
-        weight, bias = classifiers.get(layer, (None, None))
-        meters[layer] = SampleMeter(seen, weight, bias, None if train is None else train[layer])
-    for values, labels in run():
-        for layer, features in values.items():
-            meters[layer].update(features, labels)
-    return {layer: meter.result() for layer, meter in meters.items()}
 
 
 def _check_same_samples(split: str, seen: ClassStatistics, again: SampleStatistics) -> None:

@@ -29,9 +29,10 @@ from ncpipe.metrics.geometry import (
     nc2_means,
     nc3_duality,
 )
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.statistics import ClassStatistics
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -104,10 +105,9 @@ def measure_batches(
         if batches is None:
             continue
         seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes)
-        meter = SampleMeter(seen, weight, bias, None if split == TRAIN else learned)
-        for features, labels in batches():
-            meter.update(features, labels)
-        rows += measure_layer(layer, split, seen, meter.result(), learned, weight)
+        about = None if split == TRAIN else {layer: learned}
+        samples = second_pass(_named(layer, batches), {layer: seen}, {layer: (weight, bias)}, about)
+        rows += measure_layer(layer, split, seen, samples[layer], learned, weight)
     return rows
 
 
@@ -214,19 +214,20 @@ def _distance_metrics(
 
 
 def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:
-    accumulator = None
-    for features, labels in batches():
-        if accumulator is None:
-            accumulator = StatisticsAccumulator(classes, features.shape[1], features.device)
-        accumulator.update(features, labels)
-    if accumulator is None:
+    found = first_pass(_named(layer, batches), classes)
+    if not found:
         raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    seen = accumulator.result()
+    seen = found[layer]
     if not bool(seen.squares.isfinite().all()):
         raise InputError(
             f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
         )
     return seen
+
+
+def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """The batches of one layer, as the passes take them."""
+    return (({layer: features}, labels) for features, labels in batches())
 
 
 def _batches_of(features: Array, labels: Array, batch_size: int) -> Batches:

@@ -1,0 +1,50 @@
+"""The two passes over a split's samples that all metrics follow from, for several layers together.
+
+B  samples of a batch    K  classes    d  a layer's width
+"""
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+
+Batches = Iterable[tuple[Mapping[str, Tensor], Tensor]]  # features (B, d) by layer, labels (B,)
+Classifiers = Mapping[str, tuple[Tensor | None, Tensor | None]]  # weight (K, d) and bias (K,) by layer
+
+
+def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
+    """Each layer's ClassStatistics, in the layers' order; {} without batches.
+
+    Computed on the device of a layer's first batch. Raises InputError for an empty class, and for batches
+    that `StatisticsAccumulator.update` refuses.
+    """
+    accumulators: dict[str, StatisticsAccumulator] = {}
+    for layers, labels in batches:
+        for layer, features in layers.items():
+            if layer not in accumulators:
+                accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
+            accumulators[layer].update(features, labels)
+    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
+
+
+def second_pass(
+    batches: Batches,
+    own: Mapping[str, ClassStatistics],
+    classifiers: Classifiers,
+    train: Mapping[str, ClassStatistics] | None = None,
+) -> dict[str, SampleStatistics]:
+    """Each layer's SampleStatistics about the means that the first pass found.
+
+    own: the same samples' first pass; train: the train split's, where `own` is another's. classifiers: of
+    the layers that have one.
+    """
+    meters = {}
+    for layer, seen in own.items():
+        weight, bias = classifiers.get(layer, (None, None))
+        meters[layer] = SampleMeter(seen, weight, bias, None if train is None else train[layer])
+    for layers, labels in batches:
+        for layer, features in layers.items():
+            meters[layer].update(features, labels)
+    return {layer: meter.result() for layer, meter in meters.items()}

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ncpipe.commands.batch import batches_that_fit, cut, worker_count
+from ncpipe.commands.batch import batches_that_fit, worker_count
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape, penalised
 from ncpipe.params import Params, load_params
@@ -126,8 +126,7 @@ def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
     workers = worker_count(compute, place, None)
     stamps = [Stamp(run, "", compute) for run in setting.runs(count, epochs)]
     need = bytes_per_run(stamps[0].run, data, place, torch.float32)
-    together = batches_that_fit(stamps, need, place, workers)
-    together = cut(stamps, workers) if len(together) < workers else together
+    together = batches_that_fit(stamps, need, place, workers, parts=workers)
 
     def work(batch: list[Stamp]) -> None:
         prepare_device(compute)

@@ -46,8 +46,11 @@ def groups(stamps: Sequence[Stamp]) -> list[Batch]:
     return list(found.values())
 
 
-def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int) -> list[Batch]:
-    """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time."""
+def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int, parts: int) -> list[Batch]:
+    """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time.
+
+    There are at least `parts` of them, if there are as many runs.
+    """
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(stamps):
@@ -55,12 +58,7 @@ def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int
             f"train {stamps[0].run.name}: {fit} of {len(stamps)} runs in a batch, each takes "
             f"{need / 1e9:.1f} GB of the {free / 1e9:.1f} GB free"
         )
-    return cut(stamps, -(-len(stamps) // fit))
-
-
-def cut(stamps: Batch, parts: int) -> list[Batch]:
-    """At most `parts` batches of even size, in order."""
-    size = -(-len(stamps) // parts)
+    size = -(-len(stamps) // max(parts, -(-len(stamps) // fit)))
     return [stamps[start : start + size] for start in range(0, len(stamps), size)]
 
 
@@ -73,8 +71,7 @@ def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -
     batches = [stamps]
     if len(stamps) > 1:
         need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
-        batches = batches_that_fit(stamps, need, place, count)
-    batches = (batches if len(batches) >= count else cut(stamps, count))[:count]
+        batches = batches_that_fit(stamps, need, place, count, parts=count)[:count]
     runs = sum(map(len, batches))
     run = stamps[0].run
     progress = Progress(run.name, runs, runs * run.spec.epochs)

@@ -6,7 +6,7 @@ import torch
 
 from ncpipe.artifacts import PREPARED
 from ncpipe.commands.ahead import checkpoint_of
-from ncpipe.commands.batch import Batch, batches_that_fit, cut
+from ncpipe.commands.batch import Batch, batches_that_fit
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, seconds_per_epoch
@@ -41,9 +41,7 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
     run = group[0].run
     data, dtype = read_prepared(PREPARED / run.experiment), DTYPES[group[0].compute.precision]
     need = bytes_per_run(run, data, place, dtype)
-    batches = batches_that_fit(group, need, place, workers)
-    if len(batches) < parts:
-        batches = cut(group, parts)
+    batches = batches_that_fit(group, need, place, workers, parts)
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]

@@ -5,8 +5,9 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from ncpipe.errors import InputError
 from ncpipe.specs import Run
@@ -24,24 +25,17 @@ def stale_stages() -> set[str]:
     return set(json.loads(dvc("status", "--json", "train", capture=True)))
 
 
-def restore_cached(stages: Sequence[str]) -> set[str]:
+def restore_cached(stages: Collection[str]) -> set[str]:
     """Bring back runs that DVC has in its run cache; the stages that it had. They stay stale.
 
     `dvc repro` does the same before it runs a command: nothing trains twice.
     """
     if not stages:
         return set()
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    restored = set()
     with Repo() as repo, repo.lock:
-        for name in stages:
-            (stage,) = repo.stage.collect(name)
-            with contextlib.suppress(DvcException):  # not in the cache
-                repo.stage_cache.restore(stage)
-                restored.add(name)
-    return restored
+        return _in_run_cache(repo, stages, dry=False)
 
 
 def cached_stages(stages: Collection[str]) -> set[str]:
@@ -53,25 +47,33 @@ def cached_stages(stages: Collection[str]) -> set[str]:
     here = Path.cwd()
     if not any((folder / ".dvc").is_dir() for folder in (here, *here.parents)):
         return set()
-    found = set()
     try:
-        from dvc.exceptions import DvcException
         from dvc.logger import set_loggers_level
         from dvc.repo import Repo
-        from dvc_data.hashfile.hash_info import HashInfo
 
         with set_loggers_level(logging.ERROR), Repo() as repo:  # quiet: it would claim to restore them
-            for stage in repo.stage.collect("train"):
-                if stage.addressing.rpartition(":")[2] in stages:
-                    with contextlib.suppress(DvcException):  # not in the cache
-                        if stage.changed_stage() or not stage.deps_cached():
-                            stage.save_deps()  # dvc.lock, so what was read, speaks of another run
-                            for output in stage.outs:
-                                output.hash_info = HashInfo()
-                        repo.stage_cache.restore(stage, dry=True)
-                        found.add(stage.addressing.rpartition(":")[2])
+            return _in_run_cache(repo, stages, dry=True)
     except Exception:  # an answer saves time and decides nothing, so none is as good as no
         return set()
+
+
+def _in_run_cache(repo: Any, stages: Collection[str], dry: bool) -> set[str]:
+    """Those of the stages `train` that the run cache has; brought back too, unless `dry`."""
+    from dvc.exceptions import DvcException
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    found = set()
+    for stage in repo.stage.collect("train"):
+        name = stage.addressing.rpartition(":")[2]
+        if name not in stages:
+            continue
+        with contextlib.suppress(DvcException):  # not in the cache
+            if dry and (stage.changed_stage() or not stage.deps_cached()):
+                stage.save_deps()  # restore() does, unless dry: dvc.lock, so what was read, is of another run
+                for output in stage.outs:
+                    output.hash_info = HashInfo()
+            repo.stage_cache.restore(stage, dry=dry)
+            found.add(name)
     return found
 
 

@@ -107,7 +107,7 @@ def plain_loop(setting: Setting, epochs: int, device: torch.device, loaded: bool
     (run,), data = setting.runs(1, epochs), setting.data
     model = run.spec.model
     network = build_model(model, input_shape(data, model), 10, run.depth, run.seed).to(device)
-    matrices = [p for name, p in network.named_parameters() if penalised(name)]
+    matrices = [p for name, p in network.named_parameters() if penalised(name, run.spec.penalty)]
     optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
     tensors = arrange_inputs(data.train.inputs, data.kind, model), data.train.labels
     samples = TensorDataset(*(tensor.to(device) for tensor in tensors) if loaded else tensors)

@@ -38,8 +38,8 @@ class Features:
     """What `measure` sees of a run, all float64.
 
     train, test: last-layer features (N, d) as inputs, with their labels (N,). weight (K, d), bias (K,) or
-    None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all other
-    penalised matrices. layers: by name, in the order of the network, then by split.
+    None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
+    that is penalised. layers: by name, in the order of the network, then by split.
     """
 
     train: Split

@@ -4,10 +4,11 @@ Nothing here has a default that changes a result: a key is either written in par
 field is optional, does not apply (`patch` of a ResNet, `mlp_width` of a one-layer block).
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Architecture = Literal["L-RN1", "L-RN2", "L-T11", "L-T12", "L-T21", "L-T22"]
@@ -137,12 +138,15 @@ class Model:
 class Penalty:
     """lambda of S25 eq. 7 and 11: `constant` is value, `over_depth` is value / L.
 
-    last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
+    last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere. biases:
+    whether the inner layers' biases are penalised like their matrices, where the paper leaves them free;
+    those of the first layer and of the last one never are.
     """
 
     rule: Literal["constant", "over_depth"]
     value: NonNegative
     last_layer: NonNegative | None
+    biases: bool = False
 
     def inner_strength(self, depth: int) -> float:
         """lambda(L) of every penalised matrix but the last layer's."""
@@ -262,6 +266,14 @@ class Compute:
     device: Device
     threads: Count
     precision: Literal["float32", "tf32", "float64"]
+
+
+def recorded(spec: Any) -> Any:
+    """A spec as JSON values. An optional key that is as if it were absent leaves no trace."""
+    if dataclasses.is_dataclass(spec):
+        present = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
+        return {field.name: recorded(value) for field, value in present if value != field.default}
+    return list(spec) if isinstance(spec, tuple) else spec
 
 
 @dataclass(frozen=True)

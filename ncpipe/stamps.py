@@ -10,7 +10,7 @@ from typing import Any
 
 from ncpipe.artifacts import read_json
 from ncpipe.errors import InputError
-from ncpipe.specs import Compute, Run
+from ncpipe.specs import Compute, Run, recorded
 
 FACTS = "facts.json"  # beside a prepared data set's tensors
 RUN_RECORD = "run.json"
@@ -48,7 +48,7 @@ class Stamp:
             "experiment": self.run.experiment,
             "depth": self.run.depth,
             "seed": self.run.seed,
-            "spec": json.loads(json.dumps(dataclasses.asdict(self.run.spec))),
+            "spec": recorded(self.run.spec),
             "data_checksum": self.data,
             "threads": self.compute.threads,
             "precision": self.compute.precision,
@@ -60,7 +60,7 @@ class Stamp:
 
     def batch_key(self) -> str:
         """Equal for runs that can train side by side: same data, shapes and steps."""
-        spec = dataclasses.asdict(self.run.spec)
+        spec = recorded(self.run.spec)
         del spec["penalty"], spec["data"]
         spec["optimizer"] = spec["optimizer"]["name"]
         return _digest([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])

@@ -10,7 +10,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import LAST_WEIGHT, arrange, build_model, input_shape, penalised
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.transformer import Transformer
-from ncpipe.specs import Run
+from ncpipe.specs import Penalty, Run
 from ncpipe.theory.networks import Choices
 
 SHARP = Choices("sharp", draws=32, detours=32, attention_exponent=0.25)
@@ -52,10 +52,13 @@ def layers_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> dict[str, T
     return dict(network_of(run, data, state).layers(samples.inputs, samples.lengths))
 
 
+PAPER = Penalty("constant", 1.0, None)
+
+
 def inner_square(state: dict[str, Tensor]) -> float:
     """sum |W|^2 over the penalised matrices but the last."""
     return sum(
         value.square().sum().item()
         for name, value in state.items()
-        if penalised(name) and name != LAST_WEIGHT
+        if penalised(name, PAPER) and name != LAST_WEIGHT
     )

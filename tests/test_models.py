@@ -10,10 +10,11 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape, penalised
 from ncpipe.models.layers import attend_by_products, attend_fused
-from ncpipe.specs import Model
+from ncpipe.specs import Model, Penalty
 
 CPU = torch.device("cpu")
 TRANSFORMERS = [(name, norm) for name, norm in ARCHITECTURES if "T" in name]
+PAPER, BIASES = Penalty("constant", 1.0, None), Penalty("constant", 1.0, None, biases=True)
 RESNETS = [(name, norm) for name, norm in ARCHITECTURES if "R" in name]
 
 
@@ -224,7 +225,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> None:
     data = vector_data()
     model = model_of(name, norm, data, last_bias=True)
-    names = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n)}
+    names = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n, PAPER)}
     layers = {
         "L-RN1": {"blocks.0.lin.weight"},
         "L-RN2": {"blocks.0.lin1.weight", "blocks.0.lin2.weight"},
@@ -238,3 +239,6 @@ def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> N
             for part in [*(f"attention.{a}" for a in attention), *(f"mlp.{m}" for m in mlp)]
         }
     assert names == layers[name] | {"last.weight"}
+    inner = {weight.replace("weight", "bias") for weight in layers[name] if "attention" not in weight}
+    with_biases = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n, BIASES)}
+    assert with_biases == names | inner

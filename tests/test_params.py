@@ -1,5 +1,6 @@
 """params.yaml: what is read, what is refused and in which words, and how the grid is expanded."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from dvc.utils.serialize import load_yaml
 from ruamel.yaml import YAML
 
 from ncpipe.errors import InputError
-from ncpipe.params import load_params, parse_params
-from ncpipe.specs import Adam, CosineSchedule, ImageData, Run
+from ncpipe.params import load_params, parse_params, read
+from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
@@ -80,6 +81,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.batch_size", 0, "batch_size: 0 is out of range"),
         ("experiments.one.loss", "hinge", "experiments.one.loss: 'hinge' is unknown; allowed: ce, mse"),
         ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
+        ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
         ("experiments", {"a-b": experiment_tree()}, "experiments.a-b: a name is letters, digits and _"),
     ],
@@ -223,6 +225,19 @@ def test_studies_run_the_stages_of_the_root(pipeline: Path) -> None:
         return re.sub(r"\n  # Of this study alone:\n.*?(?=\nmetrics:)", "", text, flags=re.DOTALL)
 
     assert stages(pipeline).replace("../../ncpipe", "ncpipe") == stages(ROOT / "dvc.yaml")
+
+
+def test_a_key_that_is_as_if_absent_leaves_no_trace_in_a_runs_record() -> None:
+    """So that a new optional key makes no finished run another one."""
+    penalty = {"rule": "constant", "value": 0.005, "last_layer": None}
+    absent, false, true = (
+        recorded(experiment(penalty=penalty | more)) for more in ({}, {"biases": False}, {"biases": True})
+    )
+    assert absent["penalty"] == penalty == false["penalty"]
+    assert true["penalty"] == penalty | {"biases": True}
+    steps = {"name": "step", "milestones": [0.5, 0.75], "factor": 0.1}
+    tree = experiment_tree(schedule=steps, model=architecture("L-RN2", "post"))
+    assert json.loads(json.dumps(recorded(read(Experiment, tree, "")))) == tree
 
 
 def test_the_papers_panels_are_all_there() -> None:

@@ -166,10 +166,12 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
     assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)
 
 
+@pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("depth", [2, 4])
-def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch, depth):
+def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch, depth, biases):
     """lambda = 0.01/L in the inner layers, 0.03 in the last one: a row names and sums its terms."""
-    spec = experiment(penalty={"rule": "over_depth", "value": 0.01, "last_layer": 0.03}, epochs=5)
+    penalty = {"rule": "over_depth", "value": 0.01, "last_layer": 0.03, "biases": biases}
+    spec = experiment(penalty=penalty, epochs=5, model={"last_bias": True})
     run, data = Run("x", depth, 0, spec), vector_data()
     [trained] = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
@@ -180,7 +182,12 @@ def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch
     row = describe(run, features)
     assert row["bound"] == "holds"
     assert (row["penalty_rule"], row["last_strength"]) == ("over_depth", 0.03)
-    assert row["loss_optimum"] == optimal_value("ce", 3, 8, 0.03, False)
+    assert row["loss_optimum"] == optimal_value("ce", 3, 8, 0.03, True)
+    inner = [value for name, value in trained.state.items() if name.startswith("blocks.")]
+    penalised = [value for value in inner if value.dim() == 2 or biases]
+    square = sum(value.double().square().sum().item() for value in penalised)
+    assert row["inner_penalty"] == pytest.approx(0.01 / depth / 2 * square, rel=1e-14)
+    assert row["loss"] == pytest.approx(trained.history[-1].loss, rel=1e-6)
     assert row["loss"] == pytest.approx(row["fit"] + row["last_penalty"] + row["inner_penalty"])
     assert row["loss_gap"] == pytest.approx(row["loss"] - row["loss_optimum"])
     assert row["gap_gufm"] == pytest.approx(row["loss_gap"] - row["inner_penalty"])

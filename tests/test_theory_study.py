@@ -1,6 +1,7 @@
 """The theory study: rows, tables and figures of constructed networks, and the study as DVC runs it."""
 
 import csv
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -34,9 +35,13 @@ EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
 # ---- Rows -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("name", ["L-RN1", "L-RN2"])
 @pytest.mark.parametrize("kind", ["sharp", "shifts"])
-def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind) -> None:
-    data, run = vector_data(3, 2, 8), small_run("L-RN2", 24)
+def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, biases: bool) -> None:
+    data, run = vector_data(3, 2, 8), small_run(name, 24)
+    penalty = dataclasses.replace(run.spec.penalty, biases=biases)
+    run = dataclasses.replace(run, spec=dataclasses.replace(run.spec, penalty=penalty))
     row = constructed_row(run, data, kind, SHARP)
     state = construct(run, data, SHARP).state if kind == "sharp" else shifts(run, data, SHARP).state
     features = extract(run, state, data, torch.device("cpu"))
@@ -49,10 +54,11 @@ def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind) -> None:
     assert row["train_error"] == 0
     if kind == "sharp":
         assert row["inner_penalty"] == pytest.approx(row["stage_one_penalty"] + row["stage_two_penalty"])
-        assert row["stage_one_penalty"] <= row["stage_one_bound"]
-        assert row["stage_two_penalty"] <= row["stage_two_bound"]
+        assert math.isnan(row["stage_one_bound"]) == math.isnan(row["stage_two_bound"]) == biases
+        assert biases or row["stage_one_penalty"] <= row["stage_one_bound"]
+        assert biases or row["stage_two_penalty"] <= row["stage_two_bound"]
     else:
-        assert row["inner_penalty"] == 0
+        assert (row["inner_penalty"] > 0) == biases
         assert math.isnan(row["stage_one_bound"])
 
 

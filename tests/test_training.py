@@ -34,10 +34,12 @@ def train(
     return train_batch(runs_of(spec, seeds=seeds), data, CPU, precision)
 
 
-def naive_penalty(network: torch.nn.Module, inner: float, last: float) -> torch.Tensor:
-    """lambda_L/2 |W_L|^2 + lambda/2 (all other matrices but the embedding's), written out."""
+def naive_penalty(network: torch.nn.Module, inner: float, last: float, biases: bool = False) -> torch.Tensor:
+    """lambda_L/2 |W_L|^2 + lambda/2 (matrices but the embedding's, biases of blocks), written out."""
     total = torch.zeros((), dtype=torch.float64)
     for name, parameter in network.named_parameters():
+        if biases and "blocks" in name and parameter.dim() == 1:
+            total = total + inner / 2 * (parameter**2).sum()
         if name == "last.weight":
             total = total + last / 2 * (parameter**2).sum()
         elif parameter.dim() == 2 and "lin0" not in name and "embedding" not in name:
@@ -46,7 +48,7 @@ def naive_penalty(network: torch.nn.Module, inner: float, last: float) -> torch.
 
 
 def naive_training(
-    spec: Experiment, data: Prepared, depth: int, inner: float, last: float
+    spec: Experiment, data: Prepared, depth: int, inner: float, last: float, biases: bool = False
 ) -> dict[str, torch.Tensor]:
     """What a user would write: one network, torch.optim, the penalty in the loss."""
     network = build_model(spec.model, input_shape(data, spec.model), data.classes, depth, 0).double()
@@ -54,7 +56,10 @@ def naive_training(
     options = dict(vars(spec.optimizer))
     name, rate = options.pop("name"), options.pop("learning_rate")
     decayed = [
-        p for n, p in network.named_parameters() if p.dim() == 2 and "lin0" not in n and "emb" not in n
+        p
+        for n, p in network.named_parameters()
+        if (p.dim() == 2 and "lin0" not in n and "emb" not in n)
+        or (biases and p.dim() == 1 and "blocks" in n)
     ]
     others = [p for p in network.parameters() if all(p is not q for q in decayed)]
     if name == "sgd":
@@ -84,7 +89,7 @@ def naive_training(
             else:
                 fit = ((logits - torch.eye(data.classes)[part.labels]) ** 2).sum() / (2 * len(part))
             optimizer.zero_grad()
-            (fit + naive_penalty(network, inner, last)).backward()
+            (fit + naive_penalty(network, inner, last, biases)).backward()
             optimizer.step()
     return {name: value.detach() for name, value in network.named_parameters()}
 
@@ -104,6 +109,24 @@ def test_training_is_the_plain_loop(optimizer: dict, loss: str, batch_size: obje
     (trained,) = train(spec, data)
     for name, expected in naive_training(spec, data, depth=3, inner=0.1, last=0.05).items():
         torch.testing.assert_close(trained.state[name], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, ADAMW], ids=lambda o: o["name"])
+@pytest.mark.parametrize("name", ["L-RN1", "L-RN2"])
+def test_training_with_penalised_biases_is_the_plain_loop(optimizer: dict, name: str) -> None:
+    """The blocks' biases under lambda, and under AdamW's decay; those of lin_0 and W_L under neither."""
+    spec = experiment(
+        model=architecture(name, "post", last_bias=True),
+        optimizer=optimizer,
+        penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.05, "biases": True},
+    )
+    data = vector_data()
+    (trained,) = train(spec, data)
+    expected = naive_training(spec, data, depth=3, inner=0.1, last=0.05, biases=True)
+    for key, value in expected.items():
+        torch.testing.assert_close(trained.state[key], value, rtol=1e-9, atol=1e-11)
+    squares = sum((value**2).sum() for key, value in expected.items() if "blocks" in key and "bias" in key)
+    assert squares > 1e-4
 
 
 @pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
@@ -127,13 +150,13 @@ def test_runs_in_a_batch_keep_their_own_numbers() -> None:
     specs = [
         experiment(
             batch_size=5,
-            optimizer=ADAM | {"learning_rate": rate, "beta2": beta2},
-            penalty={"rule": "constant", "value": value, "last_layer": last},
+            optimizer=ADAMW | {"learning_rate": rate, "beta2": beta2},
+            penalty={"rule": "constant", "value": value, "last_layer": last, "biases": biases},
         )
-        for rate, beta2, value, last in (
-            (0.01, 0.9, 0.1, None),
-            (0.03, 0.99, 0.0, 0.2),
-            (0.002, 0.999, 0.5, 0.0),
+        for rate, beta2, value, last, biases in (
+            (0.01, 0.9, 0.1, None, False),
+            (0.03, 0.99, 0.0, 0.2, True),
+            (0.002, 0.999, 0.5, 0.0, True),
         )
     ]
     runs = [Run("x", 3, seed, spec) for seed, spec in enumerate(specs)]
@@ -144,14 +167,15 @@ def test_runs_in_a_batch_keep_their_own_numbers() -> None:
         assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
 
 
+@pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-def test_penalty_touches_exactly_its_matrices(name: str, norm: str) -> None:
-    """Value as written out, gradient lambda W on the penalised matrices and exactly 0 elsewhere."""
+def test_penalty_touches_exactly_its_parameters(name: str, norm: str, biases: bool) -> None:
+    """Value as written out, gradient lambda W on what is penalised and exactly 0 elsewhere."""
     data = vector_data()
     patch = {"patch": 2} if "T" in name else {}
     spec = experiment(
         model=architecture(name, norm, last_bias=True, **patch),
-        penalty={"rule": "over_depth", "value": 0.6, "last_layer": 0.07},
+        penalty={"rule": "over_depth", "value": 0.6, "last_layer": 0.07, "biases": biases},
     )
     network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
     with torch.no_grad():
@@ -159,7 +183,7 @@ def test_penalty_touches_exactly_its_matrices(name: str, norm: str) -> None:
             parameter.add_(0.1)
     stack = Stack([network], CPU, torch.float64)
     strengths = penalty_strengths(stack, runs_of(spec))
-    expected = naive_penalty(network, inner=0.2, last=0.07)
+    expected = naive_penalty(network, 0.2, 0.07, biases)
     torch.testing.assert_close(penalty(stack.values, strengths), expected.reshape(1).detach())
     gradient = strengths * stack.values
     for key, parameter in network.named_parameters():

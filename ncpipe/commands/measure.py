@@ -27,7 +27,7 @@ from ncpipe.metrics.table import (
 )
 from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.params import load_params
-from ncpipe.specs import Run
+from ncpipe.specs import Penalty, Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.theory.gap import Objective, gap_to_optimum
 from ncpipe.training.run_folder import read_history, read_state
@@ -48,7 +48,7 @@ def measure(experiment: str) -> None:
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
         description = describe(run, features)
-        measurements += [key | asdict(row) for row in _measure(features, state)]
+        measurements += [key | asdict(row) for row in _measure(features, state, run.spec.penalty)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
@@ -59,10 +59,10 @@ def measure(experiment: str) -> None:
             pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
+def _measure(features: Features, state: dict[str, Tensor], penalty: Penalty) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
     for name, matrix in state.items():
-        if penalised(name) and name != LAST_WEIGHT:
+        if matrix.dim() > 1 and penalised(name, penalty) and name != LAST_WEIGHT:
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
     for name, splits in features.layers.items():
         train = splits["train"].statistics

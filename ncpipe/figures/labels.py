@@ -73,4 +73,4 @@ def _penalty_label(penalty: Penalty) -> str:
     label = rf"$\lambda = {penalty.value:g}{over}$"
     if penalty.last_layer is not None:
         label += rf", $\lambda_L = {penalty.last_layer:g}$"
-    return label
+    return f"{label}, biases too" if penalty.biases else label

@@ -14,7 +14,7 @@ from ncpipe.models.transformer import Transformer
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Model, Penalty
 
-LAST_WEIGHT = "last.weight"
+LAST_WEIGHT, LAST_BIAS = "last.weight", "last.bias"
 EMBEDDING_LAYERS = ("lin0.", "embedding.")
 
 
@@ -121,14 +121,28 @@ def initialise(network: nn.Module, model: Model, generator: torch.Generator) -> 
             parameter.normal_(0.0, deviation, generator=generator)
 
 
-def penalised(name: str) -> bool:
-    """Whether the penalty holds for this parameter: all matrices but the embedding's [S25 eq. 7]."""
-    return not name.endswith("bias") and not name.startswith(EMBEDDING_LAYERS)
+def penalised(name: str, penalty: Penalty) -> bool:
+    """Whether the penalty holds for this parameter: all matrices but the embedding's [S25 eq. 7].
+
+    With `biases` also those of the layers between the embedding and the last one.
+    """
+    if name.startswith(EMBEDDING_LAYERS):
+        return False
+    return not name.endswith("bias") or (penalty.biases and name != LAST_BIAS)
+
+
+def strength_of(name: str, penalty: Penalty, depth: int) -> float:
+    """lambda of one parameter: lambda_L of the last layer's weights, 0 where the penalty does not hold."""
+    if not penalised(name, penalty):
+        return 0.0
+    return penalty.last_strength(depth) if name == LAST_WEIGHT else penalty.inner_strength(depth)
 
 
 def penalties(penalty: Penalty, depth: int, state: Mapping[str, Tensor]) -> tuple[float, float]:
-    """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all other penalised matrices, of a state, in float64."""
-    squares = {name: t.double().square().sum().item() for name, t in state.items() if penalised(name)}
+    """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of a state, in float64."""
+    squares = {
+        name: t.double().square().sum().item() for name, t in state.items() if penalised(name, penalty)
+    }
     last = squares.pop(LAST_WEIGHT)
     inner = sum(squares.values())
     return penalty.last_strength(depth) / 2 * last, penalty.inner_strength(depth) / 2 * inner

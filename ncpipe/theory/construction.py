@@ -85,9 +85,13 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.strength)
 
-    def square(self, layers: int) -> float:
-        """sum |W|^2 over all matrices, of one-layer or two-layer blocks."""
-        return (self.strength.square() if layers == 1 else 2 * self.strength).sum().item()
+    def square(self, layers: int, biases: bool = False) -> float:
+        """sum |W|^2 over all matrices, and |b|^2 if `biases`, of one-layer or two-layer blocks."""
+        matrices = self.strength.square() if layers == 1 else 2 * self.strength
+        if not biases:
+            return matrices.sum().item()
+        shifts = self.key.shape[1] * self.threshold.square()
+        return (matrices + (self.strength.square() if layers == 1 else self.strength) * shifts).sum().item()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ ROUNDING = 1e-12  # relative, of lengths, losses and their differences in float6
 class Objective:
     """A network's regularised loss on its whole training set, by its terms, in float64.
 
-    fit: the mean loss. last_penalty: lambda_L/2 |W_L|^2. inner_penalty: that of all other penalised matrices.
+    fit: the mean loss. last_penalty: lambda_L/2 |W_L|^2. inner_penalty: that of all other penalised matrices
+    and, under `penalty.biases`, of the inner layers' biases.
     """
 
     fit: float

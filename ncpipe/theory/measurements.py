@@ -3,6 +3,7 @@
 N  samples    K  classes    d  width    all float64
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -48,8 +49,12 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
     built = construct(run, data, replace(choices, constants=kind))
     plan, layout = built.plan, built.layout
     layers = 1 if run.spec.model.mlp_width is None else 2
-    strength = run.spec.penalty.inner_strength(run.depth)
-    first, second = (strength / 2 * part.square(layers) for part in moving_blocks(plan, layout))
+    biases, strength = run.spec.penalty.biases, run.spec.penalty.inner_strength(run.depth)
+    first, second = (strength / 2 * part.square(layers, biases) for part in moving_blocks(plan, layout))
+    bounds = (
+        stage_one_bound(plan, layout.first, strength, layers),
+        stage_two_bound(plan, layout.second, strength, layers),
+    )
     stages = Stages(
         plan.samples,
         plan.margin,
@@ -59,15 +64,17 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
         layout.factor,
         first,
         second,
-        stage_one_bound(plan, layout.first, strength, layers),
-        stage_two_bound(plan, layout.second, strength, layers),
+        *((math.nan, math.nan) if biases else bounds),
     )
     return asdict(stages) | measured(run, data, built.state)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on it."""
+    """N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on it.
+
+    The bounds are on matrices: NaN where biases are penalised too.
+    """
 
     samples: float
     margin: float

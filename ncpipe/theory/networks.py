@@ -128,16 +128,17 @@ def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
     most = room // plan.classes
     spread = torch.logspace(math.log10(LEAST_SECOND), math.log10(most), LENGTHS_TRIED, dtype=torch.float64)
     layers = 1 if run.spec.model.mlp_width is None else 2
+    biases = run.spec.penalty.biases
     half = run.spec.penalty.inner_strength(run.depth) / 2
     best, least_loss = None, math.inf
     for second in sorted({min(most, max(LEAST_SECOND, round(value))) for value in spread.tolist()}):
         first, rest = divmod(run.depth - 1 - plan.classes * second, plan.samples)
-        moving = half * stage_one(plan, first).square(layers)
+        moving = half * stage_one(plan, first).square(layers, biases)
         for factor in (factor for factor in FACTORS_TRIED if factor <= second**4):
             layout = Layout(first, second, rest, factor)
             ends = end_features(plan, layout.factor)
             fit = unregularised_loss(ends, plan.labels, solved.weight, solved.bias, run.spec.loss)
-            loss = fit + moving + half * stage_two(plan, second, layout.factor).square(layers)
+            loss = fit + moving + half * stage_two(plan, second, layout.factor).square(layers, biases)
             if loss < least_loss:
                 best, least_loss = layout, loss
     assert best is not None

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ncpipe.models.build import LAST_WEIGHT, penalised
+from ncpipe.models.build import penalised, strength_of
 from ncpipe.specs import Run
 from ncpipe.training.stack import Stack
 
@@ -33,16 +33,16 @@ FITS = {"ce": cross_entropy, "mse": squared_error}
 
 
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
-    """lambda of every number of every run, (S, P): 0 on biases and embedding layers, lambda_L on W_L."""
-    inner, last = (
-        torch.tensor(column, dtype=stack.values.dtype, device=stack.values.device)
-        for column in zip(
-            *((r.spec.penalty.inner_strength(r.depth), r.spec.penalty.last_strength(r.depth)) for r in runs),
-            strict=True,
-        )
-    )
+    """lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
     return stack.per_parameter(
-        {name: last if name == LAST_WEIGHT else inner for name in stack.names if penalised(name)}
+        {name: [strength_of(name, r.spec.penalty, r.depth) for r in runs] for name in stack.names}
+    )
+
+
+def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:
+    """(S, P): 1 on every number that is penalised, whatever its lambda; there AdamW may decay."""
+    return stack.per_parameter(
+        {name: [float(penalised(name, r.spec.penalty)) for r in runs] for name in stack.names}
     )
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_model, input_shape, penalised
+from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Lbfgs, Run
 from ncpipe.training.checkpoints import State, copied
-from ncpipe.training.objective import FITS, penalty, penalty_strengths
+from ncpipe.training.objective import FITS, decayed_numbers, penalty, penalty_strengths
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
 from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
@@ -200,9 +200,7 @@ class _Descent:
 
     def __init__(self, session: Session) -> None:
         values, runs = session.stack.values, session.runs
-        everywhere = torch.ones(len(runs), dtype=values.dtype, device=values.device)
-        names = [name for name in session.stack.names if penalised(name)]
-        decayed = session.stack.per_parameter(dict.fromkeys(names, everywhere))
+        decayed = decayed_numbers(session.stack, runs)
         self.optimizer: SgdState | AdamState = first_order([r.spec.optimizer for r in runs], values, decayed)
         steps = session.spec.epochs * session.steps_per_epoch
         factors = [factor(session.spec.schedule, step, steps) for step in range(steps)]

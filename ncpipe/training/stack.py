@@ -4,7 +4,7 @@ S  runs    P  numbers per run, padding included
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,12 @@ class Stack:
         start, shape = self._places[name]
         return buffer[:, start : start + shape.numel()].unflatten(1, shape)
 
-    def per_parameter(self, rule: dict[str, Tensor]) -> Tensor:
-        """A (S, P) buffer that is `rule[name]` (S,) on each named parameter and 0 elsewhere."""
+    def per_parameter(self, rule: Mapping[str, Sequence[float]]) -> Tensor:
+        """A (S, P) buffer that is `rule[name]`, a number per run, on each parameter and 0 in the padding."""
         buffer = torch.zeros_like(self.values)
-        for name, column in rule.items():
+        for name, numbers in rule.items():
             shape = self._places[name][1]
+            column = torch.tensor(numbers, dtype=buffer.dtype, device=buffer.device)
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
 

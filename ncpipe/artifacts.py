@@ -23,6 +23,8 @@ COUNTEREXAMPLE = Path("data/counterexample.csv")
 THEORY = Path("data/theory")
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
+BATCH_LOG = "batches.csv"  # there: what each batch took, and whether it came to its end
+FINISHED = "finished"
 AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
 
 

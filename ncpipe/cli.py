@@ -133,11 +133,36 @@ def aggregate() -> None:
 
 
 @app.command()
-def plot() -> None:
-    """Draw the figures of the sweep from data/results; write data/figures (PNG and SVG)."""
+def plot(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Folder that `ncpipe publish` wrote; once for each.", show_default=False),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--to", help="Where --from draws: a folder of its own.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw the figures of the sweep from data/results, or of published tables; PNG and SVG."""
     from ncpipe.commands.plot import plot as plot_sweep
+    from ncpipe.commands.plot import plot_published
 
-    plot_sweep()
+    if (sources is None) != (target is None):
+        raise InputError("give --from and --to together: what to draw, and the folder to draw into")
+    if sources is None or target is None:
+        plot_sweep()
+    else:
+        plot_published(sources, target)
+
+
+@app.command()
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Where to; replaced if it is there.", show_default=False)],
+) -> None:
+    """Copy the sweep's tables, sentences and parameters with their provenance to a folder for git."""
+    from ncpipe.commands.publish import publish as publish_sweep
+
+    publish_sweep(folder)
 
 
 @app.command()

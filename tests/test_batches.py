@@ -169,7 +169,7 @@ def test_two_processes_do_not_train_one_run(project: Path) -> None:
         worker.join(timeout=120)
         assert worker.exitcode == 0
     assert trained() == ["one/L3/s0", "one/L3/s1"]
-    lines = Path("data/logs/train_seconds.csv").read_text(encoding="utf-8").splitlines()
+    lines = Path("data/logs/batches.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 2  # the header and one batch
 
 

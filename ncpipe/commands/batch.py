@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import psutil
 import torch
 
-from ncpipe.artifacts import AHEAD, LOGS, PREPARED
+from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
 from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.console import Progress, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -19,7 +19,7 @@ from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import bytes_per_run
 from ncpipe.training.device import DTYPES, prepare_device
-from ncpipe.training.loop import train_batch
+from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.run_folder import write_run
 from ncpipe.training.session import Trained
 
@@ -147,6 +147,9 @@ def _train_some(
     try:
         starts = _starts(runs, data)
         results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
+    except Stopped:
+        _log_time(stamps, place.type, progress.seconds() - start, "stopped")
+        raise
     except torch.OutOfMemoryError:
         pass  # and leave: the error holds the frame that holds the memory
     if results is None:
@@ -160,7 +163,7 @@ def _train_some(
         say(_outcome(trained))
     checkpoints.remove()
     progress.finish(len(stamps))
-    _log_time(stamps, place.type, progress.seconds() - start)
+    _log_time(stamps, place.type, progress.seconds() - start, FINISHED)
     return []
 
 
@@ -198,14 +201,14 @@ def _outcome(trained: Trained) -> str:
     )
 
 
-def _log_time(stamps: Batch, device: str, seconds: float) -> None:
+def _log_time(stamps: Batch, device: str, seconds: float, ended: str) -> None:
     """Wall-clock times go to a log that no stage reads: a cached result has none."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    path = LOGS / "train_seconds.csv"
+    path = LOGS / BATCH_LOG
     fresh = not path.exists()
     run = stamps[0].run
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         if fresh:
-            writer.writerow(["experiment", "depth", "runs", "device", "seconds"])
-        writer.writerow([run.experiment, run.depth, len(stamps), device, f"{seconds:.2f}"])
+            writer.writerow(["experiment", "depth", "runs", "device", "seconds", "ended"])
+        writer.writerow([run.experiment, run.depth, len(stamps), device, f"{seconds:.2f}", ended])

@@ -1,6 +1,9 @@
 """Stage plot: the figures of the sweep."""
 
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,6 +20,9 @@ from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
+
+# The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
+PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
 
 def plot() -> None:
@@ -36,6 +42,46 @@ def plot() -> None:
         for name in order:
             own = [table[table["experiment"] == name] for table in (history, runs)]
             save_figure(training_curves(own[0], own[1], labels[name]), folder, f"curves_{name}")
+
+
+def plot_published(sources: Sequence[Path], target: Path) -> None:
+    """depth_sweep and loss_gap of tables that `ncpipe publish` wrote, the rows of all folders in one figure.
+
+    Trains nothing and needs no params.yaml. Rows are in the order of the folders. What else lies in `target`
+    stays.
+    """
+    tables = read_published(sources)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as folder:
+        for name, figure in figures_of_published(tables):
+            for path in save_figure(figure, Path(folder), name):
+                os.replace(path, target / path.name)
+
+
+def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
+    """The tables of published folders, one below the other; InputError if two hold the same experiment."""
+    for path in (source / f"{name}.csv" for source in sources for name in PUBLISHED):
+        if not path.is_file():
+            raise InputError(f"{path}: not found; name a folder that ncpipe publish wrote")
+    parts = {
+        name: [read_table(source / f"{name}.csv", "publish") for source in sources] for name in PUBLISHED
+    }
+    owner: dict[str, Path] = {}
+    for source, runs in zip(sources, parts["runs"], strict=True):
+        for experiment in runs["experiment"].unique():
+            if (other := owner.setdefault(experiment, source)) != source:
+                raise InputError(f"{source}: {experiment} is in {other} too; name each experiment once")
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+
+
+def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
+    """depth_sweep and loss_gap, a row for each experiment of the tables."""
+    runs = tables["runs"]
+    first = runs.drop_duplicates("experiment")
+    labels = {str(name): str(label) for name, label in zip(first["experiment"], first["label"], strict=True)}
+    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, labels
+    yield "depth_sweep", depth_sweep(*by_depth)
+    yield "loss_gap", depth_sweep(*by_depth, gap_columns)
 
 
 def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple[str, Figure]]:

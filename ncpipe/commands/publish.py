@@ -1,0 +1,126 @@
+"""`ncpipe publish`: a sweep's tables and figures with what made them, small enough for git."""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+
+from ncpipe import __version__
+from ncpipe.artifacts import (
+    BATCH_LOG,
+    FINISHED,
+    LOGS,
+    RESULTS,
+    RUNS,
+    publish_folder,
+    read_json,
+    write_json,
+)
+from ncpipe.commands.console import say
+from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
+from ncpipe.errors import InputError
+from ncpipe.figures.save import save_figure
+from ncpipe.params import PARAMS_FILE, Params, load_params
+from ncpipe.specs import Run
+from ncpipe.stamps import RUN_RECORD
+
+SENTENCES = "sentences.txt"
+PROVENANCE = "provenance.json"
+
+
+def publish(folder: Path) -> None:
+    """data/results -> a folder for git: tables, sentences, depth_sweep and loss_gap, params.yaml, provenance.
+
+    The figures are drawn from the copied tables, as `ncpipe plot --from FOLDER` draws them again anywhere.
+    """
+    params = load_params()
+    if folder.exists() and not (folder / PROVENANCE).is_file():
+        raise InputError(f"{folder}: is there and was not published by ncpipe; name a new folder")
+    with publish_folder(folder) as partial:
+        for name in PUBLISHED:
+            _copy(RESULTS / f"{name}.csv", partial)
+        _copy(RESULTS / SENTENCES, partial)
+        _copy(PARAMS_FILE, partial)
+        write_json(partial / PROVENANCE, provenance(params))
+        for name, figure in figures_of_published(read_published([partial])):
+            save_figure(figure, partial, name)
+    say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+def provenance(params: Params) -> dict[str, Any]:
+    """What made the sweep's results: source, versions, machine, and the time that training took.
+
+    InputError if a run of the sweep has no folder.
+    """
+    runs = params.grid()
+    records = [read_json(RUNS / run.path / RUN_RECORD)["computed_with"] for run in runs]
+    return {
+        "source": _source(),
+        "trained_with": {key: sorted({str(record[key]) for record in records}) for key in records[0]},
+        "published_with": {"ncpipe": __version__, "python": platform.python_version()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_gb": round(psutil.virtual_memory().total / 1e9),
+            "system": platform.system(),
+        },
+        "training": _training(runs, params.compute.threads),
+    }
+
+
+def _source() -> dict[str, Any]:
+    """The commit that one stands on, and whether what it holds was changed; nothing outside git."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": commit, "changed": sorted(line[3:] for line in changed.splitlines())}
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip()
+
+
+def _processor() -> str:
+    """Its name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
+    """Core hours of the batches that trained the sweep's depths, by experiment, from the log of times.
+
+    stopped: how often a batch was stopped and taken up again. What a killed process did is not in the log.
+    """
+    path = LOGS / BATCH_LOG
+    if not path.is_file():
+        return {}
+    log = pd.read_csv(path)
+    asked = pd.MultiIndex.from_tuples(sorted({(run.experiment, run.depth) for run in runs}))
+    log = log[pd.MultiIndex.from_frame(log[["experiment", "depth"]]).isin(asked)]
+    return {
+        str(name): {
+            "core_hours": round(float(own["seconds"].sum()) * threads / 3600, 2),
+            "batches": int((own["ended"] == FINISHED).sum()),
+            "stopped": int((own["ended"] != FINISHED).sum()),
+        }
+        for name, own in log.groupby("experiment")
+    }
+
+
+def _copy(source: Path, folder: Path) -> None:
+    if not source.is_file():
+        raise InputError(f"{source}: not found; run dvc repro (stage aggregate)")
+    shutil.copyfile(source, folder / source.name)

@@ -1,0 +1,125 @@
+"""Publishing a sweep: its tables and figures with what made them, and drawing them again from there."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import experiment_tree, write_params
+
+from ncpipe.artifacts import sha256_of
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot_published
+from ncpipe.commands.publish import publish
+from ncpipe.commands.train import train
+from ncpipe.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results of two experiments at two depths, two seeds each."""
+    folder = tmp_path_factory.mktemp("swept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_params([2, 3], [0, 1], one=experiment_tree(), two=experiment_tree(loss="mse"))
+        write_grid()
+        for name in ("one", "two"):
+            fetch(name)
+            for depth in (2, 3):
+                for seed in (0, 1):
+                    train(name, depth, seed, workers=1)
+            extract_experiment(name, None)
+            measure(name)
+        aggregate()
+        subprocess.run(["git", "init", "--quiet"], check=True)
+        subprocess.run(["git", "add", "params.yaml"], check=True)
+        author = ["-c", "user.name=A test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *author, "commit", "--quiet", "--message", "A state"], check=True)
+        publish(Path("published"))
+    return folder
+
+
+def test_tables_are_those_of_the_sweep(swept: Path) -> None:
+    published = swept / "published"
+    for name in (
+        "runs.csv",
+        "points.csv",
+        "summary.csv",
+        "slopes.csv",
+        "slopes_leave_out.csv",
+        "sentences.txt",
+    ):
+        assert (published / name).read_bytes() == (swept / "data" / "results" / name).read_bytes()
+    assert (published / "params.yaml").read_bytes() == (swept / "params.yaml").read_bytes()
+    assert not list(swept.glob("**/.partial/*"))
+
+
+def test_provenance_names_source_versions_machine_and_time(swept: Path) -> None:
+    found = json.loads((swept / "published" / "provenance.json").read_text())
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=swept, check=True, capture_output=True, text=True)
+    record = json.loads((swept / "data" / "runs" / "one" / "L2" / "s0" / "run.json").read_text())
+    assert found["source"] == {"commit": head.stdout.strip(), "changed": []}
+    assert found["trained_with"] == {key: [value] for key, value in record["computed_with"].items()}
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["processor"]
+    assert set(found["training"]) == {"one", "two"}
+    assert all(own["batches"] == 2 and own["stopped"] == 0 for own in found["training"].values())
+
+
+def test_an_uncommitted_change_is_named(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(swept)
+    params = Path("params.yaml")
+    before = params.read_text()
+    try:
+        params.write_text(before + "# a remark\n")
+        publish(Path("changed"))
+    finally:
+        params.write_text(before)
+    assert json.loads(Path("changed/provenance.json").read_text())["source"]["changed"] == ["params.yaml"]
+
+
+def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:
+    """The same bytes, without the sweep and without params.yaml."""
+    (tmp_path / "figure.csv").write_text("somebody's\n")
+    plot_published([swept / "published"], tmp_path)
+    for name in ("depth_sweep.png", "depth_sweep.svg", "loss_gap.png", "loss_gap.svg"):
+        assert sha256_of(tmp_path / name) == sha256_of(swept / "published" / name)
+    assert (tmp_path / "figure.csv").is_file()
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"changed.*one is in .*published too"):
+        plot_published([swept / "published", swept / "changed"], tmp_path)
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"runs\.csv: not found; name a folder"):
+        plot_published([tmp_path / "nothing"], tmp_path)
+
+
+def test_nothing_is_replaced_but_what_was_published(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(swept)
+    with pytest.raises(InputError, match="name a new folder"):
+        publish(Path("data"))
+    with pytest.raises(InputError, match="name a new folder"):
+        publish(Path("."))
+    assert Path("data/results/runs.csv").is_file()
+    publish(Path("published"))  # its own, it may
+
+
+def test_a_run_that_is_missing_is_named(swept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(swept)
+    record = Path("data/runs/two/L3/s1/run.json")
+    kept = record.read_bytes()
+    record.unlink()
+    try:
+        with pytest.raises(InputError, match=r"two/L3/s1/run\.json: not found"):
+            publish(tmp_path / "new")
+    finally:
+        record.write_bytes(kept)
+    assert not (tmp_path / "new").exists()

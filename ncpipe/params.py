@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
@@ -187,6 +188,7 @@ def parse_params(tree: object) -> Params:
             raise InputError(f"sweep.experiments: unknown {name!r}; {_suggest(name, params.experiments)}")
         for depth in params.sweep.depths:
             _check_depth(name, params.experiments[name], depth, "sweep.depths")
+        _check_log_every(name, params.experiments[name], params.convergence)
     return params
 
 
@@ -206,6 +208,20 @@ def _check_depth(name: str, spec: Experiment, depth: int, key: str) -> None:
         raise InputError(
             f"{key}: {depth} is too shallow for {name}: {spec.model.architecture} needs L >= {least} "
             "(L counts the last layer of a ResNet)"
+        )
+
+
+def _check_log_every(name: str, spec: Experiment, rule: Convergence) -> None:
+    """Convergence is judged from the rows in the last `window` of the epochs: it takes two of them.
+
+    Fewer epochs than one in the window leave no value that works; `tables.convergence` says so of the runs.
+    """
+    largest = math.floor(rule.window * spec.epochs + 1e-9)  # as `tables.convergence` rounds it
+    if 1 <= largest < spec.log_every:
+        raise InputError(
+            f"experiments.{name}.log_every: {spec.log_every} is too coarse to judge convergence over the "
+            f"last {100 * rule.window:.3g} % of {spec.epochs} epochs; it must be <= {largest} "
+            "(convergence.window x epochs)"
         )
 
 

@@ -1,6 +1,5 @@
 """Figures, by reading back from the artists what a reader would see."""
 
-import dataclasses
 import math
 import os
 import subprocess
@@ -12,26 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
 from ncpipe.artifacts import sha256_of
-from ncpipe.figures.depth_sweep import depth_sweep
+from ncpipe.figures.depth_sweep import BESIDE, depth_sweep
 from ncpipe.figures.guides import guide_of
-from ncpipe.figures.labels import Column, gap_columns, paper_columns, row_label, slope_label
+from ncpipe.figures.labels import Column, gap_columns, paper_columns, plain_label, row_label, slope_label
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, paper_style
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import Slopes
-from ncpipe.specs import (
-    Adam,
-    ConstantSchedule,
-    Experiment,
-    GaussianMixtureData,
-    ImageData,
-    Model,
-    Penalty,
-    TextData,
-)
 from ncpipe.tables.points import RUN, usable_points
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
@@ -138,16 +128,6 @@ def test_the_line_and_its_bars_are_the_summary(panels, column, metric, split):
     assert [(high - low) / 2 for low, high in bars] == pytest.approx(expected["log10_std"])
 
 
-def test_every_used_run_is_a_point(panels):
-    runs = made_runs()
-    points = usable_points(made_measurements(runs), runs)
-    for row, name in enumerate(["vision", "language"]):
-        drawn = panels[row, 0].collections[0].get_offsets()
-        used = points[points["used"] & (points["experiment"] == name)]
-        own = used[(used["metric"] == "nc1_trace_ratio") & (used["split"] == "train")]
-        assert np.asarray(drawn) == pytest.approx(own[["depth", "log10"]].to_numpy())
-
-
 def test_the_dashed_line_is_the_fit_and_the_legend_states_it(panels):
     runs = made_runs()
     slopes = loglog_slopes(made_measurements(runs), runs, Slopes(draws=200, seed=0, level=0.9))
@@ -199,22 +179,81 @@ def test_nc2_is_the_one_that_the_loss_asks_for(panels):
     assert np.allclose(line, summary_of("language", "nc2_identity", "weights")["log10_mean"], equal_nan=True)
 
 
-def test_a_depth_without_converged_runs_is_a_stated_gap(panels):
+def runs_in(axes):
+    """Single runs of a panel: full and hollow ones as lists of (depth, height)."""
+    full, hollow = ([], [])
+    for dots in axes.collections:
+        if isinstance(dots, PathCollection):
+            points = [(x / BESIDE, y) for x, y in dots.get_offsets().tolist()]
+            (hollow if to_rgb(dots.get_facecolor()[0]) == (1, 1, 1) else full).extend(points)
+    return full, hollow
+
+
+def test_runs_that_converged_are_full_and_the_others_hollow(sweep, panels):
+    """Red: a run of the latter kind that is missing, full, or in a mean."""
+    table = made_measurements(made_runs()).query("metric == 'nc1_trace_ratio' and split == 'train'")
+    own = dict(iter(table.groupby("experiment")))
+    for row, name in enumerate(LABELS):
+        full, hollow = runs_in(panels[row, 0])
+        converged = made_runs().query("experiment == @name")["converged"].to_numpy()
+        points = np.stack([own[name]["depth"], np.log10(own[name]["value"])], 1)
+        assert sorted(full) == [pytest.approx(point) for point in sorted(points[converged].tolist())]
+        assert sorted(hollow) == [pytest.approx(point) for point in sorted(points[~converged].tolist())]
+    assert "one that did not converge" in [text.get_text() for text in sweep.legends[0].get_texts()]
+    whole = made_sweep({"vision": "x"})
+    assert "one that did not converge" not in [text.get_text() for text in whole.legends[0].get_texts()]
+
+
+def test_a_run_far_off_stands_at_the_edge_and_does_not_squeeze_the_others():
+    runs = made_runs()
+    table = made_measurements(runs)
+    table.loc[(table["experiment"] == "language") & (table["depth"] == 13), "value"] = 1e30
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    labels = {"language": "x"}
+    axes = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels).axes[0]
+    full, hollow = runs_in(axes)
+    heights = [y for _, y in full]
+    low, high = axes.get_ylim()
+    assert all(high > y > max(heights) for _, y in hollow)
+    assert max(heights) - min(heights) > (high - low) / 4
+
+
+def test_a_depth_without_any_measured_run_is_a_stated_gap(panels):
+    runs = made_runs()
+    table = made_measurements(runs)
+    table = table[(table["experiment"] != "language") | (table["depth"] != 13)]
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(
+        usable_points(table, runs), summarise(table, runs), slopes, runs, {"language": LABELS["language"]}
+    )
+    (note,) = notes(figure.axes[0])
+    assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
+    assert texts(panels[0, 0]) == texts(panels[1, 0]) == []
+
+
+def test_a_depth_without_converged_runs_is_a_gap_in_the_line(panels):
     assert np.isnan(panels[1, 0].containers[0].lines[0].get_ydata(orig=False)).tolist() == [
         False,
         False,
         True,
         False,
     ]
-    (note,) = notes(panels[1, 0])
-    assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
-    assert texts(panels[0, 0]) == []
 
 
-def test_an_experiment_without_converged_runs_says_so(panels):
+def test_an_experiment_without_converged_runs_has_no_mean_no_fit_and_no_guide(panels):
     for axes in panels[2]:
-        assert texts(axes) == ["no converged run"]
-        assert not axes.lines
+        assert len(runs_in(axes)[1]) == 12
+        assert not np.isfinite(axes.containers[0].lines[0].get_ydata(orig=False)).any()
+        assert axes.get_legend() is None
+        assert not axes.texts
+
+
+def test_an_experiment_of_which_nothing_was_measured_says_so():
+    runs = made_runs()
+    table = made_measurements(runs).query("experiment != 'dead'")
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"dead": "x"})
+    assert [texts(axes) for axes in figure.axes] == [["no converged run"]] * 3
 
 
 def test_columns_have_their_colours_in_every_row(panels):
@@ -227,7 +266,7 @@ def test_no_legend_covers_data(sweep, panels):
     sweep.canvas.draw()
     for axes in panels[:2].flat:
         box = axes.get_legend().get_window_extent()
-        drawn = axes.transData.transform(axes.collections[0].get_offsets())
+        drawn = axes.transData.transform([point for kind in runs_in(axes) for point in kind])
         assert not any(box.contains(x, y) for x, y in drawn)
 
 
@@ -262,7 +301,7 @@ def test_a_converged_depth_whose_values_are_zero_says_so():
 
 
 def guide_in(axes):
-    """The grey line of a panel: x, y and what is written beside it."""
+    """The grey triangle of a panel: x, y and what is written beside it."""
     (line,) = [line for line in axes.lines if line.get_color() == FAINT]
     (note,) = [text for text in axes.texts if text.get_text().startswith("$")]
     return line.get_xdata(), line.get_ydata(), note.get_text()
@@ -278,28 +317,41 @@ def guide_in(axes):
         ((1, 1), "nc2_identity", "weights", -1 / 4, "$L^{-1/4}$"),
     ],
 )
-def test_a_guide_starts_at_the_first_mean_with_the_slope_of_the_bound(
-    panels, place, metric, split, power, label
-):
+def test_a_guide_is_a_triangle_with_the_slope_of_the_bound(panels, place, metric, split, power, label):
     x, y, text = guide_in(panels[place])
-    means = summary_of(["vision", "language"][place[0]], metric, split).dropna(subset="log10_mean")
-    assert x.tolist() == means["depth"].tolist()
-    assert y == pytest.approx(means["log10_mean"].iloc[0] + power * np.log10(x / x[0]))
+    assert (y[1] - y[0]) / np.log10(x[1] / x[0]) == pytest.approx(power)
+    assert (x[2], y[2]) == (x[0], y[1])  # the right angle
+    assert (x[3], y[3]) == (x[0], y[0])
     assert text == label
 
 
-def test_a_guide_does_not_stretch_the_panel(panels):
-    """The data fall as L^-0.5, the guide as L^-1: it leaves the panel at the bottom."""
-    _, heights, _ = guide_in(panels[0, 0])
-    low, _ = panels[0, 0].get_ylim()
-    assert heights.min() < low
+def test_a_guide_is_in_a_corner_and_stands_for_no_level(panels):
+    """Red: a line that begins at a mean, as if the bound were known there."""
+    for axes in panels[:2].flat:
+        x, y, _ = guide_in(axes)
+        place = axes.transAxes.inverted().transform(axes.transData.transform(np.stack([x, y], 1)))
+        assert place.min() > 0
+        assert place[:, 0].max() < 0.3
+        assert place[:, 1].max() < 0.4
+
+
+def test_a_rising_curve_has_its_guide_on_the_right():
+    runs = made_runs().query("experiment == 'vision'")
+    table = made_measurements(runs)
+    table["value"] = 1e-3 * runs["depth"].iloc[0] * table["depth"] ** 0.7 + 1e-5 * table["seed"]
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    x, _, _ = guide_in(figure.axes[0])
+    assert x.min() > 13
 
 
 def test_a_bound_that_does_not_fall_gives_no_guide(panels, sweep):
-    assert [text.get_text() for text in sweep.legends[0].get_texts()][-1] == "bound for global optima (slope)"
+    assert [text.get_text() for text in sweep.legends[0].get_texts()][
+        -1
+    ] == "slope of the bound for global optima"
     runs = made_runs()
     two_layers = made_sweep({"dead": "x"})  # lambda constant in L: the bound is log L
-    assert len(two_layers.legends[0].get_texts()) == 3
+    assert not any("bound" in text.get_text() for text in two_layers.legends[0].get_texts())
     assert guide_of("nc1_trace_ratio", runs.query("experiment == 'dead'")) is None
     assert guide_of("nc4_mismatch", runs.query("experiment == 'vision'")) is None
     moving = runs.query("experiment == 'vision'").assign(penalty_rule="over_depth")
@@ -328,43 +380,41 @@ def test_the_gap_has_a_column_for_each_of_its_parts():
 # Labels
 
 
-def experiment(data, architecture="L-RN1", norm="post", penalty=None, loss="ce"):
-    two_layers, transformer = architecture.endswith("2"), architecture.startswith("L-T")
-    model = Model(
-        architecture, norm, 64, False, 1e-5, "normal", 1.0,
-        mlp_width=64 if two_layers else None,
-        patch=4 if transformer and not isinstance(data, TextData) else None,
-    )  # fmt: skip
-    penalty = penalty or Penalty("constant", 0.005, None)
-    adam = Adam("adam", 0.005, 0.9, 0.999, 1e-8)
-    return Experiment(data, model, loss, penalty, adam, ConstantSchedule("constant"), 10, "full", 1)
-
-
-IMAGES = ImageData("cifar10", 100, None, 0, "standardise")
-TEXT = TextData("imdb", 100, None, 0, "corpus", 1000, 64, "start")
-MIXTURE = GaussianMixtureData("gaussian_mixture", 4, 16, 1.0, 0.1, 10, 10, 0)
+NETWORK = {"architecture": "L-RN1", "norm": "post", "source": "cifar10", "initialisation": "normal"}
+PENALTY = {
+    "penalty_rule": "constant",
+    "penalty_value": 0.005,
+    "penalty_last_layer": None,
+    "penalty_biases": False,
+}
+USUAL = NETWORK | PENALTY | {"loss_name": "ce"}
 
 
 @pytest.mark.parametrize(
-    ("spec", "label"),
+    ("change", "plain", "drawn"),
     [
-        (experiment(IMAGES), "L-RN1 on CIFAR-10\n$\\lambda = 0.005$"),
-        (experiment(TEXT, "L-T11", "pre"), "pre-LN L-T11 on IMDB\n$\\lambda = 0.005$"),
+        ({}, "L-RN1 on CIFAR-10, lambda = 0.005", "L-RN1 on CIFAR-10\n$\\lambda = 0.005$"),
         (
-            experiment(MIXTURE, "L-RN2", penalty=Penalty("over_depth", 0.005, 0.005)),
-            "L-RN2 on Gaussian mixture\n$\\lambda = 0.005/L$, $\\lambda_L = 0.005$",
+            {"architecture": "L-T11", "norm": "pre", "source": "imdb", "penalty_last_layer": math.nan},
+            "pre-LN L-T11 on IMDB, lambda = 0.005",
+            "pre-LN L-T11 on IMDB\n$\\lambda = 0.005$",
         ),
-        (experiment(IMAGES, "L-T12", loss="mse"), "L-T12 on CIFAR-10\n$\\lambda = 0.005$, MSE"),
+        (
+            {"source": "gaussian_mixture", "penalty_rule": "over_depth", "penalty_last_layer": 0.003},
+            "L-RN1 on Gaussian mixture, lambda = 0.005/L, lambda_L = 0.003",
+            "L-RN1 on\nGaussian mixture\n$\\lambda = 0.005/L$,\n$\\lambda_L = 0.003$",
+        ),
+        (
+            {"loss_name": "mse", "initialisation": "construction", "penalty_biases": True},
+            "L-RN1 on CIFAR-10, lambda = 0.005, biases too, MSE, built start",
+            "L-RN1 on CIFAR-10\n$\\lambda = 0.005$, biases too,\nMSE, built start",
+        ),
     ],
 )
-def test_row_labels(spec, label):
-    assert row_label(spec) == label
-
-
-def test_a_start_that_is_not_drawn_is_in_the_label() -> None:
-    spec = experiment(IMAGES)
-    built = dataclasses.replace(spec, model=dataclasses.replace(spec.model, initialisation="construction"))
-    assert row_label(built) == f"{row_label(spec)}, built start"
+def test_labels_of_tables_and_of_rows(change, plain, drawn):
+    """NaN is what a table read from a file has where there is no number."""
+    run = USUAL | change
+    assert (plain_label(run), row_label(run)) == (plain, drawn)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_tree
 from dvc.utils.serialize import load_yaml
 from ruamel.yaml import YAML
 
 from ncpipe.errors import InputError
-from ncpipe.params import load_params, parse_params, read
+from ncpipe.params import Convergence, load_params, parse_params, read
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
+from ncpipe.tables.convergence import WATCHED, judge_run
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
@@ -22,7 +24,7 @@ def tree(**experiments: Any) -> dict[str, Any]:
     return {
         "sweep": {"experiments": ["one"], "depths": [2, 3], "seeds": [0, 1]},
         "compute": {"device": "auto", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
+        "convergence": {"train_error": 0, "window": 0.25, "tolerance": 0.01},
         "slopes": {"draws": 10, "seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments or {"one": experiment_tree()},
@@ -117,6 +119,31 @@ def test_combinations_that_make_no_run(keys: dict[str, Any], message: str) -> No
     with pytest.raises(InputError) as caught:
         parse_params(tree(one=experiment_tree(**keys)))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("epochs", "log_every", "largest"), [(20, 6, 5), (300, 76, 75), (7, 2, 1)])
+def test_a_history_too_coarse_for_the_window_is_refused_with_what_works(
+    epochs: int, log_every: int, largest: int
+) -> None:
+    """Red: runs that train for hours and then count as not converged, all of them."""
+    with pytest.raises(InputError) as caught:
+        parse_params(tree(one=experiment_tree(epochs=epochs, log_every=log_every)))
+    assert str(caught.value) == (
+        f"experiments.one.log_every: {log_every} is too coarse to judge convergence over the last 25 % of "
+        f"{epochs} epochs; it must be <= {largest} (convergence.window x epochs)"
+    )
+    spec = experiment(epochs=epochs, log_every=largest)
+    parse_params(tree(one=experiment_tree(epochs=epochs, log_every=largest)))
+    logged = sorted({*range(0, spec.epochs + 1, spec.log_every), spec.epochs})
+    rows = dict.fromkeys(WATCHED, 0.0)
+    history = pd.DataFrame([{"epoch": epoch, **rows} for epoch in logged])
+    assert judge_run(history, True, Convergence(0.0, 0.25, 0.01))[0] == ""
+
+
+def test_what_no_sweep_asks_for_and_what_no_value_would_mend_may_be_coarse() -> None:
+    """Three epochs have no quarter; an experiment out of the sweep has time."""
+    coarse = experiment_tree(epochs=20, log_every=6)
+    parse_params(tree(one=experiment_tree(epochs=3, log_every=5), other=coarse))
 
 
 def test_a_broken_experiment_is_refused_even_if_it_is_not_swept() -> None:

@@ -41,8 +41,8 @@ def test_rates_of_every_kind():
         runs, metric(runs, "NC1", -0.42), metric(runs, "NC2", 0.2), metric(runs, "NC3", -0.01, 0.05)
     )
     assert said == (
-        "a: NC1 improves as L^-0.42 [0.38, 0.46] (95 % CI), NC2 worsens as L^0.20 [0.16, 0.24], "
-        "NC3 shows no clear change with L (L^-0.01 [-0.10, 0.12]), 15 of 15 runs converged; "
+        "a: NC1 improves as L^-0.42 [-0.46, -0.38] (95 % CI), NC2 worsens as L^0.20 [0.16, 0.24], "
+        "NC3 shows no clear change with L (L^-0.01 [-0.12, 0.10]), 15 of 15 runs converged; "
         "log-linearity not rejected for NC1 (p = 1), NC2 (p = 1) and NC3 (p = 1); "
         "without L = 2, 3 NC1, NC2 and NC3 show no drift."
     )
@@ -52,9 +52,9 @@ def test_a_curve_is_rejected_and_its_drift_is_said():
     runs = grid()
     said = sentence(runs, metric(runs, "NC1", -0.42), metric(runs, "NC2", -1.2, bend=0.5))
     assert said == (
-        "a: NC1 improves as L^-0.42 [0.38, 0.46] (95 % CI), NC2 improves as L^-0.49 [0.45, 0.54], "
+        "a: NC1 improves as L^-0.42 [-0.46, -0.38] (95 % CI), NC2 improves as L^-0.49 [-0.54, -0.45], "
         "15 of 15 runs converged; log-linearity rejected for NC2 (p = 0.01), not rejected for NC1 (p = 1); "
-        "without L = 2, 3 NC2 drifts to L^-0.29 [0.18, 0.41], NC1 shows no drift."
+        "without L = 2, 3 NC2 drifts to L^-0.29 [-0.41, -0.18], NC1 shows no drift."
     )
 
 
@@ -72,7 +72,7 @@ def test_the_first_interval_says_what_it_is_in_either_form():
     runs = grid()
     nc3 = metric(runs, "NC3", -0.01, 0.05)
     assert sentence(runs, nc3, rule=Slopes(draws=500, seed=0, level=0.9)).startswith(
-        "a: NC3 shows no clear change with L (L^-0.01 [-0.08, 0.10], 90 % CI), 15 of 15"
+        "a: NC3 shows no clear change with L (L^-0.01 [-0.10, 0.08], 90 % CI), 15 of 15"
     )
 
 
@@ -85,15 +85,21 @@ def test_one_run_a_depth():
 
 
 def test_nothing_to_fit():
-    runs = pd.concat([grid(), grid(("dead",), converged=False)], ignore_index=True)
-    said = sentence(runs, metric(runs, "NC1", -0.42), metric(runs, "NC3", -0.2), name="dead")
+    runs = set_converged(grid(depths=(2, 3)), {(3, 0), (3, 1), (3, 2)})
     nothing = "has no rate (usable values at fewer than two depths)"
-    assert said == f"dead: NC1 {nothing}, NC3 {nothing}, 0 of 15 runs converged."
+    said = sentence(runs, metric(runs, "NC1", -0.42), metric(runs, "NC3", -0.2))
+    assert said == f"a: NC1 {nothing}, NC3 {nothing}, 3 of 6 runs converged."
 
 
-def test_nothing_measured():
-    runs = grid(converged=False)
-    assert sentence(runs, metric(runs, "NC1", -0.4).iloc[:0]) == "a: 0 of 15 runs converged."
+def test_where_no_run_converged_the_sentence_says_why_and_nothing_else():
+    runs = pd.concat([grid(), grid(("dead",), converged=False)], ignore_index=True)
+    table = metric(runs, "NC1", -0.42)
+    tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE)
+    why = ["9 with train error 0.1 > 0: raise epochs", "6 diverged: lower optimizer.learning_rate"]
+    assert experiment_sentence("dead", *tables, runs, SERIES, why) == (
+        "dead: 0 of 15 runs converged, so it has no rates; 9 with train error 0.1 > 0: raise epochs; "
+        "6 diverged: lower optimizer.learning_rate."
+    )
 
 
 def test_only_the_named_series_of_the_last_layer_count():
@@ -106,15 +112,15 @@ def test_only_the_named_series_of_the_last_layer_count():
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [
-        ((-0.424, -0.47, -0.38), "L^-0.42 [0.38, 0.47]"),
+        ((-0.424, -0.47, -0.38), "L^-0.42 [-0.47, -0.38]"),
         ((0.424, 0.38, 0.47), "L^0.42 [0.38, 0.47]"),
-        ((-0.02, -0.05, 0.01), "L^-0.02 [-0.01, 0.05]"),
+        ((-0.02, -0.05, 0.01), "L^-0.02 [-0.05, 0.01]"),
         ((-0.001, -0.05, 0.04), "L^0.00 [-0.05, 0.04]"),
         ((0.001, -0.001, 0.003), "L^0.00 [0.00, 0.00]"),
         ((-1.5, math.nan, math.nan), "L^-1.50"),
     ],
 )
-def test_the_interval_is_that_of_the_number_after_the_sign(numbers, text):
+def test_the_interval_is_that_of_the_signed_slope(numbers, text):
     assert power(*numbers) == text
 
 

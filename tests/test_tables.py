@@ -12,9 +12,9 @@ from made_tables import DEPTHS, grid, measure, noisy, set_converged
 
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Slopes
-from ncpipe.tables.convergence import failure_reason, judge_runs
+from ncpipe.tables.convergence import failure_lines, failures, judge_run, judge_runs
 from ncpipe.tables.gaps import unbounded_sentences
-from ncpipe.tables.points import usable_points
+from ncpipe.tables.points import RUN, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
@@ -35,44 +35,49 @@ def history_of(losses, train_error=0.0, every=10):
 # Convergence
 
 
+def reason_of(history, finished=True, rule=RULE):
+    return judge_run(history, finished, rule)[0]
+
+
 def test_a_settled_run_converged():
-    assert failure_reason(history_of([1.0] * 5 + [0.5] * 15), True, RULE) == ""
+    assert judge_run(history_of([1.0] * 5 + [0.5] * 15), True, RULE) == ("", 0.0, 0.0)
 
 
 def test_loss_may_move_by_the_tolerance_and_no_more():
     flat = [1.0] * 18
-    assert failure_reason(history_of([*flat, 1.0099, 1.0]), True, RULE) == ""
-    reason = failure_reason(history_of([*flat, 1.032, 1.0]), True, RULE)
-    assert reason == "loss still moving: 3.2 % over the last 10 % of epochs"
+    assert reason_of(history_of([*flat, 1.0099, 1.0])) == ""
+    reason, train_error, moved = judge_run(history_of([*flat, 2.064, 2.0]), True, RULE)
+    assert (reason, train_error, moved) == ("loss moving", 0.0, pytest.approx(1.064 / 2.0))
 
 
 def test_a_return_inside_the_window_still_counts_as_movement():
-    assert "moving" in failure_reason(history_of([1.0] * 18 + [2.0, 1.0]), True, RULE)
+    assert reason_of(history_of([1.0] * 18 + [2.0, 1.0])) == "loss moving"
 
 
 def test_movement_before_the_window_does_not_count():
-    assert failure_reason(history_of([1.0] * 10 + [9.0] * 7 + [1.0] * 3), True, RULE) == ""
+    assert reason_of(history_of([1.0] * 10 + [9.0] * 7 + [1.0] * 3)) == ""
 
 
 def test_the_row_at_the_edge_of_the_window_is_in_it():
     rule = Convergence(train_error=0.0, window=0.29, tolerance=0.01)
     losses = np.ones(100)
     losses[70] = 5.0  # epoch 71 of 100, and 0.29 * 100 < 29 in floating point
-    assert "moving" in failure_reason(history_of(losses, every=1), True, rule)
+    assert reason_of(history_of(losses, every=1), rule=rule) == "loss moving"
     losses[70], losses[69] = 1.0, 5.0
-    assert failure_reason(history_of(losses, every=1), True, rule) == ""
+    assert reason_of(history_of(losses, every=1), rule=rule) == ""
 
 
 @pytest.mark.parametrize("losses", [[1.0], [1.0] * 9])
 def test_too_few_rows_in_the_window_is_not_settled(losses):
-    reason = failure_reason(history_of(losses), True, RULE)
-    assert reason == "history too short: 1 logged row in the last 10 % of epochs"
+    reason, train_error, moved = judge_run(history_of(losses), True, RULE)
+    assert (reason, train_error) == ("history too short", 0.0)
+    assert math.isnan(moved)
 
 
 def test_train_error_above_the_rule():
-    assert failure_reason(history_of([1.0] * 20, train_error=0.012), True, RULE) == "train error 0.012 > 0"
-    loose = Convergence(train_error=0.012, window=0.1, tolerance=0.01)
-    assert failure_reason(history_of([1.0] * 20, train_error=0.012), True, loose) == ""
+    history = history_of([1.0] * 20, train_error=0.012)
+    assert judge_run(history, True, RULE) == ("train error", 0.012, 0.0)
+    assert reason_of(history, rule=Convergence(train_error=0.012, window=0.1, tolerance=0.01)) == ""
 
 
 @pytest.mark.parametrize("column", ["loss", "fit", "penalty", "train_error"])
@@ -80,18 +85,18 @@ def test_train_error_above_the_rule():
 def test_any_value_that_is_not_finite_is_divergence(column, value):
     history = history_of([1.0] * 20)
     history.loc[11, column] = value
-    assert failure_reason(history, True, RULE) == "diverged at epoch 120"
+    assert reason_of(history) == "diverged"
 
 
-def test_an_unfinished_run_diverged_where_its_history_ends():
-    assert failure_reason(history_of([1.0] * 12), False, RULE) == "diverged at epoch 120"
-    assert failure_reason(history_of([]), False, RULE) == "diverged before the first logged epoch"
-    assert failure_reason(history_of([]), True, RULE) == "no history"
+def test_an_unfinished_run_diverged_and_one_without_rows_has_no_history():
+    assert reason_of(history_of([1.0] * 12), finished=False) == "diverged"
+    assert reason_of(history_of([]), finished=False) == "diverged"
+    assert reason_of(history_of([])) == "no history"
 
 
 def test_zero_loss_must_stay_zero():
-    assert failure_reason(history_of([0.0] * 20), True, RULE) == ""
-    assert "inf %" in failure_reason(history_of([0.0] * 18 + [1e-9, 0.0]), True, RULE)
+    assert judge_run(history_of([0.0] * 20), True, RULE) == ("", 0.0, 0.0)
+    assert judge_run(history_of([0.0] * 18 + [1e-9, 0.0]), True, RULE) == ("loss moving", 0.0, math.inf)
 
 
 def test_judging_matches_each_run_with_its_own_history_in_any_order():
@@ -101,10 +106,60 @@ def test_judging_matches_each_run_with_its_own_history_in_any_order():
     history = pd.concat(parts).sample(frac=1, random_state=0)
     judged = judge_runs(runs, history, RULE)
     assert judged["converged"].tolist() == [True, False, True, False]
-    assert judged["reason"].tolist()[0] == ""
-    assert judged["reason"].tolist()[1].startswith("loss still moving")
-    assert judged["reason"].tolist()[3] == "diverged at epoch 20"
+    assert judged["reason"].tolist() == ["", "loss moving", "", "diverged"]
+    assert judged["loss_moved"].tolist() == pytest.approx([0, 2, 0, math.nan], nan_ok=True)
     assert "converged" not in runs
+
+
+def failed_runs(name="a"):
+    """At L = 2 a run that ended well; two losses that move, two train errors; at L = 3 one that diverged."""
+    runs = grid((name,), depths=(2, 3), seeds=(0, 1, 2)).drop(columns="converged")
+    histories = [
+        history_of([1.0] * 20),
+        history_of([1.0] * 18 + [1.0121, 1.0]),
+        history_of([1.0] * 20, train_error=0.1),
+        history_of([1.0] * 18 + [1.034, 1.0]),
+        history_of([1.0] * 20, train_error=0.025),
+        history_of([1.0, math.inf]),
+    ]
+    keys = runs[RUN].to_dict("records")
+    return runs, pd.concat([h.assign(**key) for h, key in zip(histories, keys, strict=True)])
+
+
+def test_failures_are_counted_by_reason_with_what_would_help():
+    """Red: a line a run; a threshold under which a run that it counts would still fail."""
+    assert failures(judge_runs(*failed_runs(), RULE), RULE) == [
+        "2 with a loss that moved by 1.2 to 3.4 % > 1 % over the last 10 % of epochs: "
+        "raise epochs, or convergence.tolerance to 0.035",
+        "2 with train error 0.025 to 0.1 > 0: raise epochs, or convergence.train_error to 0.1",
+        "1 diverged (L = 3): lower optimizer.learning_rate",
+    ]
+
+
+def test_the_advised_thresholds_let_the_runs_converge():
+    runs, history = failed_runs()
+    advised = Convergence(train_error=0.1, window=0.1, tolerance=0.035)
+    assert judge_runs(runs, history, advised)["reason"].tolist() == [""] * 5 + ["diverged"]
+
+
+def test_lines_name_their_experiment_and_those_that_all_converged_have_none():
+    runs, history = failed_runs("b")
+    well = grid(("well",), depths=(2,), seeds=(0,)).drop(columns="converged")
+    both = pd.concat([well, runs], ignore_index=True)
+    settled = history_of([1.0] * 20).assign(experiment="well", depth=2, seed=0)
+    lines = failure_lines(judge_runs(both, pd.concat([history, settled]), RULE), RULE)
+    assert [line.split(":")[0] for line in lines] == ["b"] * 3
+    assert lines[2] == "b: of 6 runs 1 diverged (L = 3): lower optimizer.learning_rate"
+
+
+def test_a_short_history_and_a_missing_one_say_what_to_do():
+    runs = grid(depths=(2,), seeds=(0, 1)).drop(columns="converged")
+    history = history_of([1.0] * 9).assign(experiment="a", depth=2, seed=0)
+    assert failures(judge_runs(runs, history, RULE), RULE) == [
+        "1 with fewer than two logged rows over the last 10 % of epochs: "
+        "raise epochs or convergence.window, or lower log_every",
+        "1 without a history: train them again",
+    ]
 
 
 # Means over seeds

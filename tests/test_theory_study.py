@@ -102,7 +102,7 @@ def made_networks() -> pd.DataFrame:
         for depth in DEPTHS:
             for kind, scale in (("printed", 100.0), ("sharp", 1.0), ("shifts", 0.0)):
                 value = scale * depth**power
-                row: dict[str, Any] = {"experiment": name, "kind": kind, "depth": depth, "label": name}
+                row: dict[str, Any] = {"experiment": name, "kind": kind, "depth": depth}
                 row |= {"inner_penalty": value, "loss_gap": value or -1e-17, "loss_optimum": 0.02}
                 row |= {"stage_one_penalty": value / 2, "stage_two_penalty": value / 2}
                 row |= {"stage_one_bound": 10 * value, "stage_two_bound": 10 * value}

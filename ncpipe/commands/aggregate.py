@@ -6,7 +6,7 @@ from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
 from ncpipe.commands.console import say
 from ncpipe.figures.labels import paper_columns
 from ncpipe.params import load_params
-from ncpipe.tables.convergence import judge_runs
+from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
@@ -49,7 +49,9 @@ def aggregate() -> None:
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
     sentences = [
-        experiment_sentence(str(name), slopes, leave_out, runs, _headline_series(own))
+        experiment_sentence(
+            str(name), slopes, leave_out, runs, _headline_series(own), failures(own, params.convergence)
+        )
         for name, own in runs.groupby("experiment", sort=False)
     ]
     tables = {
@@ -76,10 +78,9 @@ def aggregate() -> None:
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
         (folder / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
-    for line in [*sentences, *unbounded_sentences(runs)]:
+    some = runs.groupby("experiment")["converged"].transform("any")  # of the others the sentence says why
+    for line in [*sentences, *unbounded_sentences(runs), *failure_lines(runs[some], params.convergence)]:
         say(line)
-    for _, run in runs[~runs["converged"]].iterrows():
-        say(f"not converged: {run['experiment']} L={run['depth']} seed={run['seed']}: {run['reason']}")
 
 
 def _headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:

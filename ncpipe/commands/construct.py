@@ -10,7 +10,6 @@ from ncpipe.artifacts import CONSTRUCTED, PREPARED, publish_folder
 from ncpipe.commands.console import say
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
-from ncpipe.figures.labels import row_label
 from ncpipe.params import load_params
 from ncpipe.theory.assumptions import assumptions
 from ncpipe.theory.measurements import constructed_row
@@ -31,7 +30,7 @@ def construct(experiment: str) -> None:
     for kind in study.kinds:
         for depth in sorted(study.depths):
             run = params.run(experiment, depth, study.seed)
-            key = {"experiment": experiment, "label": row_label(run.spec), "kind": kind, "depth": depth}
+            key = {"experiment": experiment, "kind": kind, "depth": depth}
             try:
                 rows.append(key | constructed_row(run, data, kind, choices))
             except InputError as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
 from ncpipe.features import Features, read_features
-from ncpipe.figures.labels import row_label
+from ncpipe.figures.labels import plain_label
 from ncpipe.forward import PRE_ACTIVATION
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
@@ -117,16 +117,23 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
     )
-    return {
-        "label": row_label(run.spec),
+    setting = {
         "architecture": run.spec.model.architecture,
         "norm": run.spec.model.norm,
+        "initialisation": run.spec.model.initialisation,
         "source": run.spec.data.source,
         "loss_name": run.spec.loss,
         "last_bias": run.spec.model.last_bias,
+        "penalty_rule": run.spec.penalty.rule,
+        "penalty_value": run.spec.penalty.value,
+        "penalty_last_layer": run.spec.penalty.last_layer,
+        "penalty_biases": run.spec.penalty.biases,
+    }
+    return {
+        "label": plain_label(setting),
+        **setting,
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
-        "penalty_rule": run.spec.penalty.rule,
         "last_strength": run.spec.penalty.last_strength(run.depth),
         "loss": objective.loss,
         **asdict(objective),

@@ -12,7 +12,7 @@ from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import gap_columns
+from ncpipe.figures.labels import gap_columns, row_label
 from ncpipe.figures.layers import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
@@ -32,7 +32,7 @@ def plot() -> None:
     """
     order = load_params().sweep.experiments
     runs, history = _read("runs"), _read("history")
-    known = runs.drop_duplicates("experiment").set_index("experiment")["label"].to_dict()
+    known = {str(name): row_label(own.iloc[0].to_dict()) for name, own in runs.groupby("experiment")}
     if missing := [name for name in order if name not in known]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
     labels = {name: known[name] for name in order}

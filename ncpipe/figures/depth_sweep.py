@@ -1,10 +1,10 @@
 """NC metrics against depth, a row per experiment: Figures 1 and 2 of S25."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,6 +26,11 @@ from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_s
 from ncpipe.tables.points import LAST
 
 REJECTED_DASHES = (0, (1.0, 1.5))
+BESIDE = 1.05  # times the depth: where single runs stand
+LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
+GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
+GUIDE_PAD = 0.03
+TRIANGLE = ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.0, 1.0))
 DAGGER = r"$^{\dagger}$"
 
 
@@ -41,10 +46,12 @@ def depth_sweep(
 
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
     loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
-    its order is that of the rows. Faint dots are single runs, the dashed line is the least-squares power of
-    L; it is dotted and its slope has a dagger where the test rejects that the means lie on a line. The grey
-    line is the slope of the theory's bound for global optima (`guides`), from the first mean on. Every row
-    says how many of its runs converged, and a depth without a usable run says so in its place.
+    its order is that of the rows. Dots to the right of the means are single runs: full those that means and
+    fit are made of, hollow those that did not converge (at the panel's edge where they lie far beyond the
+    others). The dashed line is the least-squares power of L; it is dotted and its slope has a dagger where
+    the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound for
+    global optima (`guides`); its place means nothing. Every row says how many of its runs converged, and a
+    depth of which nothing is drawn says why in its place.
     """
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(*_objective(own)) for name, own in rows.items()}
@@ -75,7 +82,11 @@ def depth_sweep(
         figure.align_ylabels(grid[:, 0])
         shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
-        _draw_key(figure, slopes, rejected, guided=any(any(row) for row in guides.values()))
+        guided, failed = (
+            any(any(row) for row in guides.values()),
+            not all(own["converged"].all() for own in rows.values()),
+        )
+        _draw_key(figure, slopes, rejected, guided, failed)
         figure.draw_without_rendering()
     return figure
 
@@ -105,13 +116,10 @@ def _draw_panel(
     guide: Guide | None,
     colour: Colour,
 ) -> None:
-    used = points[points["used"]]
-    if used.empty:
+    used, failed = points[points["used"]], points[~points["converged"] & points["log10"].notna()]
+    if used.empty and failed.empty:
         state_nothing(axes, absence(int(summary["n_converged"].sum())))
         return
-    sns.scatterplot(
-        data=used, x="depth", y="log10", ax=axes, color=colour, alpha=0.35, s=9, linewidth=0, legend=False
-    )
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     axes.errorbar(
         summary["depth"],
@@ -124,15 +132,31 @@ def _draw_panel(
         elinewidth=0.9,
         capsize=2,
     )
-    gaps = summary[summary["n_used"] == 0]
+    _draw_runs(axes, used["depth"], used["log10"], colour, colour)
+    _draw_runs(axes, failed["depth"], _within_reach(failed["log10"], used["log10"]), colour, "white")
+    gaps = summary[(summary["n_used"] == 0) & ~summary["depth"].isin(failed["depth"])]
     for depth, converged in zip(gaps["depth"], gaps["n_converged"], strict=True):
         state_gap(axes, depth, converged)
-    axes.set(xlabel="", ylabel="")
     axes.margins(y=0.1)
     thin_ticks(axes)
+    if used.empty:
+        return
     _draw_fit(axes, slopes, used["depth"].to_numpy())
     if guide is not None:
         _draw_guide(axes, summary[summary["n_used"] > 0], guide)
+
+
+def _draw_runs(axes: Axes, depth: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
+    """Single runs, beside the mean that would hide them."""
+    axes.scatter(depth * BESIDE, heights, s=11, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
+
+
+def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
+    """Values that leave at least a third of the panel's height to the runs that means are made of."""
+    if used.empty:
+        return failed
+    reach = max(used.max() - used.min(), LEAST_REACH)
+    return failed.clip(used.min() - reach, used.max() + reach)
 
 
 def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
@@ -152,32 +176,56 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
 
 
 def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
-    """From the shallowest mean on; it may leave the panel, which is scaled to the data."""
-    depths, means = summary["depth"].to_numpy(), summary["log10_mean"].to_numpy()
-    bound = guide.log10(depths)
-    start = int(np.argmax(np.isfinite(bound)))
-    heights = means[start] + bound[start:] - bound[start]
-    if len(heights) < 2:
+    """A triangle with the bound's slope, in the lower corner where the curve is not."""
+    means, bound = summary["log10_mean"].to_numpy(), guide.log10(summary["depth"].to_numpy())
+    x = np.log10(summary["depth"].to_numpy())[np.isfinite(bound)]
+    bound = bound[np.isfinite(bound)]
+    if len(x) < 2 or bound[-1] >= bound[0]:
         return
-    limits = axes.get_ylim()
-    axes.plot(depths[start:], heights, color=FAINT, linewidth=0.7, zorder=1)
-    axes.set_ylim(limits)
-    x, side = (0.03, "left") if means[-1] < means[0] else (0.97, "right")  # where the curve is not
-    axes.text(x, 0.04, guide.label, transform=axes.transAxes, ha=side, va="bottom", fontsize=7, **NOTE)
+    steepness = (bound[0] - bound[-1]) / (x[-1] - x[0])  # the mean one, where there is a logarithm
+    (low, high), (bottom, top) = np.log10(axes.get_xlim()), axes.get_ylim()
+    width = min(GUIDE_WIDTH * (high - low), GUIDE_HEIGHT * (top - bottom) / steepness)
+    falls = means[-1] < means[0]
+    left = low + GUIDE_PAD * (high - low) if falls else high - GUIDE_PAD * (high - low) - width
+    foot = bottom + 2 * GUIDE_PAD * (top - bottom)
+    across, up = np.array([0, width, 0, 0]), np.array([width, 0, 0, width]) * steepness
+    axes.plot(10 ** (left + across), foot + up, color=FAINT, linewidth=0.8, zorder=1)
+    axes.set_ylim(bottom, top)
+    beside, side = (left + width, "left") if falls else (left, "right")
+    offset = (3 if falls else -3, 0)
+    axes.annotate(
+        guide.label, (10**beside, foot), offset, textcoords="offset points", ha=side, fontsize=7, **NOTE
+    )
 
 
-def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool) -> None:
+def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool, failed: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
+    dot: dict[str, Any] = {"color": INK, "marker": "o", "markersize": 3, "markeredgewidth": 0.7}
     handles = [
-        Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
-        Line2D([], [], color=INK, alpha=0.35, marker="o", markersize=3, linewidth=0, label="one run"),
+        Line2D([], [], **dot, linewidth=1.3, label="mean ± 1 std over seeds"),
+        Line2D([], [], **dot, linewidth=0, label="one run"),
         Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}"),
     ]
+    if failed:
+        label = "one that did not converge"
+        handles.insert(2, Line2D([], [], **dot, linewidth=0, markerfacecolor="white", label=label))
     if guided:
-        handles.append(Line2D([], [], color=FAINT, linewidth=0.7, label="bound for global optima (slope)"))
+        label = "slope of the bound for global optima"
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=FAINT,
+                marker=TRIANGLE,
+                markersize=7,
+                markerfacecolor="none",
+                linewidth=0,
+                label=label,
+            )
+        )
     if rejected:
         p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
         label = f"fit{DAGGER}, log-linearity rejected ({p})"
         handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
-    columns = {3: 3, 4: 2 if rejected else 4, 5: 3}[len(handles)]
+    columns = 2 if len(handles) == 4 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

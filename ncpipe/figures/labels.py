@@ -1,9 +1,10 @@
 """What figures say: row labels, column titles and the text of a fitted slope."""
 
 import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from ncpipe.specs import Experiment, Penalty
+from typing import Any
 
 DATA_NAMES = {
     "digits": "digits",
@@ -12,6 +13,7 @@ DATA_NAMES = {
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
 }
+LINE = 22  # characters of a row label that are as long as a row is high
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,24 @@ def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
     return GAP_COLUMNS
 
 
-def row_label(spec: Experiment) -> str:
-    """Two lines, as 'pre-LN L-T11 on IMDB' and the penalty; also the loss where it is not cross-entropy, and
-    the start where it is not drawn."""
-    norm = "pre-LN " if spec.model.norm == "pre" else ""
-    loss = "" if spec.loss == "ce" else f", {spec.loss.upper()}"
-    start = ", built start" if spec.model.initialisation == "construction" else ""
-    data = DATA_NAMES[spec.data.source]
-    return f"{norm}{spec.model.architecture} on {data}\n{_penalty_label(spec.penalty)}{loss}{start}"
+def plain_label(run: Mapping[Any, Any]) -> str:
+    """One line for tables, as 'pre-LN L-T11 on IMDB, lambda = 0.005/L, lambda_L = 0.005'.
+
+    run: norm, architecture, source, penalty_rule, penalty_value, penalty_last_layer (None or NaN: none of
+    its own), penalty_biases, loss_name, initialisation. Penalised biases are named, the loss where it is not
+    cross-entropy, and the start where it is not drawn.
+    """
+    return ", ".join([" ".join(_network(run)), *_strengths(run), *_exceptions(run)])
+
+
+def row_label(run: Mapping[Any, Any]) -> str:
+    """The same for a figure's row: the network, and below it the rest with lambda as mathtext.
+
+    Lines that are longer than a row is high are broken.
+    """
+    strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
+    lines = [*_lines(_network(run), " "), *_lines([*strengths, *_exceptions(run)], ", ")]
+    return "\n".join(lines)
 
 
 def slope_label(slope: float, low: float, high: float) -> str:
@@ -68,9 +80,36 @@ def slope_label(slope: float, low: float, high: float) -> str:
     return power if math.isnan(low) else rf"{power} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
 
 
-def _penalty_label(penalty: Penalty) -> str:
-    over = "/L" if penalty.rule == "over_depth" else ""
-    label = rf"$\lambda = {penalty.value:g}{over}$"
-    if penalty.last_layer is not None:
-        label += rf", $\lambda_L = {penalty.last_layer:g}$"
-    return f"{label}, biases too" if penalty.biases else label
+def _network(run: Mapping[Any, Any]) -> list[str]:
+    norm = "pre-LN " if run["norm"] == "pre" else ""
+    return [f"{norm}{run['architecture']} on", DATA_NAMES[run["source"]]]
+
+
+def _strengths(run: Mapping[Any, Any]) -> list[str]:
+    over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
+    strengths = [f"lambda = {run['penalty_value']:g}{over}"]
+    if own is not None and not math.isnan(own):
+        strengths.append(f"lambda_L = {own:g}")
+    return strengths
+
+
+def _exceptions(run: Mapping[Any, Any]) -> list[str]:
+    said = {
+        "biases too": run["penalty_biases"],
+        str(run["loss_name"]).upper(): run["loss_name"] != "ce",
+        "built start": run["initialisation"] == "construction",
+    }
+    return [words for words, holds in said.items() if holds]
+
+
+def _lines(pieces: Sequence[str], separator: str) -> list[str]:
+    """The pieces, as many on a line as LINE characters hold; a separator's comma stays behind the piece."""
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        longer = f"{lines[-1]}{separator}{piece}"
+        if len(re.sub(r"[$\\]|ambda", "", longer)) <= LINE:
+            lines[-1] = longer
+        else:
+            lines[-1] += separator.rstrip()
+            lines.append(piece)
+    return lines

@@ -1,4 +1,4 @@
-"""Which runs converged, decided from their histories; a run that did not says why."""
+"""Which runs converged, decided from their histories; those that did not, by reason and counted."""
 
 import math
 
@@ -9,22 +9,34 @@ from ncpipe.params import Convergence
 from ncpipe.tables.points import RUN
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
+# Reasons why a run did not converge; the first that holds is the run's.
+DIVERGED = "diverged"
+NO_HISTORY = "no history"
+TRAIN_ERROR = "train error"
+LOSS_MOVING = "loss moving"
+SHORT_HISTORY = "history too short"
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """`runs` with the columns `converged` (bool) and `reason` ('' where converged); rows as they came."""
+    """`runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved."""
     histories = dict(iter(history.groupby(RUN)))
     nothing = history.iloc[:0]
     keys = runs[RUN].itertuples(index=False, name=None)
-    reasons = [
-        failure_reason(histories.get(key, nothing), bool(finished), rule)
+    judged = [
+        judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
-    return runs.assign(converged=[reason == "" for reason in reasons], reason=reasons)
+    reasons = [reason for reason, _, _ in judged]
+    return runs.assign(
+        converged=[reason == "" for reason in reasons],
+        reason=reasons,
+        last_train_error=[error for _, error, _ in judged],
+        loss_moved=[moved for _, _, moved in judged],
+    )
 
 
-def failure_reason(history: pd.DataFrame, finished: bool, rule: Convergence) -> str:
-    """Why one run did not converge, in one phrase; '' if it did.
+def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:
+    """Why one run did not converge, '' if it did; its last logged train error; how far its loss moved.
 
     It converged when, all of it:
 
@@ -34,30 +46,96 @@ def failure_reason(history: pd.DataFrame, finished: bool, rule: Convergence) -> 
       (the row at the window's edge included), max - min <= `rule.tolerance` * |last loss|. Fewer than two
       rows there cannot tell, which counts as not settled.
 
+    How far it moved is (max - min)/|last loss|. Both numbers are NaN where there is none to give: of runs
+    that diverged or have no history, and where the window has too few rows.
+
     A schedule that ends at a learning rate of 0 settles any loss: `converged` says that the run ended well,
     not that it ended at a stationary point. Only the epochs of the rows count, not their order.
     """
-    if history.empty:
-        return "no history" if finished else "diverged before the first logged epoch"
     rows = history.sort_values("epoch")
-    epoch = rows["epoch"].to_numpy()
-    broken = epoch[~np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all(axis=1)]
-    if not finished or len(broken):
-        return f"diverged at epoch {broken[0] if len(broken) else epoch[-1]}"
+    if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
+        return DIVERGED, math.nan, math.nan
+    if rows.empty:
+        return NO_HISTORY, math.nan, math.nan
     train_error = float(rows["train_error"].iloc[-1])
+    moved = _movement(rows["epoch"].to_numpy(), rows["loss"].to_numpy(), rule.window)
     if train_error > rule.train_error:
-        return f"train error {train_error:.3g} > {rule.train_error:g}"
-    return _unsettled_reason(epoch, rows["loss"].to_numpy(), rule)
+        return TRAIN_ERROR, train_error, moved
+    if math.isnan(moved):
+        return SHORT_HISTORY, train_error, moved
+    return "" if moved <= rule.tolerance else LOSS_MOVING, train_error, moved
 
 
-def _unsettled_reason(epoch: np.ndarray, loss: np.ndarray, rule: Convergence) -> str:
-    span = rule.window * epoch[-1] + 1e-9  # epochs are whole: only 0.29 * 100 = 28.999... needs the slack
+def failures(runs: pd.DataFrame, rule: Convergence) -> list[str]:
+    """For each reason, one clause: how many of one experiment's runs, at which L, and what to change.
+
+    runs: of one experiment, from `judge_runs` with the same rule.
+    """
+    failed = runs[~runs["converged"]]
+    return [
+        f"{len(own)} {_said(str(reason), own, rule)}{_where(own, runs)}: {_advice(str(reason), own, rule)}"
+        for reason, own in failed.groupby("reason", sort=False)
+    ]
+
+
+def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
+    """The clauses of `failures` as lines of their own, of all experiments in the order of `runs`."""
+    return [
+        f"{name}: of {len(own)} runs {clause}"
+        for name, own in runs.groupby("experiment", sort=False)
+        for clause in failures(own, rule)
+    ]
+
+
+def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
+    span = window * epoch[-1] + 1e-9  # epochs are whole: only 0.29 * 100 = 28.999... needs the slack
     tail = loss[epoch[-1] - epoch <= span]
-    where = f"the last {100 * rule.window:.3g} % of epochs"
     if len(tail) < 2:
-        return f"history too short: {len(tail)} logged row in {where}"
+        return math.nan
     moved, final = float(np.ptp(tail)), abs(float(tail[-1]))
-    if moved <= rule.tolerance * final:
-        return ""
-    share = 100 * moved / final if final else math.inf
-    return f"loss still moving: {share:.3g} % over {where}"
+    return moved / final if final else (math.inf if moved else 0.0)
+
+
+def _said(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
+    window = f"over the last {100 * rule.window:.3g} % of epochs"
+    errors, moved = own["last_train_error"], _range(100 * own["loss_moved"])
+    return {
+        DIVERGED: "diverged",
+        NO_HISTORY: "without a history",
+        TRAIN_ERROR: f"with train error {_range(errors)} > {rule.train_error:g}",
+        LOSS_MOVING: f"with a loss that moved by {moved} % > {100 * rule.tolerance:g} % {window}",
+        SHORT_HISTORY: f"with fewer than two logged rows {window}",
+    }[reason]
+
+
+def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
+    """What would let these runs converge."""
+    if reason == DIVERGED:
+        return "lower optimizer.learning_rate"
+    if reason == NO_HISTORY:
+        return "train them again"
+    if reason == SHORT_HISTORY:
+        return "raise epochs or convergence.window, or lower log_every"
+    key, column = (
+        ("train_error", "last_train_error") if reason == TRAIN_ERROR else ("tolerance", "loss_moved")
+    )
+    enough = _above(own[column].max())
+    return f"raise epochs, or convergence.{key} to {enough:g}" if math.isfinite(enough) else "raise epochs"
+
+
+def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
+    depths = sorted(own["depth"].unique())
+    return "" if len(depths) == runs["depth"].nunique() else f" (L = {', '.join(map(str, depths))})"
+
+
+def _range(values: pd.Series) -> str:
+    low, high = f"{values.min():.2g}", f"{values.max():.2g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _above(value: float) -> float:
+    """The least number of two digits that is not below a positive value."""
+    if not math.isfinite(value):
+        return value
+    near = float(f"{value:.2g}")
+    return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.2g}")

@@ -1,7 +1,7 @@
 """What the depth sweep says of an experiment, in one sentence."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,20 +12,28 @@ Titles = Mapping[str, tuple[str, str]]
 
 
 def experiment_sentence(
-    name: str, slopes: pd.DataFrame, leave_out: pd.DataFrame, runs: pd.DataFrame, series: Titles
+    name: str,
+    slopes: pd.DataFrame,
+    leave_out: pd.DataFrame,
+    runs: pd.DataFrame,
+    series: Titles,
+    failures: Sequence[str] = (),
 ) -> str:
     """One sentence: rates with their intervals, runs converged, log-linearity, drift without small depths.
 
     name: of the experiment; slopes, leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs:
     with converged. series: what to speak of, as {'NC1': (metric, split)}, of the last layer and such that
-    lower is better.
+    lower is better. failures: of `convergence.failures`, which is all there is to say of an experiment none
+    of whose runs converged.
 
-    'improves as L^-0.42 [0.38, 0.47]' has the interval of the number after the sign, and 'improves' or
-    'worsens' only where the interval leaves out 0. Of the fits with depths left out it takes those with the
-    fewest depths, the look at large L.
+    'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do, and
+    'improves' or 'worsens' only where it leaves out 0. Of the fits with depths left out it takes those with
+    the fewest depths, the look at large L.
     """
-    rows, fewer = _rows(slopes, name, series), _rows(leave_out, name, series)
     own = runs.loc[runs["experiment"] == name, "converged"]
+    if not own.any():
+        return f"{'; '.join([f'{name}: 0 of {len(own)} runs converged, so it has no rates', *failures])}."
+    rows, fewer = _rows(slopes, name, series), _rows(leave_out, name, series)
     first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
     rates = [f"{title} {rate(row, level=title == first)}" for title, row in rows.items()]
     clauses = [
@@ -55,13 +63,9 @@ def rate(row: Mapping[str, Any] | pd.Series, level: bool = False) -> str:
 
 
 def power(slope: float, low: float, high: float) -> str:
-    """'L^-0.42 [0.38, 0.47]': the interval is that of the number after the sign; none where it is NaN."""
-    sign = -1 if round(slope, 2) < 0 else 1
-    written = f"L^{'-' if sign < 0 else ''}{sign * slope:z.2f}"
-    if math.isnan(low):
-        return written
-    ends = sorted([sign * low, sign * high])
-    return f"{written} [{ends[0]:z.2f}, {ends[1]:z.2f}]"
+    """'L^-0.42 [-0.47, -0.38]': the interval is that of the signed slope; none where it is NaN."""
+    written = f"L^{slope:z.2f}"
+    return written if math.isnan(low) else f"{written} [{low:z.2f}, {high:z.2f}]"
 
 
 def _rows(table: pd.DataFrame, experiment: str, series: Titles) -> dict[str, pd.Series]:

@@ -70,7 +70,7 @@ class Constructed:
     """Networks built from S25's proofs, for every experiment of the sweep.
 
     kinds: `printed` and `sharp` are App. A's with the strengths of the text or the least that serve, `shifts`
-    has biases alone. draws, detours, attention_exponent: `ncpipe.theory.networks.Choices`. seed: of the first
+    has biases alone. draws, detours, attention_exponent: `ncpipe.proofs.networks.Choices`. seed: of the first
     layer.
     """
 

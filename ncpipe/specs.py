@@ -106,7 +106,7 @@ class Model:
     width is d; mlp_width the hidden width of two-layer MLPs (L-RN2, L-T12, L-T22). patch: side of the
     square image patches (images) or number of coordinates per token (vectors) of a transformer.
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
-    or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.theory.networks`), whose first
+    or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
     layer alone is drawn.
     """
 

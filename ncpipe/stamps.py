@@ -23,14 +23,14 @@ TRAINING_CODE = (
     "specs.py",
     "training",
     "metrics/losses.py",  # this and the rest: weights that a run may start from
-    "theory/assumptions.py",
-    "theory/construction.py",
-    "theory/curves.py",
-    "theory/embeddings.py",
-    "theory/frames.py",
-    "theory/gufm.py",
-    "theory/networks.py",
-    "theory/optimum.py",
+    "proofs/assumptions.py",
+    "proofs/construction.py",
+    "proofs/curves.py",
+    "proofs/embeddings.py",
+    "optima/frames.py",
+    "optima/gufm.py",
+    "proofs/networks.py",
+    "optima/optimum.py",
 )
 
 

@@ -10,8 +10,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import LAST_WEIGHT, arrange, build_model, input_shape, penalised
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.transformer import Transformer
+from ncpipe.proofs.networks import Choices
 from ncpipe.specs import Penalty, Run
-from ncpipe.theory.networks import Choices
 
 SHARP = Choices("sharp", draws=32, detours=32, attention_exponent=0.25)
 PRINTED = Choices("printed", draws=32, detours=32, attention_exponent=0.25)

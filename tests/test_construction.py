@@ -17,9 +17,9 @@ from ncpipe.errors import InputError
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import build_model, input_shape
-from ncpipe.specs import Run
-from ncpipe.theory.assumptions import assumptions, check_assumptions, distinct_samples
-from ncpipe.theory.construction import (
+from ncpipe.optima.gufm import optimal_value, optimum
+from ncpipe.proofs.assumptions import assumptions, check_assumptions, distinct_samples
+from ncpipe.proofs.construction import (
     Layout,
     Plan,
     make_plan,
@@ -29,10 +29,9 @@ from ncpipe.theory.construction import (
     stage_two,
     stage_two_bound,
 )
-from ncpipe.theory.curves import arc_between, cut_at
-from ncpipe.theory.embeddings import on_sphere, starts_of, transformer_embedding
-from ncpipe.theory.gufm import optimal_value, optimum
-from ncpipe.theory.networks import (
+from ncpipe.proofs.curves import arc_between, cut_at
+from ncpipe.proofs.embeddings import on_sphere, starts_of, transformer_embedding
+from ncpipe.proofs.networks import (
     Choices,
     Construction,
     block_weights,
@@ -40,6 +39,7 @@ from ncpipe.theory.networks import (
     constructed_state,
     turned_towards,
 )
+from ncpipe.specs import Run
 
 RESNETS = ("L-RN1", "L-RN2")
 

@@ -15,8 +15,7 @@ from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.specs import Run
-from ncpipe.theory.counterexample import (
+from ncpipe.proofs.counterexample import (
     Place,
     aligned_embedding,
     best_last_layer,
@@ -26,9 +25,10 @@ from ncpipe.theory.counterexample import (
     motionless_state,
     near_collapsed_data,
 )
-from ncpipe.theory.embeddings import starts_of
-from ncpipe.theory.networks import optimum_of
-from ncpipe.theory.shifts import shifts
+from ncpipe.proofs.embeddings import starts_of
+from ncpipe.proofs.networks import optimum_of
+from ncpipe.proofs.shifts import shifts
+from ncpipe.specs import Run
 
 CLASSES, PER_CLASS = 3, 4
 CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}

@@ -10,9 +10,9 @@ from constructions import SHARP, context_run, contexts, inner_square, layers_of,
 from ncpipe.errors import InputError
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.theory.embeddings import on_sphere
-from ncpipe.theory.gufm import optimal_value
-from ncpipe.theory.shifts import merge_classes, shifts
+from ncpipe.optima.gufm import optimal_value
+from ncpipe.proofs.embeddings import on_sphere
+from ncpipe.proofs.shifts import merge_classes, shifts
 
 
 def test_a_block_without_weights_merges_a_pair_exactly() -> None:

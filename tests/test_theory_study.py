@@ -24,10 +24,10 @@ from ncpipe.errors import InputError
 from ncpipe.features import extract
 from ncpipe.figures.constructed import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.proofs.measurements import Kind, constructed_row, counterexample_rows
+from ncpipe.proofs.networks import construct
+from ncpipe.proofs.shifts import shifts
 from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
-from ncpipe.theory.measurements import Kind, constructed_row, counterexample_rows
-from ncpipe.theory.networks import construct
-from ncpipe.theory.shifts import shifts
 
 EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
 

@@ -170,7 +170,7 @@ def _train_some(
 def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
     if runs[0].spec.model.initialisation != "construction":
         return None
-    from ncpipe.theory.networks import WARM_START, constructed_state
+    from ncpipe.proofs.networks import WARM_START, constructed_state
 
     return [constructed_state(run, data, WARM_START) for run in runs]
 

@@ -11,9 +11,9 @@ from ncpipe.commands.console import say
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.theory.assumptions import assumptions
-from ncpipe.theory.measurements import constructed_row
-from ncpipe.theory.networks import Choices
+from ncpipe.proofs.assumptions import assumptions
+from ncpipe.proofs.measurements import constructed_row
+from ncpipe.proofs.networks import Choices
 
 
 def construct(experiment: str) -> None:

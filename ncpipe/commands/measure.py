@@ -26,10 +26,10 @@ from ncpipe.metrics.table import (
     measure_weights,
 )
 from ncpipe.models.build import LAST_WEIGHT, penalised
+from ncpipe.optima.gap import Objective, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Penalty, Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
-from ncpipe.theory.gap import Objective, gap_to_optimum
 from ncpipe.training.run_folder import read_history, read_state
 
 

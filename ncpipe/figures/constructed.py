@@ -39,7 +39,7 @@ KINDS = {
 def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
     """Gap to L*_GUFM of constructed networks against L, with the proof's bound on their inner penalty.
 
-    networks: rows of `theory.measurements.constructed_row` with experiment, kind and depth. labels:
+    networks: rows of `proofs.measurements.constructed_row` with experiment, kind and depth. labels:
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
     the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
     """
@@ -129,7 +129,7 @@ PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
 def counterexample(table: pd.DataFrame) -> Figure:
     """App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps against L.
 
-    table: rows of `theory.measurements.counterexample_rows`. Solid lines: noise beside the span of the class
+    table: rows of `proofs.measurements.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
     """
     with paper_style():

@@ -11,10 +11,10 @@ from ncpipe.commands.measure import describe, terms_of
 from ncpipe.errors import InputError
 from ncpipe.features import extract
 from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.optima.gap import Objective, gap_to_optimum
+from ncpipe.optima.gufm import optimal_value, optimum
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD
-from ncpipe.theory.gap import Objective, gap_to_optimum
-from ncpipe.theory.gufm import optimal_value, optimum
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")

@@ -18,12 +18,12 @@ from torch.autograd.functional import jacobian as jacobian_of
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
+from ncpipe.optima.frames import zero_sum_basis
+from ncpipe.proofs.assumptions import check_assumptions, distinct_samples
+from ncpipe.proofs.embeddings import State, on_sphere, starts_of
+from ncpipe.proofs.networks import Choices, embedding_of, network_state, optimum_of, turned_towards
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Run
-from ncpipe.theory.assumptions import check_assumptions, distinct_samples
-from ncpipe.theory.embeddings import State, on_sphere, starts_of
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.networks import Choices, embedding_of, network_state, optimum_of, turned_towards
 
 PAIRS = 12  # nearest pairs of a class that are tried for the next merger
 REACHES = torch.logspace(-1, 1.5, 24, dtype=torch.float64)  # places of -b on a pair's line, in its distances

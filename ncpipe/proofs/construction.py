@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
+from ncpipe.proofs.curves import Arc, arc_between, cut_at
 from ncpipe.randomness import seeded_generator
-from ncpipe.theory.curves import Arc, arc_between, cut_at
 
 Constants = Literal["printed", "sharp"]
 CAP_SHARE = 0.9  # of the widest cap that stage 2 admits

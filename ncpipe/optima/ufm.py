@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.losses import LOSSES
-from ncpipe.theory.optimum import Optimum
+from ncpipe.optima.frames import zero_sum_basis
+from ncpipe.optima.losses import LOSSES
+from ncpipe.optima.optimum import Optimum
 
 Loss = Literal["ce", "mse"]
 

@@ -17,8 +17,8 @@ import torch
 from scipy.optimize import brentq
 
 from ncpipe.errors import InputError
-from ncpipe.theory.frames import simplex_frame, zero_sum_basis
-from ncpipe.theory.optimum import Optimum
+from ncpipe.optima.frames import simplex_frame, zero_sum_basis
+from ncpipe.optima.optimum import Optimum
 
 Loss = Literal["ce", "mse"]
 

@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.theory.losses import Loss
-from ncpipe.theory.ufm import Decay
+from ncpipe.optima.losses import Loss
+from ncpipe.optima.ufm import Decay
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
 STEPS = 20_000  # of L-BFGS, which ends long before

@@ -14,9 +14,11 @@ from torch import Tensor
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.specs import Bound, Count, Index, Run
-from ncpipe.theory.assumptions import check_assumptions, distinct_samples
-from ncpipe.theory.construction import (
+from ncpipe.optima.frames import zero_sum_basis
+from ncpipe.optima.gufm import optimum
+from ncpipe.optima.optimum import Optimum
+from ncpipe.proofs.assumptions import check_assumptions, distinct_samples
+from ncpipe.proofs.construction import (
     Blocks,
     Constants,
     Layout,
@@ -28,10 +30,8 @@ from ncpipe.theory.construction import (
     stage_one,
     stage_two,
 )
-from ncpipe.theory.embeddings import State, resnet_embedding, starts_of, transformer_embedding
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.gufm import optimum
-from ncpipe.theory.optimum import Optimum
+from ncpipe.proofs.embeddings import State, resnet_embedding, starts_of, transformer_embedding
+from ncpipe.specs import Bound, Count, Index, Run
 
 LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
 LENGTHS_TRIED = 24

@@ -19,9 +19,9 @@ from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import LAST_WEIGHT, arrange, build_model, input_shape, penalties
-from ncpipe.specs import Penalty, Run
-from ncpipe.theory.construction import stage_one_bound, stage_two_bound
-from ncpipe.theory.counterexample import (
+from ncpipe.optima.gap import Objective, gap_to_optimum
+from ncpipe.proofs.construction import stage_one_bound, stage_two_bound
+from ncpipe.proofs.counterexample import (
     Place,
     aligned_embedding,
     best_last_layer,
@@ -30,10 +30,10 @@ from ncpipe.theory.counterexample import (
     kept_share,
     near_collapsed_data,
 )
-from ncpipe.theory.embeddings import State, starts_of
-from ncpipe.theory.gap import Objective, gap_to_optimum
-from ncpipe.theory.networks import Choices, construct, moving_blocks, optimum_of
-from ncpipe.theory.shifts import shifts
+from ncpipe.proofs.embeddings import State, starts_of
+from ncpipe.proofs.networks import Choices, construct, moving_blocks, optimum_of
+from ncpipe.proofs.shifts import shifts
+from ncpipe.specs import Penalty, Run
 
 Kind = Literal["printed", "sharp", "shifts"]
 
@@ -41,7 +41,7 @@ Kind = Literal["printed", "sharp", "shifts"]
 def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> dict[str, Any]:
     """One constructed network: what it costs, by stage and bound, and where it ends.
 
-    `shifts` is the network of biases of `ncpipe.theory.shifts`; it has no stages and no bounds (NaN). Raises
+    `shifts` is the network of biases of `ncpipe.proofs.shifts`; it has no stages and no bounds (NaN). Raises
     InputError where L is too small or an assumption is not met.
     """
     if kind == "shifts":

@@ -6,7 +6,7 @@ feature. A residual branch without biases moves all features by at most |W_2 rel
 Sigma_W) at least. So collapse has a price of the order of lambda epsilon, while the gap to L*_GUFM that it
 closes is of the order of epsilon^2. (The text has sqrt(N)/2 in place of sqrt(N d)/2, for features of norm 1.)
 
-Biases have no penalty, and with them none of this holds: see `ncpipe.theory.shifts`.
+Biases have no penalty, and with them none of this holds: see `ncpipe.proofs.shifts`.
 
 N  samples, n of each class    K  classes    d  width    all float64
 """
@@ -22,14 +22,14 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.optima.frames import zero_sum_basis
+from ncpipe.optima.losses import LOSSES
+from ncpipe.optima.optimum import Optimum
+from ncpipe.proofs.construction import idle, join, make_plan, stage_two
+from ncpipe.proofs.embeddings import State
+from ncpipe.proofs.networks import block_weights, network_state, optimum_of
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Run
-from ncpipe.theory.construction import idle, join, make_plan, stage_two
-from ncpipe.theory.embeddings import State
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.losses import LOSSES
-from ncpipe.theory.networks import block_weights, network_state, optimum_of
-from ncpipe.theory.optimum import Optimum
 
 Place = Literal["within", "beside"]
 SHORTEST = 1e-3  # share of a Newton step

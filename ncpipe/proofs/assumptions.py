@@ -12,8 +12,8 @@ from torch import Tensor
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange
+from ncpipe.optima.gufm import check_range
 from ncpipe.specs import Run
-from ncpipe.theory.gufm import check_range
 
 LEAST_WIDTH = 4  # on a circle one sample cannot pass another
 

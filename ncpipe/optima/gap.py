@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.theory.gufm import Loss, check_range, optimum
+from ncpipe.optima.gufm import Loss, check_range, optimum
 
 HOLDS = "holds"
 ROUNDING = 1e-12  # relative, of lengths, losses and their differences in float64

@@ -181,7 +181,8 @@ def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch
     write_json(record, {"outcome": {"finished": True, "diverged_at_epoch": None}})
     row = describe(run, features)
     assert row["bound"] == "holds"
-    assert row["label"] == "L-RN1 on Gaussian mixture, lambda = 0.01/L, lambda_L = 0.03"
+    too = ", biases too" if biases else ""
+    assert row["label"] == f"L-RN1 on Gaussian mixture, lambda = 0.01/L, lambda_L = 0.03{too}"
     assert (row["penalty_rule"], row["last_strength"]) == ("over_depth", 0.03)
     assert row["loss_optimum"] == optimal_value("ce", 3, 8, 0.03, True)
     inner = [value for name, value in trained.state.items() if name.startswith("blocks.")]

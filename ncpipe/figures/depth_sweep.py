@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path
 
 from ncpipe.figures.guides import Guide, guide_of
 from ncpipe.figures.labels import Column, paper_columns, slope_label
@@ -30,7 +31,7 @@ BESIDE = 1.05  # times the depth: where single runs stand
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
 GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
 GUIDE_PAD = 0.03
-TRIANGLE = ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.0, 1.0))
+TRIANGLE = Path([(0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.0, 1.0)])
 DAGGER = r"$^{\dagger}$"
 
 

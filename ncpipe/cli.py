@@ -211,17 +211,25 @@ def metrics(
 
 
 @app.command()
+def schema() -> None:
+    """Write params.schema.json, by which editors complete and explain the keys of params.yaml."""
+    from ncpipe.commands.schema import write_schema
+
+    write_schema()
+
+
+@app.command()
 def version() -> None:
     """Print the version of ncpipe."""
     print(__version__)
 
 
 def run_cli() -> None:
-    """Run the program: a mistake of the user and a full disk are one line each, never a traceback."""
+    """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
     try:
         app()
     except InputError as error:
-        sys.exit(f"ncpipe: {error}")
+        sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"ncpipe: {where}{error.strerror or error}; nothing half-written was kept")

@@ -1,5 +1,21 @@
-"""The one exception that is shown to the user as a single line instead of a traceback."""
+"""The one exception that is shown to the user as lines instead of a traceback, and how they stay short."""
+
+LINE = 300  # characters of a line of a message
+WORD = 60  # of what the user wrote, repeated in it
 
 
 class InputError(ValueError):
-    """A mistake in what ncpipe was given; the message names the key or file and says what to do."""
+    """A mistake in what ncpipe was given; the message names the key or file and says what to do.
+
+    Several mistakes are as many lines.
+    """
+
+
+def shown(value: object) -> str:
+    """What the user wrote, as Python writes it, cut where it is long."""
+    return cut(repr(value[: WORD + 1] if isinstance(value, str) else value), WORD)
+
+
+def cut(text: str, length: int = LINE) -> str:
+    """At most `length` characters of a text."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,19 +1,17 @@
 """params.yaml -> frozen specs: the one reader of the file, and the one place that expands the grid."""
 
 import dataclasses
-import difflib
 import math
 import re
-import types
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from ruamel.yaml import YAML, YAMLError
-
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, cut, shown
+from ncpipe.records import check, joined, suggest
 from ncpipe.specs import (
     Bound,
     Compute,
@@ -26,23 +24,38 @@ from ncpipe.specs import (
     Positive,
     Run,
 )
+from ncpipe.yamlfile import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-T = TypeVar("T")
+MOST_LINES = 100  # mistakes that are listed
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """The runs: every experiment at every depth, with every seed.
+
+    experiments: names under `experiments`.
+    depths: L, as the architectures' definitions count it.
+    seeds: of the initial weights and the mini-batches.
+    """
+
     experiments: tuple[str, ...]
     depths: tuple[Count, ...]
     seeds: tuple[Index, ...]
 
 
+AXES = typing.get_type_hints(Sweep, include_extras=True)
+
+
 @dataclass(frozen=True)
 class Convergence:
-    """When a run counts as converged: see `ncpipe.tables.convergence`."""
+    """When a run that ended finite counts as converged (`ncpipe.tables.convergence`).
+
+    train_error: largest train error at the end.
+    window: share of the epochs, the last ones, over which the loss is looked at.
+    tolerance: most that the regularised loss moves over them, as a share of its final value.
+    """
 
     train_error: NonNegative
     window: Fraction
@@ -51,7 +64,12 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Slopes:
-    """Log-log slopes: bootstrap draws and their seed; level of the intervals, 1 - level that of the tests."""
+    """Log-log slopes over depth, with intervals from a bootstrap over seeds.
+
+    draws: of the bootstrap.
+    seed: of the bootstrap.
+    level: of the intervals; 1 - level is that of the tests.
+    """
 
     draws: Count
     seed: Index
@@ -60,7 +78,10 @@ class Slopes:
 
 @dataclass(frozen=True)
 class EffectiveDepth:
-    """Largest nearest-class-centre train error at which a layer counts as separated [K23 sec. 4.2]."""
+    """The first layer that separates the classes [K23 sec. 4.2].
+
+    tolerance: largest nearest-class-centre train error of a layer that does.
+    """
 
     tolerance: NonNegative
 
@@ -70,8 +91,12 @@ class Constructed:
     """Networks built from S25's proofs, for every experiment of the sweep.
 
     kinds: `printed` and `sharp` are App. A's with the strengths of the text or the least that serve, `shifts`
-    has biases alone. draws, detours, attention_exponent: `ncpipe.proofs.networks.Choices`. seed: of the first
-    layer.
+    has biases alone.
+    depths: L; those that are too small for a kind are left out.
+    draws: first layers that are tried for a ResNet.
+    detours: arcs that are tried where a geodesic comes too near to a sample.
+    attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
+    seed: of the first layer.
     """
 
     kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
@@ -84,10 +109,14 @@ class Constructed:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """S25 App. C's example: K = classes, n = per_class, epsilon in sizes.
+    """S25 App. C's example.
 
-    experiment: an L-RN2 whose model, loss and lambda these networks have; its data are not used. Sizes are
-    varied at the first depth, depths at the first size.
+    experiment: an L-RN2 whose model, loss and lambda these networks have; its data are not used.
+    classes: K.
+    per_class: n.
+    sizes: epsilon; the first is that at which depths are varied.
+    depths: L; the first is that at which sizes are varied.
+    seed: of the perturbation.
     """
 
     experiment: str
@@ -100,7 +129,11 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Theory:
-    """What the study in stages/theory sets beside its trained networks."""
+    """What the study in stages/theory sets beside its trained networks.
+
+    constructed: networks built from S25's proofs.
+    counterexample: S25 App. C's example.
+    """
 
     constructed: Constructed
     counterexample: Counterexample
@@ -108,6 +141,17 @@ class Theory:
 
 @dataclass(frozen=True)
 class Params:
+    """A params.yaml.
+
+    sweep: which runs there are.
+    compute: how they are computed.
+    convergence: which of them count.
+    slopes: how power laws in depth are fitted.
+    effective_depth: when a layer counts as separating the classes.
+    experiments: by name, everything of a run but its depth and seed.
+    theory: of the study in stages/theory alone.
+    """
+
     sweep: Sweep
     compute: Compute
     convergence: Convergence
@@ -141,202 +185,112 @@ class Params:
 
     def experiment(self, name: str) -> Experiment:
         if name not in self.experiments:
-            raise InputError(f"experiment {name!r} is not in params.yaml; {_suggest(name, self.experiments)}")
+            raise InputError(
+                cut(f"experiment {shown(name)} is not in params.yaml; {suggest(name, self.experiments)}")
+            )
         return self.experiments[name]
 
     def run(self, experiment: str, depth: int, seed: int) -> Run:
         """One run, in the sweep or not."""
         spec = self.experiment(experiment)
-        _check_depth(experiment, spec, depth, "depth")
+        for mistake in _depth_mistake(experiment, spec, depth, "depth"):
+            raise InputError(mistake)
         return Run(experiment, depth, seed, spec)
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file.
 
-    Raises InputError, in one line that names the key, for anything that no run could use.
+    Raises InputError, in a line for each mistake that names its key, for anything that no run could use.
     """
     if not path.is_file():
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
     try:
-        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))  # DVC's own reader: 1e-3 is a number
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    try:
-        return parse_params(tree)
+        return parse_params(read_yaml(path))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        lines = str(error).splitlines()
+        if len(lines) > MOST_LINES:
+            lines[MOST_LINES:] = [f"{len(lines) - MOST_LINES} more mistakes"]
+        raise InputError("\n".join(cut(f"{path}: {line}") for line in lines)) from None
 
 
 def parse_params(tree: object) -> Params:
-    """Checked parameters from the plain tree that a YAML reader gives."""
-    params = read(Params, tree, "")
-    for name in params.experiments:
-        if not NAME.fullmatch(name):
-            raise InputError(
-                f"experiments.{name}: a name is letters, digits and _ and begins with a letter "
-                "(stage and folder names are made of it)"
-            )
-    folded: dict[str, str] = {}
-    for name in params.experiments:
-        if (other := folded.setdefault(name.lower(), name)) != name:
-            raise InputError(f"experiments.{name}: collides with {other!r} where file names ignore case")
-    for axis in ("experiments", "depths", "seeds"):
-        _check_axis(axis, getattr(params.sweep, axis))
-    for name in params.sweep.experiments:
-        if name not in params.experiments:
-            raise InputError(f"sweep.experiments: unknown {name!r}; {_suggest(name, params.experiments)}")
-        for depth in params.sweep.depths:
-            _check_depth(name, params.experiments[name], depth, "sweep.depths")
-        _check_log_every(name, params.experiments[name], params.convergence)
+    """Checked parameters from the plain values of a YAML file; InputError has a line for each mistake."""
+    params, mistakes = check(Params, tree)
+    experiments = _mapping_at(tree, "experiments")
+    mistakes += _name_mistakes(experiments)
+    if params is None:  # what is whole in itself may still contradict the rest
+        raw = _mapping_at(tree, "sweep")
+        sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
+        specs = {name: check(Experiment, value)[0] for name, value in experiments.items()}
+        rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
+    else:
+        sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
+    axes = {name: values for name, values in sweep.items() if values is not None}
+    mistakes += map(cut, _sweep_mistakes(axes, specs, rule))
+    if mistakes:
+        raise InputError("\n".join(mistakes))
     return params
 
 
-def _check_axis(axis: str, values: tuple[object, ...]) -> None:
-    if not values:
-        raise InputError(f"sweep.{axis}: empty, so there is nothing to run; list at least one")
-    seen = set()
-    for value in values:
-        if value in seen:
-            raise InputError(f"sweep.{axis}: {value!r} is listed twice; remove one")
-        seen.add(value)
+def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:
+    value = tree.get(key) if isinstance(tree, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
-def _check_depth(name: str, spec: Experiment, depth: int, key: str) -> None:
+def _name_mistakes(experiments: Iterable[object]) -> list[str]:
+    found = []
+    folded: dict[str, str] = {}
+    for name in map(str, experiments):
+        if not NAME.fullmatch(name):
+            found.append(
+                f"{joined('experiments', name)}: a name is letters, digits and _ and begins with a letter "
+                "(stage and folder names are made of it)"
+            )
+        elif (other := folded.setdefault(name.lower(), name)) != name:
+            found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
+    return found
+
+
+def _sweep_mistakes(
+    axes: Mapping[str, tuple[Any, ...]],
+    experiments: Mapping[Any, Experiment | None],
+    rule: Convergence | None,
+) -> Iterator[str]:
+    """What no grid can be made of: `axes` are those that read, the others None where they do not."""
+    for axis, values in axes.items():
+        if not values:
+            yield f"sweep.{axis}: empty, so there is nothing to run; list at least one"
+        for value in (value for value, times in Counter(values).items() if times > 1):
+            yield f"sweep.{axis}: {shown(value)} is listed twice; remove one"
+    for name in dict.fromkeys(axes.get("experiments", ())):
+        if name not in experiments:
+            yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"
+        elif spec := experiments[name]:
+            for depth in dict.fromkeys(axes.get("depths", ())):
+                yield from _depth_mistake(name, spec, depth, "sweep.depths")
+            if rule:
+                yield from _log_every_mistake(name, spec, rule)
+
+
+def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
     least = 1 if spec.model.is_transformer else 2
     if depth < least:
-        raise InputError(
+        yield (
             f"{key}: {depth} is too shallow for {name}: {spec.model.architecture} needs L >= {least} "
             "(L counts the last layer of a ResNet)"
         )
 
 
-def _check_log_every(name: str, spec: Experiment, rule: Convergence) -> None:
+def _log_every_mistake(name: str, spec: Experiment, rule: Convergence) -> Iterator[str]:
     """Convergence is judged from the rows in the last `window` of the epochs: it takes two of them.
 
     Fewer epochs than one in the window leave no value that works; `tables.convergence` says so of the runs.
     """
     largest = math.floor(rule.window * spec.epochs + 1e-9)  # as `tables.convergence` rounds it
     if 1 <= largest < spec.log_every:
-        raise InputError(
+        yield (
             f"experiments.{name}.log_every: {spec.log_every} is too coarse to judge convergence over the "
             f"last {100 * rule.window:.3g} % of {spec.epochs} epochs; it must be <= {largest} "
             "(convergence.window x epochs)"
         )
-
-
-def _suggest(name: object, known: typing.Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}allowed: {', '.join(known)}"
-
-
-def read(kind: Any, value: object, path: str) -> Any:
-    """`value` as the annotated type `kind`; InputError names the dotted `path` of what does not fit."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if is_dataclass(kind):
-        return _read_record(typing.cast(type, kind), value, path)
-    if origin is typing.Annotated:
-        return _read_bounded(arguments[0], arguments[1], value, path)
-    if origin in (typing.Union, types.UnionType):
-        return _read_union(arguments, value, path)
-    if origin is Literal:
-        if any(value == option and type(value) is type(option) for option in arguments):
-            return value
-        raise InputError(f"{path}: {value!r} is unknown; {_suggest(value, map(str, arguments))}")
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise InputError(f"{path}: expected a list, got {_kind_of(value)}")
-        return tuple(read(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        return {
-            str(key): read(arguments[1], item, _join(path, str(key)))
-            for key, item in _mapping(value, path).items()
-        }
-    return _read_scalar(kind, value, path)
-
-
-def _read_record(kind: type[T], value: object, path: str) -> T:
-    tree = _mapping(value, path)
-    hints = typing.get_type_hints(kind, include_extras=True)
-    known = {field.name: field for field in fields(typing.cast(Any, kind))}
-    for key in tree:
-        if key not in known:
-            raise InputError(f"{_join(path, str(key))}: unknown key; {_suggest(key, known)}")
-    for name, field in known.items():
-        if field.default is MISSING and name not in tree:
-            raise InputError(f"{_join(path, name)}: missing; add it")
-    arguments = {str(key): read(hints[str(key)], item, _join(path, str(key))) for key, item in tree.items()}
-    try:
-        return kind(**arguments)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{path}: {error}" if path else str(error)) from None
-
-
-def _read_union(options: tuple[Any, ...], value: object, path: str) -> Any:
-    if value is None and type(None) in options:
-        return None
-    records = [option for option in options if is_dataclass(option)]
-    if len(records) == 1:
-        return _read_record(typing.cast(type, records[0]), value, path)
-    if records:
-        tag = fields(records[0])[0].name
-        tree = _mapping(value, path)
-        if tag not in tree:
-            raise InputError(f"{_join(path, tag)}: missing; add it")
-        choices: dict[object, Any] = {}
-        for record in records:
-            hints = typing.get_type_hints(record, include_extras=True)
-            choices |= dict.fromkeys(typing.get_args(hints[tag]), record)
-        if not isinstance(tree[tag], str) or tree[tag] not in choices:
-            raise InputError(
-                f"{_join(path, tag)}: {tree[tag]!r} is unknown; {_suggest(tree[tag], map(str, choices))}"
-            )
-        return _read_record(choices[tree[tag]], value, path)
-    rest = [option for option in options if option is not type(None)]
-    words = [option for option in rest if typing.get_origin(option) is Literal]
-    others = [option for option in rest if option not in words]
-    if words and (not others or isinstance(value, str)):
-        return read(words[0], value, path)
-    return read(others[0], value, path)
-
-
-def _read_bounded(kind: type, bound: Bound, value: object, path: str) -> float:
-    number = _read_scalar(kind, value, path)
-    if not bound.admits(number):
-        raise InputError(f"{path}: {number!r} is out of range; it must be {bound}")
-    return number
-
-
-def _read_scalar(kind: type, value: object, path: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    hint = ""
-    if kind in (int, float) and isinstance(value, str):
-        hint = "; write the number without quotes, as 0.001 or 1.0e-3"
-    raise InputError(f"{path}: expected {_WORDS[kind]}, got {_kind_of(value)}{hint}")
-
-
-def _mapping(value: object, path: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{path or 'the file'}: expected keys with values, got {_kind_of(value)}")
-    return value
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
-_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _kind_of(value: object) -> str:
-    if value is None:
-        return "nothing (null)"
-    word = _WORDS.get(type(value), "a list" if isinstance(value, list) else "keys with values")
-    return f"{word} ({value!r})" if type(value) in _WORDS else word

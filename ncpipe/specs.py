@@ -1,7 +1,8 @@
 """What one run is: frozen records whose field names are the keys of params.yaml.
 
 Nothing here has a default that changes a result: a key is either written in params.yaml or, where the
-field is optional, does not apply (`patch` of a ResNet, `mlp_width` of a one-layer block).
+field is optional, does not apply (`patch` of a ResNet, `mlp_width` of a one-layer block). The lines of a
+docstring that begin with a field's name say what the key means, to readers and in editors (`ncpipe.schema`).
 """
 
 import dataclasses
@@ -48,8 +49,12 @@ Fraction = Annotated[float, Bound(low=0, high=1, open_high=True)]
 class ImageData:
     """Balanced draw from an image set; pixels are divided by their largest value first.
 
+    source: the image set; digits comes with scikit-learn, the others are downloaded.
+    per_class: training images of each class.
+    test_per_class: test images of each class; null takes the whole test split.
+    seed: of the draw.
     normalisation: `standardise` subtracts each channel's mean over the drawn training set and divides by
-    its standard deviation; `unit` leaves pixels in [0, 1]. test_per_class: null takes the whole test split.
+    its standard deviation; `unit` leaves pixels in [0, 1].
     """
 
     source: Literal["digits", "mnist", "cifar10"]
@@ -63,9 +68,15 @@ class ImageData:
 class TextData:
     """Balanced draw from the Large Movie Review Dataset, as token ids padded on the right.
 
-    tokenizer: `corpus` trains a byte-pair encoding of `vocabulary` entries on the official training
-    reviews; any other value is the name of a tokenizer on the Hugging Face hub (then `vocabulary` is null).
-    Reviews longer than `context` tokens keep their first (`keep: start`) or last (`keep: end`) tokens.
+    source: imdb.
+    per_class: training reviews of each class.
+    test_per_class: test reviews of each class; null takes the whole test split.
+    seed: of the draw.
+    tokenizer: `corpus` trains a byte-pair encoding on the official training reviews; any other value is the
+    name of a tokenizer on the Hugging Face hub.
+    vocabulary: entries of the encoding that `corpus` trains; null with a tokenizer of the hub.
+    context: tokens of a review; shorter ones are padded.
+    keep: which tokens of a longer review stay, those at its start or those at its end.
     """
 
     source: Literal["imdb"]
@@ -84,7 +95,17 @@ class TextData:
 
 @dataclass(frozen=True)
 class GaussianMixtureData:
-    """x = separation * u_k + noise * z in `dimension` coordinates, u_k a random unit vector, z ~ N(0, I)."""
+    """x = separation * u_k + noise * z in `dimension` coordinates, u_k a random unit vector, z ~ N(0, I).
+
+    source: gaussian_mixture.
+    classes: K.
+    dimension: coordinates of x.
+    separation: length of the classes' means.
+    noise: standard deviation of each coordinate.
+    per_class: training samples of each class.
+    test_per_class: test samples of each class.
+    seed: of the means and the samples.
+    """
 
     source: Literal["gaussian_mixture"]
     classes: Annotated[int, Bound(low=2)]
@@ -103,11 +124,19 @@ Data = ImageData | TextData | GaussianMixtureData
 class Model:
     """An architecture of S25 Def. 3.1, 3.2 (norm: post) or B.1, B.2 (norm: pre).
 
-    width is d; mlp_width the hidden width of two-layer MLPs (L-RN2, L-T12, L-T22). patch: side of the
-    square image patches (images) or number of coordinates per token (vectors) of a transformer.
+    architecture: L-RN1 or L-RN2, a ResNet of one- or two-layer blocks; L-Tax, a transformer with a matrices
+    each for values and scores and x-layer MLPs.
+    norm: `post` normalises after each branch has been added, `pre` inside the branch alone.
+    width: d, of every layer.
+    last_bias: whether the last layer has a bias; it is not penalised.
+    layer_norm_eps: added to the variance that a layer normalisation divides by.
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
     or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
     layer alone is drawn.
+    gain: of the drawn weights.
+    mlp_width: hidden width of two-layer MLPs (L-RN2, L-T12, L-T22); no key of the others.
+    patch: of a transformer: side of the square patches of an image, or coordinates per token of a vector;
+    no key of the others.
     """
 
     architecture: Architecture
@@ -136,11 +165,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Penalty:
-    """lambda of S25 eq. 7 and 11: `constant` is value, `over_depth` is value / L.
+    """lambda of S25 eq. 7 and 11, half of which times the squared norm of the weights is added to the loss.
 
-    last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere. biases:
-    whether the inner layers' biases are penalised like their matrices, where the paper leaves them free;
-    those of the first layer and of the last one never are.
+    rule: `constant` is value, `over_depth` is value / L.
+    value: lambda, or its numerator.
+    last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
+    biases: whether the inner layers' biases are penalised like their matrices, where the paper leaves them
+    free; those of the first layer and of the last one never are.
     """
 
     rule: Literal["constant", "over_depth"]
@@ -159,6 +190,13 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Sgd:
+    """Stochastic gradient descent with heavy-ball momentum.
+
+    name: sgd.
+    learning_rate: at the start; see schedule.
+    momentum: 0 is none.
+    """
+
     name: Literal["sgd"]
     learning_rate: Positive
     momentum: Fraction
@@ -166,6 +204,15 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
+    """Adam, on the gradient of the objective with its penalty.
+
+    name: adam.
+    learning_rate: at the start; see schedule.
+    beta1: decay of the mean gradient.
+    beta2: decay of the mean squared gradient.
+    eps: added to the root of the mean squared gradient.
+    """
+
     name: Literal["adam"]
     learning_rate: Positive
     beta1: Fraction
@@ -175,7 +222,15 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty."""
+    """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty.
+
+    name: adamw.
+    learning_rate: at the start; see schedule.
+    beta1: decay of the mean gradient.
+    beta2: decay of the mean squared gradient.
+    eps: added to the root of the mean squared gradient.
+    weight_decay: share of the weights that a step of rate 1 takes off.
+    """
 
     name: Literal["adamw"]
     learning_rate: Positive
@@ -187,7 +242,12 @@ class AdamW:
 
 @dataclass(frozen=True)
 class Lbfgs:
-    """One strong-Wolfe L-BFGS iteration per epoch, full batch; learning_rate scales the first trial step."""
+    """One strong-Wolfe L-BFGS iteration per epoch, full batch.
+
+    name: lbfgs.
+    learning_rate: scales the first trial step.
+    memory: steps whose curvature is remembered.
+    """
 
     name: Literal["lbfgs"]
     learning_rate: Positive
@@ -199,12 +259,21 @@ Optimizer = Sgd | Adam | AdamW | Lbfgs
 
 @dataclass(frozen=True)
 class ConstantSchedule:
+    """The learning rate throughout.
+
+    name: constant.
+    """
+
     name: Literal["constant"]
 
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """From the learning rate down to `final` times it along half a cosine."""
+    """From the learning rate down to `final` times it along half a cosine.
+
+    name: cosine.
+    final: share of the learning rate that is left at the end.
+    """
 
     name: Literal["cosine"]
     final: Annotated[float, Bound(low=0, high=1)]
@@ -212,7 +281,12 @@ class CosineSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Times `factor` at each of `milestones`, given as fractions of all steps."""
+    """Times `factor` at each of `milestones`.
+
+    name: step.
+    milestones: fractions of all steps.
+    factor: of the learning rate, at each.
+    """
 
     name: Literal["step"]
     milestones: tuple[Annotated[float, Bound(low=0, high=1, open_low=True, open_high=True)], ...]
@@ -226,7 +300,15 @@ Schedule = ConstantSchedule | CosineSchedule | StepSchedule
 class Experiment:
     """One row of the paper's figures: everything of a run except its depth and seed.
 
-    batch_size: `full` or samples per step. log_every: epochs between two rows of the history.
+    data: the training and test set.
+    model: the network.
+    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N.
+    penalty: weight decay as a part of the objective; the first layer is free.
+    optimizer: what takes the steps.
+    schedule: the learning rate over the steps.
+    epochs: passes over the training set.
+    batch_size: `full` or samples per step.
+    log_every: epochs between two rows of the history.
     """
 
     data: Data
@@ -258,9 +340,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Compute:
-    """How runs are computed. device is not part of a run's identity; threads and precision are.
+    """How runs are computed.
 
-    tf32: float32 whose products a GPU computes from factors rounded to 10 bits of mantissa.
+    device: auto takes a GPU where there is one. It does not make a finished run stale; the others do.
+    threads: of each batch of runs; as many batches train side by side as there are cores for.
+    precision: tf32 is float32 whose products a GPU computes from factors rounded to 10 bits of mantissa.
     """
 
     device: Device

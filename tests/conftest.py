@@ -11,7 +11,7 @@ import torch
 from ruamel.yaml import YAML
 
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.params import read
+from ncpipe.records import read
 from ncpipe.specs import Experiment
 
 # One thread each for the tests and for what they start: two processes' threads would wait for each other.

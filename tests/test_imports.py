@@ -17,13 +17,14 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"features", "figures", "hooks", "report"},
+    {"features", "figures", "hooks", "report", "schema"},
     {"forward"},
     {"training"},
     {"proofs"},
     {"metrics", "models", "optima", "tables"},
     {"datasets"},
     {"params", "stamps"},
+    {"records", "yamlfile"},
     {"specs", "artifacts", "randomness"},
     {"errors"},
 ]
@@ -33,7 +34,9 @@ UNLISTED = {
     PACKAGE / name for name in ("__init__.py", "__main__.py", "cli.py", "errors.py", "commands/console.py")
 }
 # Reads, checks and files away, but decides no number of a run: `train` does not list it.
-PLUMBING = {PACKAGE / name for name in ("artifacts.py", "params.py", "stamps.py")}
+PLUMBING = {
+    PACKAGE / name for name in ("artifacts.py", "params.py", "records.py", "stamps.py", "yamlfile.py")
+}
 FORBIDDEN = {
     "tables": {"torch", "matplotlib", "seaborn", "dvc", "typer"},
     "figures": {"torch", "dvc", "typer"},
@@ -44,7 +47,7 @@ FORBIDDEN = {
     "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "hooks": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "report": {"torch", "dvc", "typer", "pandas"},
-    "stamps": {"dvc", "typer", "torch", "ruamel"},  # a run that waits in the store is claimed at once
+    "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 
 

@@ -1,20 +1,29 @@
 """params.yaml: what is read, what is refused and in which words, and how the grid is expanded."""
 
+import dataclasses
+import functools
 import json
+import operator
 import re
+import subprocess
+import sys
+import typing
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pandas as pd
 import pytest
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_tree
 from dvc.utils.serialize import load_yaml
-from ruamel.yaml import YAML
 
 from ncpipe.errors import InputError
-from ncpipe.params import Convergence, load_params, parse_params, read
+from ncpipe.params import Convergence, Params, load_params, parse_params
+from ncpipe.records import read
+from ncpipe.schema import SCHEMA_FILE, about, schema_text
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 from ncpipe.tables.convergence import WATCHED, judge_run
+from ncpipe.yamlfile import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
@@ -29,6 +38,10 @@ def tree(**experiments: Any) -> dict[str, Any]:
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments or {"one": experiment_tree()},
     }
+
+
+def repr_start(value: object) -> str:
+    return repr(value)[:12]
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
@@ -85,7 +98,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
         ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
-        ("experiments", {"a-b": experiment_tree()}, "experiments.a-b: a name is letters, digits and _"),
+        ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
     ],
 )  # fmt: skip
 def test_mistakes_name_their_key(path: str, value: object, message: str) -> None:
@@ -93,6 +106,60 @@ def test_mistakes_name_their_key(path: str, value: object, message: str) -> None
         parse_params(changed(path, value))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
+    """Also what contradicts other keys, of those parts that are whole in themselves."""
+    bad = tree(
+        one=experiment_tree(
+            data=TEXT | {"vocabulary": None}, model={"patch": 4}, epochs=0, loss="hinge", width=64
+        ),
+        two=experiment_tree(),
+    )
+    bad["sweep"] = {"experiments": ["two", "tow"], "depths": [1, 2, 2], "seeds": [0, True]}
+    del bad["slopes"], bad["compute"]["threads"]
+    (tmp_path / "params.yaml").write_text(json.dumps(bad), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_params(tmp_path / "params.yaml")
+    starts = [
+        "sweep.seeds[1]: expected a whole number, got true or false (True)",
+        "compute.threads: missing; add it",
+        "slopes: missing; add it",
+        "experiments.one.data: vocabulary is a number with `tokenizer: corpus`",
+        "experiments.one.model: patch does not apply to L-RN1",
+        "experiments.one.loss: 'hinge' is unknown",
+        "experiments.one.epochs: 0 is out of range; it must be >= 1",
+        "experiments.one.width: unknown key",
+        "sweep.depths: 2 is listed twice",
+        "sweep.experiments: unknown 'tow'; did you mean 'two'? allowed: one, two",
+        "sweep.depths: 1 is too shallow for two",
+    ]
+    lines = [line.removeprefix(f"{tmp_path}/params.yaml: ") for line in str(caught.value).splitlines()]
+    assert sorted(lines) == sorted(line for start in starts for line in lines if line.startswith(start))
+    assert len(lines) == len(starts)
+
+
+ABSURD = ["x" * 10**5, "a\nb", "9" * 300, -(10**390), [1] * 10**4, {"a": 1}, b"\xff", float("inf")]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=repr_start)
+def test_absurd_values_are_a_short_line(value: object) -> None:
+    above = ["sweep.depths", "sweep.experiments", "experiments"]
+    below = [f"experiments.one.{key}" for key in ("epochs", "loss", "model.gain", "data.source", "data")]
+    for path in above + below:
+        with pytest.raises(InputError) as caught:
+            parse_params(changed(path, value))
+        assert all(len(line) <= 300 and path in line for line in str(caught.value).split("\n"))
+
+
+@pytest.mark.parametrize("key", ["k" * 10**5, "a\nb", "\0adam", 5, None, True], ids=repr_start)
+@pytest.mark.parametrize("place", [(), ("experiments",), ("experiments", "one", "optimizer"), ("sweep",)])
+def test_absurd_keys_are_short_lines(key: object, place: tuple[str, ...]) -> None:
+    whole = tree()
+    functools.reduce(operator.getitem, place, whole)[key] = 3  # type: ignore[index]
+    with pytest.raises(InputError) as caught:
+        parse_params(whole)
+    assert all(len(line) <= 300 for line in str(caught.value).split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +272,7 @@ def test_types_are_as_written() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
 def test_shipped_params_read_the_same_to_dvc(path: Path) -> None:
     load_params(path)
-    assert YAML(typ="safe").load(path.read_text(encoding="utf-8")) == load_yaml(str(path))
+    assert read_yaml(path) == load_yaml(str(path))
 
 
 def test_both_readers_take_1e_3_for_a_number(tmp_path: Path) -> None:
@@ -224,7 +291,7 @@ def test_both_readers_take_1e_3_for_a_number(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("a: [1", "not valid YAML"),
-        ("a: 1\na: 2", "not valid YAML"),
+        ("a: 1\na: 2", "line 2: the key 'a' is there twice"),
         ("just words", "the file: expected keys with values"),
         ("", "the file: expected keys with values"),
     ],
@@ -291,3 +358,68 @@ def test_the_papers_panels_are_all_there() -> None:
         assert spec.penalty.last_strength(10) == pytest.approx(last_at_10)
         assert spec.optimizer.learning_rate == rate
         assert (spec.model.width, spec.epochs, spec.loss) == (64, 5000, "ce")
+
+
+def test_the_schema_is_current() -> None:
+    """`ncpipe schema` writes it."""
+    assert (ROOT / SCHEMA_FILE).read_text(encoding="utf-8") == schema_text()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
+def test_shipped_params_name_the_schema_and_fit_it(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    named = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / named).resolve() == ROOT / SCHEMA_FILE
+    schema = json.loads((path.parent / named).read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(read_yaml(path), schema)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sweep.width", [64]),
+        ("compute.threads", 1.5),
+        ("compute.device", "gpu"),
+        ("slopes.level", 1.0),
+        ("experiments.one.data.source", "mnits"),
+        ("experiments.one.optimizer.momentum", 0.9),
+        ("experiments.one.batch_size", "all"),
+        ("experiments.one.batch_size", 0),
+        ("experiments.one.penalty.last_layer", "same"),
+        ("experiments.one.epochs", ...),
+    ],
+)
+def test_the_schema_refuses_what_the_reader_refuses(path: str, value: object) -> None:
+    schema = json.loads(schema_text())
+    jsonschema.validate(tree(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed(path, value), schema)
+
+
+def records(kind: Any) -> set[type]:
+    """All records that a params.yaml is made of."""
+    found = {kind} if isinstance(kind, type) and dataclasses.is_dataclass(kind) else set()
+    hints = typing.get_type_hints(kind, include_extras=True).values() if found else typing.get_args(kind)
+    return found.union(*map(records, hints))
+
+
+@pytest.mark.parametrize("kind", sorted(records(Params), key=lambda kind: kind.__name__))
+def test_every_key_is_explained(kind: type) -> None:
+    said = about(kind)
+    assert said.record
+    assert list(said.keys) == [field.name for field in dataclasses.fields(kind)]
+    assert all(said.keys.values())
+
+
+def test_reading_brings_only_the_validator() -> None:
+    """Claiming a run that waits reads params.yaml; pydantic's models would add half to what it takes."""
+    code = """
+import sys
+import ncpipe.commands.train
+from ncpipe.params import load_params
+load_params()
+print(*{"pydantic", "pydantic_core", "torch", "pandas", "ruamel", "dvc"} & set(sys.modules))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["pydantic_core"]

@@ -1,0 +1,186 @@
+"""YAML is read as DVC reads it, by another parser; what it would leave in doubt is refused in one line."""
+
+import math
+import time
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from dvc.utils.serialize._yaml import loads_yaml
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ncpipe.errors import InputError
+from ncpipe.yamlfile import parse_yaml
+
+REFUSED = object()
+
+
+def read(reader: Any, text: str) -> Any:
+    """What a reader makes of a text; REFUSED if it raises."""
+    try:
+        return reader(text)
+    except InputError:
+        return REFUSED
+    except Exception:  # DVC's reader raises KeyError and ValueError too
+        assert reader is loads_yaml
+        return REFUSED
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal, and of the same types: True is not 1, and nan is nan."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, dict):
+        keys = set(map(repr, ours)) == set(map(repr, theirs))
+        return keys and all(same(value, theirs[key]) for key, value in ours.items())
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return ours == theirs or (ours != ours and theirs != theirs)
+
+
+def agree(text: str) -> bool:
+    """Whether both readers take a text for the same; ours may refuse a date."""
+    ours, theirs = read(parse_yaml, text), read(loads_yaml, text)
+    if ours is REFUSED:
+        return theirs is REFUSED or isinstance(theirs["a"], date | datetime)
+    return same(ours, theirs)
+
+
+WORDS = """
+1e-3 1e3 1E5 .5e3 .5e+3 1. .1 0.5 010 0o10 0x1F 0b101 1_000 _1 1:30 1:30.5 +1 -0 no yes y on off
+Null ~ true True tRue .inf -.INF +.inf .nan .NaN -.nan 2020-01-01 2020-1-1 08 0o8 1e400 += -
+null nULL 1__ +_ 0x_ ._ .e1 1_e3 0.1_0
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_means_what_dvc_takes_it_for(word: str) -> None:
+    assert agree(f"a: {word}")
+
+
+def test_the_words_that_yaml_1_1_would_take_for_something_else() -> None:
+    assert parse_yaml("[1e-3, no, 010, 1:30, 0o10, .inf, ~, 1_0]") == [
+        0.001, "no", 10, "1:30", 8, math.inf, None, 10,
+    ]  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text("0123456789+-._eExXob:~aAnNuUlLtTrRfFsSiIyY", min_size=1, max_size=7))
+@example("0b_").via("not a number to either")
+@example("=")
+@example("<<")
+def test_plain_words_mean_what_dvc_takes_them_for(word: str) -> None:
+    assert agree(f"a: {word}")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["int", "float", "bool", "null", "str"]), st.sampled_from([*WORDS, "3", "maybe", "1.5"])
+)
+def test_tagged_words_mean_what_dvc_takes_them_for(tag: str, word: str) -> None:
+    assume(not word.startswith("- "))
+    assert agree(f"a: !!{tag} {word}")
+
+
+leaf = st.one_of(
+    st.sampled_from(WORDS), st.sampled_from(["'no'", '"1e-3"', '""', "''", "two words", '"\\u00e9\\n"', ""])
+)
+key = st.sampled_from(["b", "c", "d", "'1'", "e f"])
+
+
+def flow(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    lists = st.lists(values, max_size=3).map(lambda items: f"[{', '.join(item or '~' for item in items)}]")
+    keyed = st.dictionaries(key, values, max_size=3)
+    return lists | keyed.map(lambda items: f"{{{', '.join(f'{k}: {v}' for k, v in items.items())}}}")
+
+
+@st.composite
+def merging_documents(draw: st.DrawFn) -> str:
+    """Mappings in block style, each of which may merge some of those above it."""
+    lines: list[str] = []
+    for number in range(draw(st.integers(1, 4))):
+        lines.append(f"m{number}: &m{number}")
+        entries = [f"  {k}: {draw(leaf)}" for k in draw(st.lists(key, unique=True, min_size=1, max_size=3))]
+        above = [f"*m{i}" for i in draw(st.lists(st.integers(0, number - 1), max_size=3))] if number else []
+        if above:
+            merge = f"  <<: {above[0]}" if len(above) == 1 else f"  <<: [{', '.join(above)}]"
+            entries.insert(draw(st.integers(0, len(entries))), merge)
+        lines += entries
+    return "\n".join(lines)
+
+
+@settings(max_examples=150, deadline=None)
+@given(merging_documents())
+@example("m0: &m0 {b: 1, c: 2}\nm1: {<<: *m0, c: 3}")
+@example("m0: {<<: [{b: 1, c: 2}, {b: 3, d: 4}], c: 5}")
+def test_merge_keys_bring_what_they_bring_in_dvc(text: str) -> None:
+    assume("2020-" not in text)
+    assert same(read(parse_yaml, text), read(loads_yaml, text))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.recursive(leaf, flow, max_leaves=8))
+def test_lists_and_keys_are_those_of_dvc(text: str) -> None:
+    assume("2020-" not in text)
+    assert same(read(parse_yaml, f"a: {text}"), read(loads_yaml, f"a: {text}"))
+
+
+LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 2020-01-01", "line 1: '2020-01-01' is a date, which nothing here takes; quote it if it is text"),
+        ("a: 1\nb: !!int x", "line 2: 'x' is no int"),
+        ("a: !!bool maybe", "line 1: 'maybe' is no bool"),
+        ("a: !!float " + "x" * 10**5, "line 1: a number of 100000 characters; 400 are the most"),
+        ("a: " + "9" * 5000, "line 1: a number of 5000 characters; 400 are the most"),
+        ("a: 1." + "9" * 5000, "line 1: a number of 5002 characters; 400 are the most"),
+        ("a: +_", "line 1: '+_' is neither a number nor, without quotes, text"),
+        ("a: " + "[" * 10**5, "line 1: nested more than 100 deep"),
+        ("a: " + "{a: " * 10**5, "line 1: nested more than 100 deep"),
+        ("\n".join(f"{' ' * i}a:" for i in range(3000)), "line 101: nested more than 100 deep"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is there twice; remove one"),
+        ("b: {1: 2, 1.0: 3}", "line 1: the key 1.0 is there twice"),
+        ("k" * 10**5 + ": 1", "not valid YAML: line 1, column 100001: mapping values are not allowed"),
+        ("'a" + "\n" * 10**5, "not valid YAML: line"),
+        (LAUGHS, "more than 100000 values, counting each alias as all it stands for"),
+        ("a: &a [*a]", "line 1: *'a' stands inside what it names"),
+        ("a: *b", "line 1: *'b' names nothing above it"),
+        ("a: !x 3", "line 1: the tag '!x' means nothing here; remove it"),
+        ("a: !!python/object/apply:os.system [ls]", "the tag 'python/object/apply:os.system' means nothing"),
+        ("a: !!set {b, c}", "the tag 'set' means nothing here"),
+        ("? [1, 2]\n: 3", "line 1: a key is one word, not a list or keys with values"),
+        ("a: {<<: 3}", "line 1: << takes keys with values, or a list of such"),
+        ("a: {<<: {b: 1}, <<: {c: 1}}", "line 1: the key << is there twice; merge a list"),
+        ("a: <<", "line 1: << means nothing here; quote it if it is text"),
+        ("%YAML 1.1\n---\na: no", "line 1: only YAML 1.2 is read; remove the %YAML line"),
+        ("a: 1\n---\nb: 1", "line 2: a second document begins; a file holds one"),
+        ("a: [1", "not valid YAML: line 2, column 1: did not find expected"),
+        ("a: \x01", "not valid YAML: unacceptable character #x0001"),
+        ('a: "\ud800"', "not valid YAML"),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_what_is_refused(text: str, message: str) -> None:
+    """In one line, before anything is built of it."""
+    start = time.perf_counter()
+    with pytest.raises(InputError) as caught:
+        parse_yaml(text)
+    assert time.perf_counter() - start < 1
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 200
+
+
+def test_aliases_that_are_few_are_what_they_name() -> None:
+    assert parse_yaml("a: &x {b: [1, 2]}\nc: *x\nd: &x 3\ne: *x") == {
+        "a": {"b": [1, 2]},
+        "c": {"b": [1, 2]},
+        "d": 3,
+        "e": 3,
+    }

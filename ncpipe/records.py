@@ -184,15 +184,12 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
         return f"expected a list, got {kind_of(wrong)}"
     if origin is Literal:
         return f"{shown(wrong)} is unknown; {suggest(wrong, arguments)}"
-    number, bound = arguments if origin is Annotated else (expected, Bound())
-    if (
-        isinstance(wrong, int | float)
-        and not isinstance(wrong, bool)
-        and (number is float or type(wrong) is int)
-    ):
+    kind, bound = arguments if origin is Annotated else (expected, Bound())
+    if (type(wrong) is int and kind in (int, float)) or (type(wrong) is float and kind is float):
         return f"{shown(wrong)} is out of range; it must be {bound}"
-    hint = "; write the number without quotes, as 0.001 or 1e-3" if number in (int, float) else ""
-    return f"expected {_KINDS[number]}, got {kind_of(wrong)}{hint if isinstance(wrong, str) else ''}"
+    quoted = kind in (int, float) and isinstance(wrong, str)
+    hint = "; write the number without quotes, as 0.001 or 1e-3" if quoted else ""
+    return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"
 
 
 def _walk(kind: Any, path: str, place: list[Any]) -> tuple[str, Any]:

@@ -15,9 +15,18 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
 from ncpipe.artifacts import sha256_of
+from ncpipe.errors import InputError
 from ncpipe.figures.depth_sweep import BESIDE, depth_sweep
 from ncpipe.figures.guides import guide_of
-from ncpipe.figures.labels import Column, gap_columns, paper_columns, plain_label, row_label, slope_label
+from ncpipe.figures.labels import (
+    Column,
+    gap_columns,
+    paper_columns,
+    plain_label,
+    row_label,
+    row_labels,
+    slope_label,
+)
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, paper_style
 from ncpipe.figures.training_curves import training_curves
@@ -402,7 +411,7 @@ USUAL = NETWORK | PENALTY | {"loss_name": "ce"}
         (
             {"source": "gaussian_mixture", "penalty_rule": "over_depth", "penalty_last_layer": 0.003},
             "L-RN1 on Gaussian mixture, lambda = 0.005/L, lambda_L = 0.003",
-            "L-RN1 on\nGaussian mixture\n$\\lambda = 0.005/L$,\n$\\lambda_L = 0.003$",
+            "L-RN1 on\nGaussian mixture\n$\\lambda = 0.005/L$, $\\lambda_L = 0.003$",
         ),
         (
             {"loss_name": "mse", "initialisation": "construction", "penalty_biases": True},
@@ -415,6 +424,13 @@ def test_labels_of_tables_and_of_rows(change, plain, drawn):
     """NaN is what a table read from a file has where there is no number."""
     run = USUAL | change
     assert (plain_label(run), row_label(run)) == (plain, drawn)
+
+
+def test_a_table_of_another_version_says_what_to_run_again():
+    runs = pd.DataFrame([{"experiment": "b"} | USUAL, {"experiment": "a"} | USUAL])
+    assert list(row_labels(runs)) == ["b", "a"]
+    with pytest.raises(InputError, match="runs: no column 'source'; run the stages measure and"):
+        row_labels(runs.drop(columns="source"))
 
 
 @pytest.mark.parametrize(

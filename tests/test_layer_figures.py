@@ -184,6 +184,28 @@ def test_the_law_of_the_deepest_converged_network_is_drawn_and_stated(profiles, 
     assert entry.get_text() == rf"$\rho = {10**slope:.2f}$, $R^2 = {law['r_squared'].mean():.2f}$"
 
 
+def test_a_law_of_three_layers_states_their_number_and_no_r_squared():
+    """Any three values that fall lie close to a line."""
+    shallow = TABLE[(TABLE["depth"] == 5) & TABLE["layer"].isin(["X1", "X3", "last"])]
+    runs = RUNS[RUNS["depth"] == 5]
+    (entry,) = profiles_figure(shallow, runs, {"rn": "x"}).axes[0].get_legend().get_texts()
+    assert entry.get_text().endswith("$, 3 layers")
+
+
+def test_the_law_and_the_test_split_have_dashes_of_their_own(profiles):
+    train, test, law = [line for line in profiles[0].legends[0].get_lines() if len(line.get_xdata())][-3:]
+    dashes = [line._unscaled_dash_pattern[1] for line in (train, test, law)]
+    assert len({str(own) for own in dashes}) == 3
+    assert len(dashes[1]) != len(dashes[2])
+
+
+def test_every_depth_stands_out_on_white_paper():
+    """Contrast by WCAG 2.1: graphics need 3 to 1."""
+    for colour in depth_colours(range(1, 8)).values():
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        assert 1.05 / (np.dot(linear, [0.2126, 0.7152, 0.0722]) + 0.05) >= 3
+
+
 def test_rows_columns_and_key_of_the_profiles(profiles):
     figure, grid = profiles
     assert [axes.get_ylabel() for axes in grid[:, 0]] == list(LABELS.values())

@@ -198,8 +198,8 @@ def small_study() -> dict[str, Any]:
     data = experiment_tree()["data"] | {"per_class": 2, "dimension": 8}
     two = {"architecture": "L-RN2", "mlp_width": 8} | model
     tree["experiments"] = {
-        "rn1": experiment_tree(data=data, model=model),
-        "rn2": experiment_tree(data=data, model=two, loss="mse"),
+        "rn1": experiment_tree(data=data, model=model, log_every=2),
+        "rn2": experiment_tree(data=data, model=two, loss="mse", log_every=2),
     }
     tree["theory"] = {
         "constructed": {

@@ -12,7 +12,7 @@ from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import gap_columns, row_label
+from ncpipe.figures.labels import gap_columns, row_labels
 from ncpipe.figures.layers import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
@@ -32,7 +32,7 @@ def plot() -> None:
     """
     order = load_params().sweep.experiments
     runs, history = _read("runs"), _read("history")
-    known = {str(name): row_label(own.iloc[0].to_dict()) for name, own in runs.groupby("experiment")}
+    known = row_labels(runs)
     if missing := [name for name in order if name not in known]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
     labels = {name: known[name] for name in order}
@@ -77,9 +77,7 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
     """depth_sweep and loss_gap, a row for each experiment of the tables."""
     runs = tables["runs"]
-    first = runs.drop_duplicates("experiment")
-    labels = {str(name): str(label) for name, label in zip(first["experiment"], first["label"], strict=True)}
-    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, labels
+    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, row_labels(runs)
     yield "depth_sweep", depth_sweep(*by_depth)
     yield "loss_gap", depth_sweep(*by_depth, gap_columns)
 

@@ -1,14 +1,11 @@
 """Stage theory: trained and constructed networks side by side."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from ncpipe.artifacts import CONSTRUCTED, COUNTEREXAMPLE, RESULTS, THEORY, publish_folder
 from ncpipe.commands.console import say
 from ncpipe.figures.constructed import constructed_gap, counterexample, trained_and_constructed
-from ncpipe.figures.labels import paper_columns, row_label
+from ncpipe.figures.labels import paper_columns, row_labels
 from ncpipe.figures.save import save_figure
 from ncpipe.params import load_params
 from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
@@ -23,12 +20,12 @@ def theory() -> None:
     """
     order = load_params().sweep.experiments
     runs, summary = (read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "summary"))
-    first = {name: runs[runs["experiment"] == name].iloc[0].to_dict() for name in order}
-    nc2 = {name: _nc2_of(run) for name, run in first.items()}
+    nc2 = {name: _nc2_of(runs[runs["experiment"] == name].iloc[0]) for name in order}
     networks = with_nc2(_joined(order, "networks"), nc2)
     slopes = constructed_slopes(networks)
     example = read_table(COUNTEREXAMPLE, "counterexample")
-    labels = {name: row_label(run) for name, run in first.items()}
+    known = row_labels(runs)
+    labels = {name: known[name] for name in order}
     with publish_folder(THEORY) as folder:
         tables = {"networks": networks, "slopes": slopes, "counterexample": example}
         for name, table in (tables | {"assumptions": _joined(order, "assumptions")}).items():
@@ -46,6 +43,6 @@ def _joined(order: tuple[str, ...], name: str) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _nc2_of(run: Mapping[Any, Any]) -> str:
+def _nc2_of(run: pd.Series) -> str:
     """The NC2 that an experiment's loss asks for."""
     return paper_columns(str(run["loss_name"]), bool(run["last_bias"]))[1].metric

@@ -27,11 +27,12 @@ from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_s
 from ncpipe.tables.points import LAST
 
 REJECTED_DASHES = (0, (1.0, 1.5))
-BESIDE = 1.05  # times the depth: where single runs stand
+BESIDE = 1.07  # times the depth: where single runs stand
+RUN_SIZE = 2.2  # points across
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
 GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
 GUIDE_PAD = 0.03
-TRIANGLE = Path([(0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.0, 1.0)])
+TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
 DAGGER = r"$^{\dagger}$"
 
 
@@ -149,7 +150,9 @@ def _draw_panel(
 
 def _draw_runs(axes: Axes, depth: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
     """Single runs, beside the mean that would hide them."""
-    axes.scatter(depth * BESIDE, heights, s=11, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
+    axes.scatter(
+        depth * BESIDE, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3
+    )
 
 
 def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
@@ -201,15 +204,15 @@ def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
 
 def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool, failed: bool) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
-    dot: dict[str, Any] = {"color": INK, "marker": "o", "markersize": 3, "markeredgewidth": 0.7}
+    run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     handles = [
-        Line2D([], [], **dot, linewidth=1.3, label="mean ± 1 std over seeds"),
-        Line2D([], [], **dot, linewidth=0, label="one run"),
+        Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
+        Line2D([], [], color=INK, **run, label="one run"),
         Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}"),
     ]
     if failed:
         label = "one that did not converge"
-        handles.insert(2, Line2D([], [], **dot, linewidth=0, markerfacecolor="white", label=label))
+        handles.insert(2, Line2D([], [], color=INK, **run, markerfacecolor="white", label=label))
     if guided:
         label = "slope of the bound for global optima"
         handles.append(
@@ -218,7 +221,7 @@ def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool
                 [],
                 color=FAINT,
                 marker=TRIANGLE,
-                markersize=7,
+                markersize=9,
                 markerfacecolor="none",
                 linewidth=0,
                 label=label,

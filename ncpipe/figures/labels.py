@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
+from ncpipe.errors import InputError
+
 DATA_NAMES = {
     "digits": "digits",
     "mnist": "MNIST",
@@ -13,7 +17,7 @@ DATA_NAMES = {
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
 }
-LINE = 22  # characters of a row label that are as long as a row is high
+LINE = 24  # characters of a row label that are as long as a row is high
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,15 @@ def row_label(run: Mapping[Any, Any]) -> str:
     strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
     lines = [*_lines(_network(run), " "), *_lines([*strengths, *_exceptions(run)], ", ")]
     return "\n".join(lines)
+
+
+def row_labels(runs: pd.DataFrame) -> dict[str, str]:
+    """`row_label` by experiment, in the order of `runs`; InputError where another version made the table."""
+    first = runs.drop_duplicates("experiment").set_index("experiment")
+    try:
+        return {str(name): row_label(run) for name, run in first.to_dict("index").items()}
+    except KeyError as error:
+        raise InputError(f"runs: no column {error}; run the stages measure and aggregate again") from None
 
 
 def slope_label(slope: float, low: float, high: float) -> str:

@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.panels import (
     DASHES,
-    FIT_DASHES,
     ROUNDING,
     ROW_HEIGHT,
     Colour,
@@ -27,6 +26,8 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
 
 LAW_METRIC = "nc1_trace_ratio"
+LAW_DASHES = (0, (6.0, 1.5, 1.0, 1.5))  # not to be taken for the test split
+FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that fall are close to one
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def layer_profiles(
     band of ± 1 std (of log10 values in the first two columns); every panel says which depths have no line,
     and why. Solid is train, dashed test. Over NC1 of the deepest network lies the law of data separation: the
     mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
-    of their R^2.
+    of their R^2, or with the number of layers where that is only three.
     """
     colours = colours_of(profile["depth"])
     with paper_style():
@@ -122,17 +123,20 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame) -> None:
     if fitted.empty:
         return
     depth = fitted["depth"].max()
-    mean = fitted[fitted["depth"] == depth][["slope", "intercept", "r_squared"]].mean()
+    mean = fitted[fitted["depth"] == depth][["slope", "intercept", "r_squared", "n_layers"]].mean()
     positions = own[(own["depth"] == depth) & (own["metric"] == LAW_METRIC)]["position"]
     ends = np.array([positions.min(), positions.max()])
-    label = rf"$\rho = {10 ** mean['slope']:.2f}$, $R^2 = {mean['r_squared']:.2f}$"
+    quality = rf"$R^2 = {mean['r_squared']:.2f}$"
+    if mean["n_layers"] < FEWEST_LAYERS:
+        quality = f"{mean['n_layers']:.0f} layers"
+    label = rf"$\rho = {10 ** mean['slope']:.2f}$, {quality}"
     heights = mean["intercept"] + mean["slope"] * ends
     (line,) = axes.plot(
-        ends / ends.max(), heights, color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label
+        ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
     )
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend, wherever the curves go
-    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
+    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
 
 
 def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
@@ -140,6 +144,6 @@ def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
         *depth_handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test"),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=FIT_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

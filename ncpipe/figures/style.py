@@ -57,7 +57,7 @@ def metric_colours(count: int) -> list[tuple[float, float, float]]:
 
 
 def depth_colours(depths: Sequence[int]) -> dict[int, tuple[float, float, float]]:
-    """Dark (shallow) to light (deep), short of the yellow that white paper swallows."""
-    shades = sns.color_palette("viridis", as_cmap=True)
+    """Dark blue (shallow) to orange (deep), all of them with a contrast of 3 or more to white paper."""
+    shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(depths) - 1, 1)
-    return {depth: shades(0.88 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}
+    return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}

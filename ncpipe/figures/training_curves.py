@@ -72,11 +72,11 @@ def _draw_quantity(
     drawn = table.dropna(subset=[quantity])
     if drawn.empty:
         return
-    sns.lineplot(data=drawn, **shared, units="seed", linewidth=0.6, alpha=0.3)
+    sns.lineplot(data=drawn, **shared, units="seed", linewidth=0.7, alpha=0.6)
     # seaborn's own estimator takes most of the time of the whole figure
     means = drawn[drawn["finished"]].groupby(["depth", "epoch"], as_index=False)[quantity].mean()
     if len(means):
-        sns.lineplot(data=means, **shared, linewidth=1.3)
+        sns.lineplot(data=means, **shared, linewidth=1.5)
 
 
 def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bool) -> None:
@@ -111,7 +111,7 @@ def _draw_key(figure: Figure, colours: Colours, diverged: bool) -> None:
     for quantity, dashes in PANELS["error"].items():
         label = quantity.replace("_", " ")
         handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=label))
-    handles.append(Line2D([], [], color=INK, alpha=0.3, linewidth=0.6, label="one run"))
+    handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.7, label="one run"))
     if diverged:
         handles.append(
             Line2D([], [], color=INK, marker="x", linewidth=0, markersize=5, mew=1.4, label="diverged")

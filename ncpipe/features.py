@@ -15,6 +15,7 @@ from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.forward import layers_by_batch, load_network
+from ncpipe.gradient import gradient_norm
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
@@ -39,7 +40,8 @@ class Features:
 
     train, test: last-layer features (N, d) as inputs, with their labels (N,). weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
-    that is penalised. layers: by name, in the order of the network, then by split.
+    that is penalised. gradient_norm: `ncpipe.gradient`. layers: by name, in the order of the network, then
+    by split.
     """
 
     train: Split
@@ -48,13 +50,14 @@ class Features:
     bias: Tensor | None
     last_penalty: float
     inner_penalty: float
+    gradient_norm: float
     layers: dict[str, dict[str, LayerOnSplit]]
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
-    """Two passes of a trained run over each split; weights and arithmetic in float64.
+    """Two passes of a trained run over each split, and its gradient; weights and arithmetic in float64.
 
-    The second is for how samples lie about the class means, which are known then.
+    The second pass is for how samples lie about the class means, which are known then.
     """
     network = load_network(run, state, data, device)
     weight = state[LAST_WEIGHT].double()
@@ -82,6 +85,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         bias,
         last_penalty,
         inner_penalty,
+        gradient_norm(network, run, data, device),
         {
             name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in SPLITS}
             for name in seen[TRAIN]
@@ -106,6 +110,7 @@ def write_features(path: Path, features: Features) -> None:
         "weight": features.weight,
         "penalty.last": torch.tensor(features.last_penalty, dtype=torch.float64),
         "penalty.inner": torch.tensor(features.inner_penalty, dtype=torch.float64),
+        "gradient.norm": torch.tensor(features.gradient_norm, dtype=torch.float64),
     }
     if features.bias is not None:
         tensors["bias"] = features.bias
@@ -140,6 +145,7 @@ def _features(tensors: dict[str, Tensor]) -> Features:
         tensors.get("bias"),
         tensors["penalty.last"].item(),
         tensors["penalty.inner"].item(),
+        tensors["gradient.norm"].item(),
         _read_layers(tensors),
     )
 

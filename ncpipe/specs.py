@@ -245,7 +245,7 @@ class Lbfgs:
     """One strong-Wolfe L-BFGS iteration per epoch, full batch.
 
     name: lbfgs.
-    learning_rate: scales the first trial step.
+    learning_rate: scales the first of at most 25 trial steps.
     memory: steps whose curvature is remembered.
     """
 

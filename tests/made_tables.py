@@ -11,7 +11,7 @@ DEPTHS = (2, 3, 5, 8, 13)
 
 def grid(experiments=("a",), depths=DEPTHS, seeds=(0, 1, 2), converged=True):
     rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
-    return pd.DataFrame(rows, columns=RUN).assign(converged=converged, finished=converged)
+    return pd.DataFrame(rows, columns=RUN).assign(converged=converged, finished=converged, gradient_norm=1e-3)
 
 
 def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):

@@ -113,6 +113,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert torch.equal(again.weight, features.weight)
     assert again.bias is not None
     assert (again.last_penalty, again.inner_penalty) == (features.last_penalty, features.inner_penalty)
+    assert again.gradient_norm == features.gradient_norm > 0
     for name, splits in features.layers.items():
         for split, layer in splits.items():
             for part in ("statistics", "samples"):

@@ -18,7 +18,7 @@ LAYERS = [
     {"cli"},
     {"commands"},
     {"features", "figures", "hooks", "report", "schema"},
-    {"forward"},
+    {"forward", "gradient"},
     {"training"},
     {"proofs"},
     {"metrics", "models", "optima", "tables"},

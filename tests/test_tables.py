@@ -1,5 +1,6 @@
 """Tables: convergence, means over seeds, slopes and what DVC shows, against naive references."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -160,6 +161,20 @@ def test_a_short_history_and_a_missing_one_say_what_to_do():
         "raise epochs or convergence.window, or lower log_every",
         "1 without a history: train them again",
     ]
+
+
+def test_a_long_gradient_is_no_end_where_that_is_asked_for():
+    """A frozen run: nothing moves, and nothing is stationary. Null asks for nothing; NaN is not small."""
+    runs = grid(depths=(2,), seeds=(0, 1, 2)).assign(gradient_norm=[0.01, 0.05, math.nan])
+    history = pd.concat([history_of([1.0] * 20).assign(experiment="a", depth=2, seed=s) for s in range(3)])
+    assert judge_runs(runs, history, RULE)["converged"].tolist() == [True, True, True]
+    strict = dataclasses.replace(RULE, gradient=0.01)
+    judged = judge_runs(runs, history, strict)
+    assert judged["reason"].tolist() == ["", "gradient", "gradient"]
+    assert failures(judged[:2], strict) == [
+        "1 with a gradient of length 0.05 > 0.01: raise epochs, or convergence.gradient to 0.05"
+    ]
+    assert failures(judged[2:], strict) == ["1 with a gradient of length nan > 0.01: raise epochs"]
 
 
 # Means over seeds

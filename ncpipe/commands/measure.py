@@ -136,6 +136,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "diverged_at_epoch": outcome["diverged_at_epoch"],
         "last_strength": run.spec.penalty.last_strength(run.depth),
         "loss": objective.loss,
+        "gradient_norm": features.gradient_norm,
         **asdict(objective),
         **asdict(gap),
         "train_error": prediction_error(train.inputs, train.labels, *layer),

@@ -15,10 +15,15 @@ NO_HISTORY = "no history"
 TRAIN_ERROR = "train error"
 LOSS_MOVING = "loss moving"
 SHORT_HISTORY = "history too short"
+GRADIENT = "gradient"
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """`runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved."""
+    """`runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
+
+    A run converged when its history says so (`judge_run`) and, unless `rule.gradient` is None, the gradient
+    of its objective at the end is at most that long (`ncpipe.gradient`).
+    """
     histories = dict(iter(history.groupby(RUN)))
     nothing = history.iloc[:0]
     keys = runs[RUN].itertuples(index=False, name=None)
@@ -26,7 +31,10 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
-    reasons = [reason for reason, _, _ in judged]
+    reasons = [
+        reason or _gradient_reason(length, rule)
+        for (reason, _, _), length in zip(judged, runs["gradient_norm"], strict=True)
+    ]
     return runs.assign(
         converged=[reason == "" for reason in reasons],
         reason=reasons,
@@ -36,7 +44,7 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
 
 
 def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:
-    """Why one run did not converge, '' if it did; its last logged train error; how far its loss moved.
+    """Why one run did not converge by its history, '' if it did; its last train error; how its loss moved.
 
     It converged when, all of it:
 
@@ -49,8 +57,9 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     How far it moved is (max - min)/|last loss|. Both numbers are NaN where there is none to give: of runs
     that diverged or have no history, and where the window has too few rows.
 
-    A schedule that ends at a learning rate of 0 settles any loss: `converged` says that the run ended well,
-    not that it ended at a stationary point. Only the epochs of the rows count, not their order.
+    A schedule that ends at a learning rate of 0 settles any loss, and so does a search that finds no way on:
+    a history says that the run ended well, not that it ended at a stationary point. Only the epochs of the
+    rows count, not their order.
     """
     rows = history.sort_values("epoch")
     if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
@@ -87,6 +96,10 @@ def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
     ]
 
 
+def _gradient_reason(length: float, rule: Convergence) -> str:
+    return "" if rule.gradient is None or length <= rule.gradient else GRADIENT  # NaN is not small
+
+
 def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
     span = window * epoch[-1] + 1e-9  # epochs are whole: only 0.29 * 100 = 28.999... needs the slack
     tail = loss[epoch[-1] - epoch <= span]
@@ -105,6 +118,7 @@ def _said(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         TRAIN_ERROR: f"with train error {_range(errors)} > {rule.train_error:g}",
         LOSS_MOVING: f"with a loss that moved by {moved} % > {100 * rule.tolerance:g} % {window}",
         SHORT_HISTORY: f"with fewer than two logged rows {window}",
+        GRADIENT: f"with a gradient of length {_range(own['gradient_norm'])} > {rule.gradient}",
     }[reason]
 
 
@@ -116,9 +130,11 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         return "train them again"
     if reason == SHORT_HISTORY:
         return "raise epochs or convergence.window, or lower log_every"
-    key, column = (
-        ("train_error", "last_train_error") if reason == TRAIN_ERROR else ("tolerance", "loss_moved")
-    )
+    key, column = {
+        TRAIN_ERROR: ("train_error", "last_train_error"),
+        LOSS_MOVING: ("tolerance", "loss_moved"),
+        GRADIENT: ("gradient", "gradient_norm"),
+    }[reason]
     enough = _above(own[column].max())
     return f"raise epochs, or convergence.{key} to {enough:g}" if math.isfinite(enough) else "raise epochs"
 

@@ -24,6 +24,7 @@ from ncpipe.training.stack import Stack
 
 CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
+TRIALS = 25  # steps that a line search tries at most
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,12 @@ def batch_sizes(samples: int, batch: int) -> list[int]:
 
 
 class _Search:
-    """L-BFGS iterations of a stack of one run, on all samples."""
+    """L-BFGS iterations of a stack of one run, on all samples.
+
+    After an iteration that moves nothing, which the next would repeat, the search begins anew: no curvature
+    pairs, first along the gradient. If that moves nothing either, as at a kink of ReLU, the run stays where
+    it is until its learning rate, which scales the first trial step, is another.
+    """
 
     def __init__(self, session: Session) -> None:
         optimizer = session.spec.optimizer
@@ -263,23 +269,32 @@ class _Search:
         self.search = torch.optim.LBFGS(
             [self.weights],
             max_iter=1,
+            max_eval=1 + TRIALS,  # by default 1: a step is then taken whole or not at all, without a search
             history_size=optimizer.memory,
             tolerance_grad=0,
             tolerance_change=0,
             line_search_fn="strong_wolfe",
         )
+        self.exhausted: float | None = None  # the learning rate at which nothing moves from here
 
     def epoch(self, session: Session) -> None:
-        self.search.param_groups[0]["lr"] = session.rates_at(session.epochs_done)[0]
+        rate = session.rates_at(session.epochs_done)[0]
         session.drop_diverged(session.loss_and_gradient(session.train)[0])
-        if session.alive.all():
-            self.search.step(functools.partial(self._closure, session))
+        if rate == self.exhausted or not session.alive.all():
+            return
+        anew, before = not self.search.state[self.weights], session.stack.values.clone()
+        self.search.param_groups[0]["lr"] = rate
+        self.search.step(functools.partial(self._closure, session))
+        self.exhausted = None
+        if torch.equal(session.stack.values, before):
+            self.search.state.clear()
+            self.exhausted = rate if anew else None
 
     def buffers(self) -> dict[str, Tensor]:
         return {}
 
     def memory(self) -> State:
-        """The optimizer's curvature pairs and counters; empty before its first step."""
+        """The optimizer's curvature pairs and counters; empty where the next step begins a search."""
         state: State = copied(dict(self.search.state[self.weights]), CPU)
         return state
 
@@ -287,5 +302,8 @@ class _Search:
         self.search.state[self.weights] = copied(state, self.weights.device)
 
     def _closure(self, session: Session) -> Tensor:
-        loss, self.weights.grad = session.loss_and_gradient(session.train)
-        return loss.sum()
+        """The loss; inf with no gradient where a trial step went too far: the search then halves it."""
+        loss, gradient = session.loss_and_gradient(session.train)
+        finite = loss.isfinite()
+        self.weights.grad = torch.where(finite, gradient, math.nan)
+        return torch.where(finite, loss, math.inf).sum()

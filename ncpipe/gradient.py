@@ -1,0 +1,38 @@
+"""How far from stationary a trained run ended: the gradient of its objective, in float64.
+
+N  samples
+"""
+
+import torch
+from torch import nn
+
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.models.build import arrange, input_shape, strength_of
+from ncpipe.specs import Run
+from ncpipe.training.objective import FITS
+
+ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
+
+
+def gradient_norm(network: nn.Module, run: Run, data: Prepared, device: torch.device) -> float:
+    """|gradient| of the regularised loss on the whole training set [S25 eq. 7], over all parameters.
+
+    The Euclidean norm, biases and embedding layers included; of a float64 network. It has the unit of a loss
+    over that of a weight, and is 0 at a stationary point. At a kink of ReLU, where such training often ends,
+    it is that of one side, and need not be small. NaN or inf where the loss is not finite.
+    """
+    samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
+    rows = max(1, ROWS // (input_shape(data, run.spec.model).tokens or 1))
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    for start in range(0, len(samples), rows):
+        part = samples[start : start + rows]
+        logits = network(part.inputs, part.lengths).unsqueeze(0)
+        fit = FITS[run.spec.loss](logits, part.labels.unsqueeze(0)).sum() / len(samples)
+        for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
+            sum_.add_(own)
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for name, parameter, sum_ in zip(names, parameters, total, strict=True):
+        sum_.add_(parameter.detach(), alpha=strength_of(name, run.spec.penalty, run.depth))
+        squares += sum_.square().sum()
+    return squares.sqrt().item()

@@ -1,0 +1,78 @@
+"""The gradient of a run's objective at its end, against differences of an independent implementation."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from conftest import TEXT, architecture, experiment, token_data, vector_data
+
+from ncpipe import gradient
+from ncpipe.forward import load_network
+from ncpipe.models.build import build_model, input_shape
+from ncpipe.specs import Run
+
+CPU = torch.device("cpu")
+
+
+def naive_loss(parameters: reference.Parameters, data, run: Run, inner: float, last: float) -> float:
+    """S25 eq. 7 and 11 by reference.py: mean loss and lambda/2 of all matrices but the first layer's."""
+    spec = run.spec
+    logits = reference.resnet(
+        parameters, data.train.inputs.double().numpy(), run.depth, False, spec.model.layer_norm_eps
+    )
+    labels = data.train.labels.numpy()
+    if spec.loss == "ce":
+        top = logits.max(1, keepdims=True)
+        scores = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
+        fit = -scores[np.arange(len(labels)), labels].mean()
+    else:
+        fit = ((logits - np.eye(logits.shape[1])[labels]) ** 2).sum() / (2 * len(labels))
+    penalty = last / 2 * (parameters["last.weight"] ** 2).sum()
+    for name, value in parameters.items():
+        if name.startswith("blocks.") and name.endswith("weight"):
+            penalty += inner / 2 * (value**2).sum()
+    return float(fit + penalty)
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_the_norm_is_that_of_all_differences(loss: str) -> None:
+    """One parameter at a time, by central differences; lambda over the depth, another in the last layer."""
+    data = vector_data()
+    model = architecture("L-RN1", "post", width=4, last_bias=True)
+    penalty = {"rule": "over_depth", "value": 0.6, "last_layer": 0.05}
+    run = Run("x", 3, 0, experiment(model=model, loss=loss, penalty=penalty))
+    state = build_model(run.spec.model, input_shape(data, run.spec.model), 3, 3, 0).state_dict()
+    network = load_network(run, state, data, CPU)
+    found = gradient.gradient_norm(network, run, data, CPU)
+    parameters = {name: tensor.double().numpy() for name, tensor in state.items()}
+    square, step = 0.0, 1e-6
+    for value in parameters.values():
+        for place in np.ndindex(value.shape):
+            ends = []
+            for sign in (1, -1):
+                value[place] += sign * step
+                ends.append(naive_loss(parameters, data, run, 0.2, 0.05))
+                value[place] -= sign * step
+            square += ((ends[0] - ends[1]) / (2 * step)) ** 2
+    assert found == pytest.approx(square**0.5, rel=1e-7)
+
+
+def test_passes_over_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five sequences of seven tokens at a time, the last ones fewer."""
+    data = token_data()
+    run = Run("x", 2, 0, experiment(model=architecture("L-T11", "pre"), data=TEXT))
+    state = build_model(run.spec.model, input_shape(data, run.spec.model), 3, 2, 0).state_dict()
+    network = load_network(run, state, data, CPU)
+    whole = gradient.gradient_norm(network, run, data, CPU)
+    monkeypatch.setattr(gradient, "ROWS", 35)
+    assert gradient.gradient_norm(network, run, data, CPU) == pytest.approx(whole, rel=1e-13)
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_it_vanishes_where_nothing_pulls() -> None:
+    """All weights 0: logits are equal, features 0, and no parameter can change that to first order."""
+    data = vector_data()
+    run = Run("x", 3, 0, experiment())
+    state = build_model(run.spec.model, input_shape(data, run.spec.model), 3, 3, 0).state_dict()
+    network = load_network(run, {name: 0 * value for name, value in state.items()}, data, CPU)
+    assert gradient.gradient_norm(network, run, data, CPU) == 0

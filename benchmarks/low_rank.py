@@ -70,7 +70,7 @@ def row(depth: int, classes: int, starts: int, seed: int, steps: int) -> str:
         "-" if levels[0] is None else f"{int((values < levels[0] * (1 - 1e-5)).sum())}",
         f"{given_up[True]}",
         kinds,
-        structure(*(hidden[-3:-1] if depth > 2 else hidden[:1] * 2)).name,
+        structure(after[-2], hidden[-2]).name if depth > 2 else structure(after[0], after[0]).name,
     ]
     return f"| {' | '.join(cells)} |"
 

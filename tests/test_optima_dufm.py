@@ -350,10 +350,33 @@ def test_the_smaller_problem_s_second_construction_is_below_the_larger_one_and_m
     assert dufm.srg_cut_loss(model) > dufm.dnc_loss(model) > dufm.srg_loss(model)
 
 
-def test_more_minus_ones_pay_from_15_classes_on():
-    for points in (6, 7, 8, 9):
-        model = equal_decays(points * (points - 1) // 2, 50, 4, 0.001)
-        assert dufm.srg_loss(model, points // 2) < dufm.srg_loss(model)
+@pytest.mark.parametrize("depth", [2, 3, 4, 6])
+def test_half_of_the_signs_pay_most_from_15_classes_on(depth):
+    for points in (6, 7, 8, 9, 12):
+        model = equal_decays(points * (points - 1) // 2, 50, depth, 1e-4)
+        values = {minus: dufm.srg_loss(model, minus) for minus in range(2, points - 1)}
+        assert min(values, key=values.__getitem__) == points // 2
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5, 8])
+def test_half_of_the_signs_gain_a_further_power_of_the_classes(depth):
+    """Slope of log rho on log K: (1 - L)/(2(L + 1)), S24's less 1/(L + 1). So L = 3 gains too, and L = 2."""
+    rho = np.array([dufm.small_decay_ratio(r, depth, r // 2) for r in (256, 512)])
+    exact = (1 - depth) / (2 * (depth + 1))
+    slope = np.diff(np.log(rho)) / math.log(512 * 511 / (256 * 255))
+    assert slope[0] == pytest.approx(exact, abs=4e-3)
+
+
+def test_with_two_layers_opposite_pairs_are_as_good_as_orthogonal_class_means():
+    """DNC is not the only optimum before the ReLU at L = 2: |C|_* = K for blocks (1, -1; -1, 1), rank K/2."""
+    pair = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
+    shape = dufm_shapes.Shape(torch.eye(6).double(), torch.block_diag(pair, pair, pair))
+    model = equal_decays(6, 4, 2, 0.01)
+    found = dufm.least_loss(dufm_shapes.measured_constants(shape), model)
+    assert found.value == pytest.approx(dufm.dnc_loss(model), rel=1e-12)
+    assert torch.linalg.matrix_rank(shape.last) == 3
+    deeper = equal_decays(6, 4, 3, 0.01)
+    assert dufm.least_loss(dufm_shapes.measured_constants(shape), deeper).value > dufm.dnc_loss(deeper)
 
 
 # Smoothed ReLU

@@ -18,6 +18,11 @@ def hidden(solution):
     return layers(solution.features, solution.weights)
 
 
+def name(solution):
+    *_, inner, last, _ = hidden(solution)
+    return structure(inner.clamp(min=0), last).name
+
+
 def test_the_gradient_is_autograd_s():
     model = equal_decays(4, 3, 4, 0.02)
     found = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
@@ -69,9 +74,19 @@ def test_four_classes_find_the_square():
     found = minimise(model, 10, starts=2, seed=88, steps=3000)
     assert found.value == pytest.approx(0.08437, abs=5e-6)
     *_, inner, last, outputs = hidden(found.solutions[0])
-    assert structure(inner, last).name == "C_4"
+    assert structure(inner.clamp(min=0), last).name == "C_4"
     assert ranks([inner, last, last.clamp(min=0)]) == [3, 3, 4]
     assert classes_given_up(outputs) == 0
+
+
+def test_three_layers_and_six_classes_end_at_dnc_whose_first_layer_is_free_before_its_relu():
+    """M_2 is orthogonal, and pre-activations below 0 cost nothing: (1, -t; -t, 1) has one nuclear norm."""
+    model = equal_decays(6, 50, 3, 0.004)
+    found = minimise(model, 10, starts=3, seed=0, steps=3000)
+    assert found.value == pytest.approx(dufm.dnc_loss(model), abs=1e-5)
+    assert name(found.solutions[0]) == "DNC"
+    before = hidden(found.solutions[0])[0]
+    assert before.clamp(max=0).norm() > 0.1 * before.norm()
 
 
 def test_two_layers_and_many_classes_go_below_dnc():
@@ -99,7 +114,7 @@ def test_srg_is_where_descent_returns_to_for_10_classes_and_not_for_6_or_15():
         starts = [perturbed(srg, 0.05, seed) for seed in range(3)]
         assert min(objective(model, start.features, start.weights) for start in starts) > level + 1e-4
         found = descend(model, starts, steps=600, rate=0.005)
-        names = [structure(*hidden(end)[-3:-1]).name for end in found.solutions]
+        names = [name(end) for end in found.solutions]
         if classes == 10:
             assert found.values.numpy() == pytest.approx([level] * 3, abs=3e-6)
             assert (found.values > level).all()

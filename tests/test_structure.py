@@ -186,6 +186,8 @@ def test_classes_given_up_are_outputs_that_are_zero_everywhere():
     outputs[:, 2] = 0
     outputs[:, 4] = 1e-5
     assert classes_given_up(outputs) == 2
+    outputs[2, 0] = 0.1
+    assert classes_given_up(outputs) == 2, "an output for no class, not a class without outputs"
     merged = torch.eye(6)
     merged[:2, :2] = 0.5
     assert classes_given_up(merged) == 0, "two classes with one output each of a half are not given up"

@@ -1,8 +1,8 @@
 """Which known structure the class means of a low-rank solution have, by their Gram matrices [S24 App. B].
 
 Two layers decide: the last but one, whose class means are the edges of a graph in the incidence structures
-(two classes meet at 1/2 where the edges share a point, else at 0), and the last one, before its ReLU. Gram
-matrices are over their mean diagonal here.
+(two classes meet at 1/2 where the edges share a point, else at 0), and the last one. Gram matrices are over
+their mean diagonal here.
 
 K  classes    d  feature width    r  points of a complete graph
 """
@@ -50,9 +50,11 @@ class Structure:
 
 
 def structure(inner: Tensor, last: Tensor) -> Structure:
-    """The structure of class means (K, d) before the ReLU, of the last layer but one and of the last.
+    """The structure of class means (K, d): M_{L-1} after its ReLU, and of layer L before its ReLU.
 
-    For L = 2 there is one layer: give it twice.
+    After, since a solution's first hidden layer is not determined before its ReLU: class means (1, -t) and
+    (-t, 1) cost the same for all t in [0, 1]. For L = 2 give the means of the one hidden layer after its ReLU
+    for both.
     """
     gram = _gram(inner)
     if gram is None:
@@ -144,7 +146,7 @@ def _graph_name(adjacent: Tensor) -> str:
         return f"T({points})"
     if networkx.is_bipartite(root):
         sides = sorted(map(len, networkx.bipartite.sets(root)))
-        if sides[0] >= 2 and lines == sides[0] * sides[1]:
+        if lines == sides[0] * sides[1]:
             return "C_4" if sides == [2, 2] else f"L(K_{sides[0]},{sides[1]})"
     return OTHER
 

@@ -189,8 +189,8 @@ def small_decay_loss(constants: Constants, model: Dufm) -> float:
 def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
     """rho, the limit of L_SRG/L_DNC as Lambda -> 0, for K = r(r-1)/2.
 
-    Its slope in log K goes to (3 - L)/(2(L + 1)) [Thm 5]: for L = 3 it falls to .923 at K = 10 and then rises
-    to 1.
+    Its slope in log K goes to (3 - L)/(2(L + 1)) for minus = 2 [Thm 5], which for L = 3 is 0: there rho falls
+    to .923 at K = 10 and then rises to 1. For minus = floor(r/2) the slope goes to (1 - L)/(2(L + 1)).
     """
     check_points(points, minus)
     constants = srg_constants(points, minus)

@@ -65,8 +65,8 @@ def dnc_constants(classes: int) -> Constants:
 def srg_shape(points: int, minus: int = 2) -> Shape:
     """B = T_r and the rows of A T_r, of length 1, for C; A: all rows with `minus` entries -1, the others 1.
 
-    minus = 2 is S24's SRG [Def. 9]; floor(r/2) is "SRG-k", which has a lower loss from r = 6 on. An edge has
-    the entry 1 in C where both its ends are 1, -1 where both are -1, else 0.
+    minus = 2 is S24's SRG [Def. 9]; floor(r/2), "SRG-k" here, has a lower loss from r = 6 on. An edge has the
+    entry 1 in C where both its ends are 1, -1 where both are -1, else 0.
     """
     check_points(points, minus)
     inner = incidence(points)

@@ -1,25 +1,64 @@
 """The `ncpipe` program: arguments in, one call out. Stages import what they need only when they run."""
 
+import functools
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from safetensors import SafetensorError
+from typer.core import TyperCommand, TyperGroup
 
 from ncpipe import __version__
 from ncpipe.errors import InputError
 
+
+class Command(TyperCommand):
+    """A command whose help gives no type for options that are on or off."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_flag_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """The program, likewise."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_flag_types(super().get_params(ctx))
+
+
+def _without_flag_types(params: Any) -> Any:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.display_type_rich = lambda ctx: None
+    return params
+
+
 app = typer.Typer(
+    cls=Group,
     name="ncpipe",
-    help="Neural collapse against depth. Commands read params.yaml here and write below data/; "
-    "`dvc repro` runs those that are stale. `metrics` measures any features.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+command = functools.partial(app.command, cls=Command)
+stage = functools.partial(command, rich_help_panel="Stages, which `dvc repro` runs")
+theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theory")
 
-Experiment = Annotated[str, typer.Argument(help="Name under `experiments` in params.yaml.")]
+
+def complete_experiment(incomplete: str) -> list[str]:
+    """Names of params.yaml that begin so, for the shell; none where there is no good params.yaml."""
+    from ncpipe.params import load_params
+
+    try:
+        return [name for name in load_params().experiments if name.startswith(incomplete)]
+    except InputError:
+        return []
+
+
+Experiment = Annotated[
+    str,
+    typer.Argument(help="Name under `experiments` in params.yaml.", autocompletion=complete_experiment),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(help="In place of compute.device.", show_default=False),
@@ -42,7 +81,30 @@ CheckpointSeconds = Annotated[
 ]
 
 
-@app.command()
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Neural collapse against depth. Commands read params.yaml here and write below data/; `dvc repro` runs
+    those stages that are stale. `metrics` measures any features."""
+
+
+def begin(what: str) -> None:
+    """A line before seconds of silence."""
+    from ncpipe.commands.console import say
+
+    say(f"{what}: loading PyTorch")
+
+
+@stage()
 def grid() -> None:
     """Check params.yaml and write the runs of the sweep to data/grid, one table per experiment."""
     from ncpipe.commands.grid import write_grid
@@ -50,7 +112,7 @@ def grid() -> None:
     write_grid()
 
 
-@app.command()
+@stage()
 def fetch(
     experiment: Experiment,
     mirror: Annotated[
@@ -68,7 +130,7 @@ def fetch(
     fetch_data(experiment, mirror)
 
 
-@app.command()
+@stage()
 def train(
     experiment: Experiment,
     depth: Annotated[int, typer.Argument(help="L, as the architecture's definition counts it.")],
@@ -86,7 +148,7 @@ def train(
     train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds)
 
 
-@app.command()
+@command()
 def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the batches with memory and time; train nothing.")
@@ -99,6 +161,7 @@ def sweep(
     checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    begin("sweep")
     from ncpipe.commands.sweep import print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
 
@@ -108,23 +171,25 @@ def sweep(
         run_sweep(device, workers, checkpoint_seconds, keep_going)
 
 
-@app.command()
+@stage()
 def extract(experiment: Experiment, device: Device = None) -> None:
     """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
+    begin(f"extract {experiment}")
     from ncpipe.commands.extract import extract_experiment
 
     extract_experiment(experiment, device)
 
 
-@app.command()
+@stage()
 def measure(experiment: Experiment) -> None:
     """Compute every metric of an experiment's runs from their features; write tidy tables."""
+    begin(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
     measure_experiment(experiment)
 
 
-@app.command()
+@stage()
 def aggregate() -> None:
     """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
     from ncpipe.commands.aggregate import aggregate as aggregate_sweep
@@ -132,7 +197,7 @@ def aggregate() -> None:
     aggregate_sweep()
 
 
-@app.command()
+@stage()
 def plot(
     sources: Annotated[
         list[Path] | None,
@@ -155,7 +220,7 @@ def plot(
         plot_published(sources, target)
 
 
-@app.command()
+@command()
 def publish(
     folder: Annotated[Path, typer.Argument(help="Where to; replaced if it is there.", show_default=False)],
 ) -> None:
@@ -165,23 +230,25 @@ def publish(
     publish_sweep(folder)
 
 
-@app.command()
+@theory_stage()
 def construct(experiment: Experiment) -> None:
     """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""
+    begin(f"construct {experiment}")
     from ncpipe.commands.construct import construct as construct_experiment
 
     construct_experiment(experiment)
 
 
-@app.command()
+@theory_stage()
 def counterexample() -> None:
     """Compute S25 App. C's example: what collapse would cost two-layer blocks, and gain."""
+    begin("counterexample")
     from ncpipe.commands.counterexample import write_counterexample
 
     write_counterexample()
 
 
-@app.command()
+@theory_stage()
 def theory() -> None:
     """Set trained beside constructed networks; write the theory study's tables and figures."""
     from ncpipe.commands.theory import theory as compare
@@ -189,7 +256,7 @@ def theory() -> None:
     compare()
 
 
-@app.command()
+@command()
 def metrics(
     file: Annotated[
         Path,
@@ -210,7 +277,7 @@ def metrics(
     print_metrics(file, "json" if as_json else "csv" if as_csv else "table")
 
 
-@app.command()
+@command()
 def schema() -> None:
     """Write params.schema.json, by which editors complete and explain the keys of params.yaml."""
     from ncpipe.commands.schema import write_schema
@@ -218,16 +285,10 @@ def schema() -> None:
     write_schema()
 
 
-@app.command()
-def version() -> None:
-    """Print the version of ncpipe."""
-    print(__version__)
-
-
 def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
     try:
-        app()
+        app(prog_name="ncpipe")
     except InputError as error:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Specs and data that the tests share."""
+"""Specs, data and a terminal that the tests share."""
 
 import copy
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,24 @@ def token_data(context: int = 7, vocabulary: int = 12, classes: int = 3, per_cla
         ids[torch.arange(context) >= lengths.unsqueeze(1)] = 0
         splits.append(Split(ids, labels, lengths))
     return Prepared("tokens", classes, vocabulary, *splits, {}, checksum="made by a test")
+
+
+class Terminal(io.StringIO):
+    """A terminal, and what is to be seen on it."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def screen(self) -> list[str]:
+        """Its rows: a carriage return goes back to the row's start, and what follows writes over it."""
+        rows = []
+        for text in self.getvalue().split("\n"):
+            row = ""
+            for part in text.split("\r"):
+                row = part + row[len(part) :]
+            rows.append(row.rstrip())
+        return rows
 
 
 @pytest.fixture(autouse=True)

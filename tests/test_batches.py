@@ -11,11 +11,14 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import Terminal, experiment_tree, write_params
 
 from ncpipe.artifacts import sha256_of
-from ncpipe.commands import batch
+from ncpipe.commands import batch, console, sweep
+from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.plan import rest_seconds
+from ncpipe.commands.registry import stage_name
 from ncpipe.commands.train import sweep_stamps
 from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
@@ -23,7 +26,9 @@ from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import code_digest
+from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.cost import bytes_per_run
+from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
 train = functools.partial(train_run, workers=1)  # a batch in one piece, whatever the cores
@@ -82,6 +87,50 @@ def test_claiming_imports_no_torch(project: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert trained() == ["one/L2/s0", "one/L2/s1"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "from ncpipe.commands.train import train; train('one', 2, 0)",
+        "from ncpipe.cli import app; app(['sweep'])",
+    ],
+)
+def test_a_line_is_said_before_torch_is_loaded(project: Path, call: str) -> None:
+    """Red: seconds of silence."""
+    code = (
+        "import sys; from ncpipe.commands import console\n"
+        "def first(line): print(line, *{'torch', 'dvc'} & set(sys.modules)); sys.exit(7)\n"
+        f"console.say = first\n{call}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    said = ("train one L=2 seed=0: 0 of 6 runs are trained, loading PyTorch", "sweep: loading PyTorch")
+    assert done.stdout.strip() in said
+
+
+def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs wait trained, a third was stopped after 12 of 20 epochs."""
+    train("one", 2, 0)
+    stamp = next(s for s in sweep_stamps(load_params(), load_params().compute) if s.run.depth == 3)
+    files = Checkpoints([checkpoint_of(stamp)], 0.0)
+    seen = iter(range(100))
+    data, cpu = batch.read_prepared(Path("data/prepared/one")), torch.device("cpu")
+    with pytest.raises(Stopped):
+        train_batch([stamp.run], data, cpu, "float32", checkpoints=files, stop=lambda: next(seen) == 12)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "REFRESH", 0.0)
+    monkeypatch.setenv("COLUMNS", "150")
+    train("one", 3, 0)
+    bars = [text for text in terminal.getvalue().split("\r") if "|" in text]
+    assert bars[0].startswith("one L=3 seed=0:  60%|")
+    assert "3 of 6 runs, " in bars[0]
+    shown = [text for text in bars if "epoch 16 of 20, loss 0." in text]
+    assert shown[0].startswith("one L=3 seed=0:  80%|")
+    assert "train one L=3 seed=0: L-RN1 on cpu" in "\n".join(terminal.screen)
 
 
 def test_current_runs_do_not_train_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,3 +282,42 @@ def test_memory_grows_with_depth_and_samples(project: Path) -> None:
     activations = block - weights
     assert 3 * 24 * 8 * 4 <= activations <= 1.2 * (3 * 24 * 8 + 2 * 24) * 4 + 1
     assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)
+
+
+def test_the_plan_states_training_and_the_rest_apart(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trains = {stage_name(run) for run in load_params().grid()}
+    monkeypatch.setattr(sweep, "stale_stages", lambda target: trains if target == "dvc.yaml" else set())
+    before = contents(project)
+    sweep.print_plan(None, 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert contents(project) == before
+    assert lines[0].split() == ["batch", "runs", "epochs", "memory", "alone"]
+    explained = " ".join(lines)
+    assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "alone"))
+    assert lines[-3].startswith("6 runs to train in ")
+    assert lines[-2].startswith("the rest (DVC, features, metrics, tables, figures): about ")
+    assert lines[-1].startswith("in all about ")
+
+
+@pytest.mark.parametrize(("stale", "said"), [(set(), "up to date"), ({"plot"}, "about ")])
+def test_a_plan_without_training_still_knows_the_rest(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stale: set[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(sweep, "stale_stages", lambda target: stale)
+    sweep.print_plan(None, 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "nothing to train"
+    assert said in lines[1]
+
+
+def test_the_rest_grows_with_what_is_measured_and_drawn(project: Path) -> None:
+    runs, cpu = load_params().runs_of("one"), torch.device("cpu")
+    nothing = rest_seconds({}, 1, cpu, start=10.0, status=1.0)
+    assert nothing == 5 * 1.0 + (2 + 2) * 10.0  # aggregate, plot and one experiment's figures
+    assert nothing + 20.0 < rest_seconds({"one": runs}, 1, cpu, start=10.0, status=1.0) < nothing + 30.0

@@ -1,6 +1,7 @@
 """The command line: a mistake or a damaged file is one line that names it, and nothing is written."""
 
 import copy
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from conftest import experiment_tree
 from ruamel.yaml import YAML
 
+from ncpipe import __version__
 from ncpipe.__main__ import main
 
 TREE: dict[str, Any] = {
@@ -21,6 +23,7 @@ TREE: dict[str, Any] = {
     "effective_depth": {"tolerance": 0.01},
     "experiments": {"one": experiment_tree()},
 }
+ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("grid", "fetch one", "train one 2 0", "train one 2 1", "extract one", "measure one", "aggregate")
 
 Fail = Callable[[str], str]
@@ -172,3 +175,57 @@ def test_a_damaged_table_is_named(
     if content is not None:
         Path(name).write_bytes(content)
     assert name in fail(arguments)
+
+
+# The program itself
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `ncpipe ARGUMENTS` prints."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments])
+        monkeypatch.setenv("COLUMNS", "100")
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_version_is_an_option(shown: Callable[..., str]) -> None:
+    assert shown("--version") == f"{__version__}\n"
+
+
+def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[..., str]) -> None:
+    """Red: a stage of a dvc.yaml among the commands, or a command among the stages."""
+    panels = shown("--help").split("\u256d")  # the upper left corner of a panel
+    heads = ("Commands", "Stages, which", "Stages of stages/theory")
+    own, stages, theory = (next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads)
+    names = [set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in (own, stages, theory)]
+    assert {"sweep", "metrics"} <= names[0]
+    assert names[1] == set(YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"])
+    assert names[2] == set(YAML(typ="safe").load(ROOT / "stages/theory/dvc.yaml")["stages"]) - names[1]
+    assert "--install-completion" in panels[1]
+
+
+def test_no_switch_is_said_to_take_a_value(shown: Callable[..., str]) -> None:
+    for command in ([], ["sweep"], ["metrics"], ["train"]):
+        assert "<bool>" not in shown(*command, "--help")
+
+
+def test_the_shell_completes_commands_and_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params(TREE)
+    monkeypatch.setenv("_NCPIPE_COMPLETE", "complete_bash")
+    for words, offered in (("ncpipe swe", "sweep"), ("ncpipe train o", "one"), ("ncpipe train x", "")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        assert shown().strip() == offered
+    Path("params.yaml").unlink()
+    monkeypatch.setenv("COMP_WORDS", "ncpipe train o")
+    assert shown().strip() == ""

@@ -62,8 +62,13 @@ def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int
     return [stamps[start : start + size] for start in range(0, len(stamps), size)]
 
 
-def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -> None:
-    """Train the first run, and with it those of the others that fit beside it, into the store."""
+def train_first(
+    stamps: Batch, workers: int | None, checkpoint_seconds: float, runs: int, finished: int
+) -> None:
+    """Train the first run, and with it those of the others that fit beside it, into the store.
+
+    runs, finished: how many there are in all, and how many of these are trained already.
+    """
     data = read_prepared(PREPARED / stamps[0].run.experiment)
     place = prepare_device(stamps[0].compute)
     count = worker_count(stamps[0].compute, place, workers)
@@ -72,9 +77,9 @@ def train_first(stamps: Batch, workers: int | None, checkpoint_seconds: float) -
     if len(stamps) > 1:
         need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
         batches = batches_that_fit(stamps, need, place, count, parts=count)[:count]
-    runs = sum(map(len, batches))
-    run = stamps[0].run
-    progress = Progress(run.name, runs, runs * run.spec.epochs)
+    run, together = stamps[0].run, sum(map(len, batches))
+    done = together * epochs_done(checkpoint_of(stamps[0]))
+    progress = Progress(run.name, runs, together * run.spec.epochs, finished, done)
     try:
         train_batches(batches, count, checkpoint_seconds, progress, lambda stamp: 1.0)
     finally:
@@ -134,12 +139,12 @@ def _train_some(
     checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
     start = progress.seconds()
     work = sum(work_per_epoch(stamp) for stamp in stamps)
-    seen = None
+    name, epochs, seen = stamps[0].run.name, stamps[0].run.spec.epochs, None
 
-    def on_epoch(epoch: int) -> None:
+    def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal seen
-        if seen is not None and epoch > seen:
-            progress.add(work * (epoch - seen))
+        new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
+        progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         seen = epoch
 
     runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
@@ -162,7 +167,7 @@ def _train_some(
         write_run(AHEAD / stamp.key(), trained, stamp, place.type)
         say(_outcome(trained))
     checkpoints.remove()
-    progress.finish(len(stamps))
+    progress.finish(name, len(stamps))
     _log_time(stamps, place.type, progress.seconds() - start, FINISHED)
     return []
 

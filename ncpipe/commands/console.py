@@ -1,57 +1,80 @@
 """What commands tell the user while they work: lines and bars on standard error."""
 
+import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from tqdm import tqdm
 
+REFRESH = 0.1  # seconds between two looks at a batch
 SETTLED = 2.0  # seconds after which an estimate of the whole is worth a line
 
 
 def say(line: str) -> None:
-    """One line on standard error, whole beside those of other threads: print() may write its end apart."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """One line on standard error, above the bar if there is one.
+
+    It is written whole, beside those of other threads: print() may write its end apart.
+    """
+    with tqdm.external_write_mode(file=sys.stderr):  # takes bars away and puts them back below
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class Progress:
     """How far some runs are: a bar on a terminal; elsewhere a line when a batch ends, if that takes long.
 
-    work: what all runs are expected to take, in any unit; threads add to it as they go.
+    runs: all that there are, `finished` of them from the start. work: what those that train are expected to
+    take, in any unit, `done` of it before they were stopped; threads add to it as they go.
     """
 
-    def __init__(self, name: str, runs: int, work: float) -> None:
+    def __init__(self, name: str, runs: int, work: float, finished: int = 0, done: float = 0.0) -> None:
         self.name, self.runs, self.work = name, runs, work
-        self.finished = 0
+        self.finished, self._before = finished, finished
+        self._done, self._start_done = done, done
+        self._training: dict[str, str] = {}  # what each batch in training is at
+        self._shown: dict[str, float] = {}  # when that was last looked at
         self.bar = tqdm(
             total=work,
+            initial=done,
             desc=name,
             disable=None,
             leave=False,
+            dynamic_ncols=True,
+            mininterval=REFRESH,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {postfix}, {elapsed}<{remaining}",
-            postfix=self._count(),
+            postfix=self._state(),
         )
         self.start = time.monotonic()
-        self._done = 0.0
         self._announced = not self.bar.disable
         self._lock = threading.Lock()
 
-    def add(self, work: float) -> None:
-        """Some work is done."""
+    def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
+        """A batch has done some work and is at this epoch, as '30 of 1500'.
+
+        loss: its last logged regularised loss. It is asked for only where it is shown: a GPU has to be waited
+        for.
+        """
         with self._lock:
             self._done += work
+            now = self.seconds()
+            if not self.bar.disable and now - self._shown.get(batch, -math.inf) > REFRESH:
+                self._shown[batch] = now
+                self._training[batch] = f"{batch} epoch {epoch}, loss {loss():.3g}"
+                self.bar.set_postfix_str(self._state(), refresh=False)
             self.bar.update(work)
-            if not self._announced and self._done > 0 and self.seconds() > SETTLED:
+            if not self._announced and self.seconds() > SETTLED:
                 self._announced = True
                 if self._left() > SETTLED:
                     say(f"{self.name}: about {duration(self._left())} to go")
 
-    def finish(self, runs: int) -> None:
-        """Some runs are done."""
+    def finish(self, batch: str, runs: int) -> None:
+        """A batch is done, with so many runs."""
         with self._lock:
             self.finished += runs
-            self.bar.set_postfix_str(self._count())
+            self._training.pop(batch, None)
+            self.bar.set_postfix_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
                 say(f"{self.name}: {self._count()}, about {duration(self._left())} to go")
 
@@ -64,12 +87,16 @@ class Progress:
         self.bar.close()
 
     def _left(self) -> float:
-        return self.seconds() / self._done * max(self.work - self._done, 0.0) if self._done else 0.0
+        done = self._done - self._start_done
+        return self.seconds() / done * max(self.work - self._done, 0.0) if done > 0 else 0.0
 
     def _count(self) -> str:
-        if not self.finished:
-            return f"0 of {self.runs} runs"
-        return f"{self.finished} of {self.runs} runs, {60 * self.finished / self.seconds():.3g} a minute"
+        count, own = f"{self.finished} of {self.runs} runs", self.finished - self._before
+        return f"{count}, {60 * own / self.seconds():.3g} a minute" if own else count
+
+    def _state(self) -> str:
+        """The count, and where the batch is that has been training for longest."""
+        return "; ".join([self._count(), *list(self._training.values())[:1]])
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,7 @@
-"""What a sweep has left to train: batches, with the memory and the time that they take."""
+"""What a sweep has left to do: batches, with the memory and the time that they take, and the rest."""
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,9 +10,17 @@ from ncpipe.artifacts import PREPARED
 from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.batch import Batch, batches_that_fit
 from ncpipe.datasets.prepared import read_prepared
+from ncpipe.features import extract
+from ncpipe.models.build import build_model, input_shape
+from ncpipe.specs import Run
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, seconds_per_epoch
 from ncpipe.training.device import DTYPES
+
+MEASURE = 1.4  # seconds of extract and measure over those of extract, of a run
+STAGES = 2  # of each experiment after train: extract and measure
+FIGURES = 2  # an experiment's figures, in times that a stage takes to start
+DVC_CALLS = 5  # in a sweep, each of which goes through all stages as `dvc status` does
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,11 @@ class Planned:
         return self.stamps[0].run.spec.epochs - self.done
 
     @property
+    def spent(self) -> float:
+        """Seconds that the epochs before the checkpoint took, at the pace of the others."""
+        return self.seconds * self.done
+
+    @property
     def total(self) -> float:
         """Seconds that are left."""
         return self.seconds * self.epochs
@@ -45,3 +60,28 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]
+
+
+def rest_seconds(
+    remade: Mapping[str, Sequence[Run]], experiments: int, place: torch.device, start: float, status: float
+) -> float:
+    """What a sweep takes beside training: DVC, features, metrics, tables and figures.
+
+    remade: the experiments whose runs are measured anew, with all their runs. experiments: in the figures.
+    start, status: seconds that a stage takes to start and `dvc status` to answer, as seen on this machine.
+    """
+    stages = STAGES * len(remade) + 2  # aggregate, plot
+    measuring = sum(MEASURE * _extract_seconds(runs, place) for runs in remade.values())
+    return DVC_CALLS * status + (stages + FIGURES * experiments) * start + measuring
+
+
+def _extract_seconds(runs: Sequence[Run], place: torch.device) -> float:
+    """Of all runs of an experiment, from one of middle depth; layers take alike."""
+    run = sorted(runs, key=lambda run: run.depth)[len(runs) // 2]
+    data = read_prepared(PREPARED / run.experiment)
+    network = build_model(
+        run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
+    )
+    begin = time.perf_counter()
+    extract(run, network.state_dict(), data, place)
+    return (time.perf_counter() - begin) / run.depth * sum(other.depth for other in runs)

@@ -20,9 +20,9 @@ def stage_name(run: Run) -> str:
     return f"train@{run.experiment}-{run.depth}-{run.seed}"
 
 
-def stale_stages() -> set[str]:
-    """Names of the stages `train` that DVC would run."""
-    return set(json.loads(dvc("status", "--json", "train", capture=True)))
+def stale_stages(target: str = "train") -> set[str]:
+    """Names of the stages that have changed, of `train` or of a whole dvc.yaml."""
+    return set(json.loads(dvc("status", "--json", target, capture=True)))
 
 
 def restore_cached(stages: Collection[str]) -> set[str]:

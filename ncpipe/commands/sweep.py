@@ -2,15 +2,17 @@
 
 import contextlib
 import shutil
+import time
 from collections.abc import Sequence
 
+import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
 from ncpipe.commands.ahead import prune, waits
 from ncpipe.commands.batch import groups, train_batches, worker_count
 from ncpipe.commands.console import Progress, duration, say
-from ncpipe.commands.plan import Planned, plan
+from ncpipe.commands.plan import Planned, plan, rest_seconds
 from ncpipe.commands.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
 from ncpipe.commands.train import batch_lock, sweep_stamps
 from ncpipe.errors import InputError
@@ -31,13 +33,15 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     compute = load_params().compute_on(device)
     dvc("repro", "--quiet", "grid", "fetch")
     AHEAD.mkdir(parents=True, exist_ok=True)
-    stale = _stale_runs(compute)
-    prune({stamp.key() for stamp in sweep_stamps(load_params(), compute)})
+    say("sweep: asking DVC what is stale")
+    names, stamps = stale_stages(), sweep_stamps(load_params(), compute)
+    stale = [stamp for stamp in stamps if stage_name(stamp.run) in names]
+    prune({stamp.key() for stamp in stamps})
     restored = restore_cached([stage_name(stamp.run) for stamp in stale if not waits(stamp.key())])
     if restored:
         say(f"sweep: {len(restored)} runs restored from DVC's run cache")
     missing = [stamp for stamp in stale if not waits(stamp.key()) and stage_name(stamp.run) not in restored]
-    if missing and not _train(missing, compute, workers, checkpoint_seconds, keep_going):
+    if missing and not _train(missing, len(stamps), compute, workers, checkpoint_seconds, keep_going):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
         raise InputError("some runs failed, see above; the others are kept")
@@ -47,16 +51,35 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
 
 
 def print_plan(device: Device | None, workers: int | None) -> None:
-    """What `sweep` would train now: batches, their memory, the time they take. Changes nothing."""
-    compute = load_params().compute_on(device)
+    """What `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing."""
+    start = time.time() - psutil.Process().create_time()  # all it did so far is what a stage begins with
     params = load_params()
+    compute = params.compute_on(device)
     for name in params.sweep.experiments:
         if not (PREPARED / name / FACTS).is_file():
             say(f"{name}: data not prepared, so not in the plan; run dvc repro fetch")
-    missing = [stamp for stamp in _stale_runs(compute) if not waits(stamp.key())]
+    begin = time.monotonic()
+    stale = stale_stages("dvc.yaml")
+    status = time.monotonic() - begin
+    todo = [stamp for stamp in sweep_stamps(params, compute) if stage_name(stamp.run) in stale]
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
-    planned, _ = _plan(missing, place, count, keep_going=True)
+    planned, _ = _plan([stamp for stamp in todo if not waits(stamp.key())], place, count, keep_going=True)
+    if planned:
+        _print_batches(planned)
+    print(_headline(planned, count, str(place)))
+    if not stale:
+        print("the rest is up to date")
+        return
+    changed = {stamp.run.experiment for stamp in todo}
+    changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
+    remade = {name: params.runs_of(name) for name in changed if (PREPARED / name / FACTS).is_file()}
+    rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
+    print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
+    print(f"in all about {duration(_train_seconds(planned, count) + rest)}")
+
+
+def _print_batches(planned: Sequence[Planned]) -> None:
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
     for batch in planned:
         run = batch.stamps[0].run
@@ -66,34 +89,36 @@ def print_plan(device: Device | None, workers: int | None) -> None:
             f"{name:<40} {len(batch.stamps):>5} {batch.epochs:>7} {batch.memory / 1e6:>6.0f} MB "
             f"{duration(batch.total):>8}"
         )
-    print(_headline(planned, count, str(place)))
-
-
-def _stale_runs(compute: Compute) -> list[Stamp]:
-    stale = stale_stages()
-    return [stamp for stamp in sweep_stamps(load_params(), compute) if stage_name(stamp.run) in stale]
+    print(
+        "\nbatch: runs of one shape, which train side by side; runs: how many; epochs: that each has left; "
+        "memory: of\nall its runs; alone: the time that it takes while no other batch trains\n"
+    )
 
 
 def _headline(planned: Sequence[Planned], workers: int, place: str) -> str:
     if not planned:
         return "nothing to train"
     runs = sum(len(batch.stamps) for batch in planned)
-    longest = max(batch.total for batch in planned)
-    seconds = max(longest, sum(batch.total for batch in planned) / workers)
     return (
         f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
-        f"about {duration(seconds)}"
+        f"about {duration(_train_seconds(planned, workers))}"
     )
+
+
+def _train_seconds(planned: Sequence[Planned], workers: int) -> float:
+    longest = max((batch.total for batch in planned), default=0.0)
+    return max(longest, sum(batch.total for batch in planned) / workers)
 
 
 def _train(
     missing: Sequence[Stamp],
+    runs: int,
     compute: Compute,
     workers: int | None,
     checkpoint_seconds: float,
     keep_going: bool,
 ) -> bool:
-    """Train into the store whatever is not there yet; whether all of it went well."""
+    """Train into the store whatever is not there yet; whether all of it went well. runs: of the sweep."""
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
     locks = {lock.lock_file: lock for lock in map(batch_lock, missing)}
@@ -104,8 +129,8 @@ def _train(
         planned, failed = _plan(todo, place, count, keep_going)
         say(f"sweep: {_headline(planned, count, str(place))}")
         weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
-        runs = sum(len(batch.stamps) for batch in planned)
-        progress = Progress("sweep", runs, sum(batch.total for batch in planned))
+        spent, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
+        progress = Progress("sweep", runs, spent + left, runs - len(todo), spent)
         batches = [batch.stamps for batch in planned]
         try:
             errors = train_batches(

@@ -39,17 +39,22 @@ def train(
             say(f"train {run.name}: trained in an earlier batch, {size_of_store()} more waiting")
             return
         mates: list[Stamp] = []
+        runs, finished = 1, 0
         if not alone:
             grid = sweep_stamps(params, compute)
             prune({stamp.key(), *(other.key() for other in grid)})
-            mates = [other for other in grid if other.run != run and _can_join(other, stamp)]
+            others = [other for other in grid if other.run != run]
+            missing = [other for other in others if is_missing(other)]
+            runs, finished = 1 + len(others), len(others) - len(missing)
+            mates = [other for other in missing if other.batch_key() == stamp.batch_key()]
+        say(f"train {run.name}: {finished} of {runs} runs are trained, loading PyTorch")
         if mates:  # only now: brings dvc
             cached = cached_stages({stage_name(other.run) for other in mates})
             mates = [other for other in mates if stage_name(other.run) not in cached]
 
         from ncpipe.commands.batch import train_first  # only now: brings torch
 
-        train_first([stamp, *mates], workers, checkpoint_seconds)
+        train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished)
         if not claim(stamp.key(), RUNS / run.path):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")
 
@@ -69,10 +74,6 @@ def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
             continue
         stamps += [Stamp(run, checksum, compute) for run in params.runs_of(name)]
     return stamps
-
-
-def _can_join(other: Stamp, first: Stamp) -> bool:
-    return other.batch_key() == first.batch_key() and is_missing(other)
 
 
 def is_missing(stamp: Stamp) -> bool:

@@ -21,7 +21,7 @@ def train_batch(
     data: Prepared,
     device: torch.device,
     precision: str,
-    on_epoch: Callable[[int], None] = lambda epoch: None,
+    on_epoch: Callable[[int, Callable[[], float]], None] = lambda epoch, loss: None,
     checkpoints: Checkpoints | None = None,
     stop: Callable[[], bool] = lambda: False,
     starts: Sequence[Mapping[str, Tensor]] | None = None,
@@ -30,8 +30,9 @@ def train_batch(
 
     What a run ends with depends neither on the others nor on having been stopped and taken up again from
     `checkpoints`: bit for bit on the CPU, to rounding on a GPU. on_epoch is called with the number of
-    epochs done. starts: weights to begin with, by name, in place of drawn ones. Raises Stopped, after a
-    last checkpoint, once stop() holds at the end of an epoch.
+    epochs done and a function that gives the last logged loss, which it must not keep. starts: weights to
+    begin with, by name, in place of drawn ones. Raises Stopped, after a last checkpoint, once stop() holds
+    at the end of an epoch.
     """
     if isinstance(runs[0].spec.optimizer, Lbfgs) and len(runs) > 1:  # each line search goes its own way
         own = [checkpoints and checkpoints.of(index) for index in range(len(runs))]
@@ -55,5 +56,11 @@ def train_batch(
             checkpoints.write(session.states())
         if stopped:
             raise Stopped
-        on_epoch(epoch)
+        on_epoch(epoch, lambda: _last_loss(session))
     return session.results()
+
+
+def _last_loss(session: Session) -> float:
+    """Mean of the last logged regularised losses of the runs that train; NaN if none does."""
+    _, row, alive = session.rows[-1]
+    return float(row[0][alive].mean())

@@ -1,0 +1,96 @@
+"""Where training stopped, and how much further the same objective goes from there.
+
+Takes runs of a finished sweep from their weights on, in float64: by their own optimizer under their own
+schedule once more, and by L-BFGS. Prints a table: the loss above the optimum of the features model
+(`loss_gap`) and the length of the gradient, at the end of the run and after each of the two.
+
+Stand in the folder of the sweep: python benchmarks/further.py cifar10_rn1 --depths 2 13 34
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.artifacts import PREPARED, RUNS
+from ncpipe.datasets.prepared import Prepared, read_prepared
+from ncpipe.optima.gufm import optimal_value
+from ncpipe.params import load_params
+from ncpipe.specs import ConstantSchedule, Lbfgs, Run
+from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.training.device import prepare_device
+from ncpipe.training.loop import train_batch
+from ncpipe.training.run_folder import read_state
+from ncpipe.training.session import Session
+
+HEAD = ("L", "seed", "gap", "|g|", "again: gap", "|g|", "L-BFGS: gap", "|g|", "of the gap")
+MEMORY = 20  # curvature pairs of L-BFGS
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A network's objective above the optimum of the features model, and the length of its gradient."""
+
+    gap: float
+    gradient: float
+
+
+def further(run: Run, state: State, data: Prepared, iterations: int, device: torch.device) -> Iterator[Place]:
+    """The end of a run; where its own optimizer takes it the second time; where L-BFGS takes it."""
+    yield place(run, state, data, device)
+    search = dataclasses.replace(
+        run.spec,
+        optimizer=Lbfgs("lbfgs", 1.0, MEMORY),
+        schedule=ConstantSchedule("constant"),
+        epochs=iterations,
+        batch_size="full",
+        log_every=iterations,
+    )
+    for spec in (run.spec, search):
+        again = dataclasses.replace(run, spec=spec)
+        [trained] = train_batch([again], data, device, "float64", starts=[state])
+        yield place(run, trained.state, data, device)
+
+
+def place(run: Run, state: State, data: Prepared, device: torch.device) -> Place:
+    """Objective and gradient of weights on the whole training set, float64."""
+    session = Session([run], data, device, torch.float64)
+    session.begin_with([state])
+    loss, gradient = session.loss_and_gradient(session.train)
+    strength = run.spec.penalty.last_strength(run.depth)
+    model = run.spec.model
+    optimum = optimal_value(run.spec.loss, data.classes, model.width, strength, model.last_bias)
+    return Place(loss.item() - optimum, gradient.norm().item())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment")
+    parser.add_argument("--depths", type=int, nargs="+", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--iterations", type=int, default=2000, help="of L-BFGS")
+    options = parser.parse_args()
+    params = load_params()
+    device = prepare_device(params.compute)
+    data = read_prepared(PREPARED / options.experiment)
+    checksum = data_checksum(PREPARED / options.experiment)
+    print(" | ".join(f"{title:>11}" for title in HEAD), flush=True)
+    for depth in options.depths:
+        for seed in options.seeds:
+            run = params.run(options.experiment, depth, seed)
+            state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
+            end, again, search = further(run, state, data, options.iterations, device)
+            numbers = [f"{x:.4g}" for p in (end, again, search) for x in (p.gap, p.gradient)]
+            share = f"{min(again.gap, search.gap) / end.gap:.0%}"
+            print(" | ".join(f"{cell:>11}" for cell in (str(depth), str(seed), *numbers, share)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

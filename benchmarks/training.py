@@ -36,10 +36,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ncpipe.commands.batch import batches_that_fit, worker_count
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape, penalised
 from ncpipe.params import Params, load_params
+from ncpipe.scheduling.batches import batches_that_fit, worker_count
 from ncpipe.specs import Architecture, Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes

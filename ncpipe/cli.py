@@ -99,7 +99,7 @@ def program(
 
 def begin(what: str) -> None:
     """A line before seconds of silence."""
-    from ncpipe.commands.console import say
+    from ncpipe.console import say
 
     say(f"{what}: loading PyTorch")
 

@@ -13,17 +13,19 @@ import pytest
 import torch
 from conftest import Terminal, experiment_tree, write_params
 
+from ncpipe import console
 from ncpipe.artifacts import sha256_of
-from ncpipe.commands import batch, console, sweep
-from ncpipe.commands.ahead import checkpoint_of
+from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.plan import rest_seconds
-from ncpipe.commands.registry import stage_name
-from ncpipe.commands.train import sweep_stamps
 from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
+from ncpipe.scheduling import batches
+from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.plan import rest_seconds
+from ncpipe.scheduling.registry import stage_name
+from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
 from ncpipe.stamps import code_digest
 from ncpipe.training.checkpoints import Checkpoints
@@ -62,7 +64,7 @@ def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
     train("one", 2, 1)
     assert trained() == ["one/L2/s1"]
     assert stored() == 2
-    monkeypatch.setattr(batch, "train_batch", None)  # from here on nothing may train
+    monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
     train("one", 2, 0)
     train("one", 2, 2)
     assert trained() == ["one/L2/s0", "one/L2/s1", "one/L2/s2"]
@@ -99,7 +101,7 @@ def test_claiming_imports_no_torch(project: Path) -> None:
 def test_a_line_is_said_before_torch_is_loaded(project: Path, call: str) -> None:
     """Red: seconds of silence."""
     code = (
-        "import sys; from ncpipe.commands import console\n"
+        "import sys; from ncpipe import console\n"
         "def first(line): print(line, *{'torch', 'dvc'} & set(sys.modules)); sys.exit(7)\n"
         f"console.say = first\n{call}"
     )
@@ -117,7 +119,7 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     stamp = next(s for s in sweep_stamps(load_params(), load_params().compute) if s.run.depth == 3)
     files = Checkpoints([checkpoint_of(stamp)], 0.0)
     seen = iter(range(100))
-    data, cpu = batch.read_prepared(Path("data/prepared/one")), torch.device("cpu")
+    data, cpu = batches.read_prepared(Path("data/prepared/one")), torch.device("cpu")
     with pytest.raises(Stopped):
         train_batch([stamp.run], data, cpu, "float32", checkpoints=files, stop=lambda: next(seen) == 12)
     terminal = Terminal()
@@ -163,7 +165,7 @@ def test_experiments_of_one_shape_share_a_batch(
         fetch(name)
     train("one", 2, 0)
     assert "together with rate seed 0, penalty seed 0:" in capsys.readouterr().err
-    monkeypatch.setattr(batch, "train_batch", None)
+    monkeypatch.setattr(batches, "train_batch", None)
     train("penalty", 2, 0)
     train("rate", 2, 0)
 
@@ -237,8 +239,8 @@ def test_out_of_memory_halves_the_batch(
             raise torch.OutOfMemoryError
         return original(runs, *rest)
 
-    original = batch.train_batch
-    monkeypatch.setattr(batch, "train_batch", limited)
+    original = batches.train_batch
+    monkeypatch.setattr(batches, "train_batch", limited)
     train("one", 2, 2)
     assert tried == [3, 1, 2, 1, 1]
     assert trained() == ["one/L2/s2"]
@@ -248,7 +250,7 @@ def test_out_of_memory_halves_the_batch(
     def never(runs: list[Run], *rest: Any) -> list[Trained]:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(batch, "train_batch", never)
+    monkeypatch.setattr(batches, "train_batch", never)
     with pytest.raises(InputError, match="one run does not fit on cpu; make batch_size smaller"):
         train("one", 3, 2)
 
@@ -257,9 +259,9 @@ def test_a_batch_takes_what_fits_in_memory(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = load_params()
-    data = batch.read_prepared(Path("data/prepared/one"))
+    data = batches.read_prepared(Path("data/prepared/one"))
     need = bytes_per_run(params.run("one", 2, 0), data, torch.device("cpu"), torch.float32)
-    free = type("Memory", (), {"available": int(2.5 * need / batch.MEMORY_SHARE)})
+    free = type("Memory", (), {"available": int(2.5 * need / batches.MEMORY_SHARE)})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     train("one", 2, 0)
     assert "2 of 3 runs in a batch" in capsys.readouterr().err
@@ -269,7 +271,7 @@ def test_a_batch_takes_what_fits_in_memory(
 def test_memory_grows_with_depth_and_samples(project: Path) -> None:
     """A block of L-RN1 keeps its input, the sum before LN, ReLU's output and LN's two statistics."""
     params = load_params()
-    data = batch.read_prepared(Path("data/prepared/one"))
+    data = batches.read_prepared(Path("data/prepared/one"))
     twice = Prepared("vector", 3, None, data.train[torch.arange(48) % 24], data.test, {})
     run = params.run("one", 2, 0)
 

@@ -15,11 +15,12 @@ import torch
 from conftest import TEXT, architecture, experiment, experiment_tree, token_data, vector_data, write_params
 
 from ncpipe.artifacts import sha256_of
-from ncpipe.commands.ahead import checkpoint_of
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.train import sweep_stamps, train
+from ncpipe.commands.train import train
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.params import load_params
+from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Experiment, Run
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.loop import Stopped, train_batch

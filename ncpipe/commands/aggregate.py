@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
-from ncpipe.commands.console import say
+from ncpipe.console import say
 from ncpipe.figures.labels import paper_columns
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from ncpipe.artifacts import CONSTRUCTED, PREPARED, publish_folder
-from ncpipe.commands.console import say
+from ncpipe.console import say
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params

@@ -5,8 +5,8 @@ import dataclasses
 from tqdm import tqdm
 
 from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
-from ncpipe.commands.console import say
 from ncpipe.commands.grid import read_grid
+from ncpipe.console import say
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features import extract, write_features
 from ncpipe.params import load_params

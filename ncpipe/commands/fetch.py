@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ncpipe.artifacts import PREPARED, RAW
-from ncpipe.commands.console import say
+from ncpipe.console import say
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import write_prepared
 from ncpipe.params import load_params

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ncpipe.commands.console import say
+from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays, count_classes
 from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays

@@ -22,8 +22,8 @@ from ncpipe.artifacts import (
     read_json,
     write_json,
 )
-from ncpipe.commands.console import say
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
+from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.figures.save import save_figure
 from ncpipe.params import PARAMS_FILE, Params, load_params

@@ -9,14 +9,14 @@ import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
-from ncpipe.commands.ahead import prune, waits
-from ncpipe.commands.batch import groups, train_batches, worker_count
-from ncpipe.commands.console import Progress, duration, say
-from ncpipe.commands.plan import Planned, plan, rest_seconds
-from ncpipe.commands.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
-from ncpipe.commands.train import batch_lock, sweep_stamps
+from ncpipe.console import Progress, duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
+from ncpipe.scheduling.batches import groups, train_batches, worker_count
+from ncpipe.scheduling.pending import batch_lock, sweep_stamps
+from ncpipe.scheduling.plan import Planned, plan, rest_seconds
+from ncpipe.scheduling.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
+from ncpipe.scheduling.store import prune, waits
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import FACTS, Stamp, code_digest, is_current
 from ncpipe.training.device import prepare_device

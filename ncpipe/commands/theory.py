@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ncpipe.artifacts import CONSTRUCTED, COUNTEREXAMPLE, RESULTS, THEORY, publish_folder
-from ncpipe.commands.console import say
+from ncpipe.console import say
 from ncpipe.figures.constructed import constructed_gap, counterexample, trained_and_constructed
 from ncpipe.figures.labels import paper_columns, row_labels
 from ncpipe.figures.save import save_figure

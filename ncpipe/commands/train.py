@@ -1,15 +1,14 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
-from filelock import FileLock
-
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
-from ncpipe.commands.ahead import claim, prune, size_of_store, waits
-from ncpipe.commands.console import say
-from ncpipe.commands.registry import cached_stages, stage_name
+from ncpipe.console import say
 from ncpipe.errors import InputError
-from ncpipe.params import Params, load_params
-from ncpipe.specs import Compute, Device
-from ncpipe.stamps import Stamp, data_checksum, is_current
+from ncpipe.params import load_params
+from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
+from ncpipe.scheduling.registry import cached_stages, stage_name
+from ncpipe.scheduling.store import claim, prune, size_of_store
+from ncpipe.specs import Device
+from ncpipe.stamps import Stamp, data_checksum
 
 
 def train(
@@ -52,30 +51,8 @@ def train(
             cached = cached_stages({stage_name(other.run) for other in mates})
             mates = [other for other in mates if stage_name(other.run) not in cached]
 
-        from ncpipe.commands.batch import train_first  # only now: brings torch
+        from ncpipe.scheduling.batches import train_first  # only now: brings torch
 
         train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished)
         if not claim(stamp.key(), RUNS / run.path):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")
-
-
-def batch_lock(stamp: Stamp) -> FileLock:
-    """Held by who trains runs of this shape. The system frees it if its holder dies."""
-    return FileLock(AHEAD / f"{stamp.batch_key()[:16]}.lock")
-
-
-def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
-    """The stamps of the sweep's runs, less those whose data are not prepared yet."""
-    stamps = []
-    for name in params.sweep.experiments:
-        try:
-            checksum = data_checksum(PREPARED / name)
-        except InputError:
-            continue
-        stamps += [Stamp(run, checksum, compute) for run in params.runs_of(name)]
-    return stamps
-
-
-def is_missing(stamp: Stamp) -> bool:
-    """Whether a run has its result neither in its place nor in the store."""
-    return not waits(stamp.key()) and not is_current(RUNS / stamp.run.path, stamp)

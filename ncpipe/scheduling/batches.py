@@ -10,10 +10,10 @@ import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
-from ncpipe.commands.ahead import checkpoint_of
-from ncpipe.commands.console import Progress, say
+from ncpipe.console import Progress, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
+from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done

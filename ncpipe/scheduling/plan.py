@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from ncpipe.artifacts import PREPARED
-from ncpipe.commands.ahead import checkpoint_of
-from ncpipe.commands.batch import Batch, batches_that_fit
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features import extract
 from ncpipe.models.build import build_model, input_shape
+from ncpipe.scheduling.batches import Batch, batches_that_fit
+from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, seconds_per_epoch

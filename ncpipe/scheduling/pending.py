@@ -1,0 +1,32 @@
+"""Which runs of the sweep have no result yet, and who may train them."""
+
+from filelock import FileLock
+
+from ncpipe.artifacts import AHEAD, PREPARED, RUNS
+from ncpipe.errors import InputError
+from ncpipe.params import Params
+from ncpipe.scheduling.store import waits
+from ncpipe.specs import Compute
+from ncpipe.stamps import Stamp, data_checksum, is_current
+
+
+def batch_lock(stamp: Stamp) -> FileLock:
+    """Held by who trains runs of this shape. The system frees it if its holder dies."""
+    return FileLock(AHEAD / f"{stamp.batch_key()[:16]}.lock")
+
+
+def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
+    """The stamps of the sweep's runs, less those whose data are not prepared yet."""
+    stamps = []
+    for name in params.sweep.experiments:
+        try:
+            checksum = data_checksum(PREPARED / name)
+        except InputError:
+            continue
+        stamps += [Stamp(run, checksum, compute) for run in params.runs_of(name)]
+    return stamps
+
+
+def is_missing(stamp: Stamp) -> bool:
+    """Whether a run has its result neither in its place nor in the store."""
+    return not waits(stamp.key()) and not is_current(RUNS / stamp.run.path, stamp)

@@ -19,3 +19,7 @@ def shown(value: object) -> str:
 def cut(text: str, length: int = LINE) -> str:
     """At most `length` characters of a text."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+class MeasurementWarning(UserWarning):
+    """Features that can be measured, but whose metrics say less than they seem to."""

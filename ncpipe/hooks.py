@@ -4,6 +4,7 @@ N  samples    K  classes    d  feature width    T  tokens
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, MeasurementWarning
+from ncpipe.metrics.checks import check_finite, check_statistics, doubts
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Classifiers, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
@@ -49,7 +51,8 @@ def measure_model(
     the classifier sees (n, T, d), see `last_token`.
     layers: names of further layers whose outputs are measured too, those of shape (n, C, H, W) averaged over
     positions; or names with a `select` of their own.
-    Training mode and hooks are restored, also after an error. Raises InputError.
+    Training mode and hooks are restored, also after an error. Raises InputError, and warns of what can be
+    measured but says little (MeasurementWarning), as `ncpipe metrics` does.
     """
     head = _linear(model, classifier)
     sites = [_Site(LAST_LAYER, head, select or _features, output=False), *_further(model, layers)]
@@ -219,6 +222,9 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
     """Two passes a split for all sites together: statistics, then decisions by the train means."""
     weight, bias = (None if tensor is None else tensor.detach() for tensor in (head.weight, head.bias))
     assert weight is not None
+    for title, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            check_finite(f"the classifier's {title}", tensor)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
     learned = first_pass(train(), len(weight))
@@ -226,6 +232,10 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
         if run is None:
             continue
         seen = learned if split == TRAIN else first_pass(run(), len(weight))
+        for layer, statistics in seen.items():
+            check_statistics(split, layer, statistics)
+        for doubt in doubts(split, seen[LAST_LAYER].counts, weight.shape[1]):
+            warnings.warn(doubt, MeasurementWarning, stacklevel=3)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
             _check_same_samples(split, statistics, samples[layer])

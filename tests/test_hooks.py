@@ -1,6 +1,7 @@
 """Measuring any PyTorch classifier: torchvision's and transformers' networks, untrained and tiny."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ from transformers import (
     RobertaConfig,
     RobertaForSequenceClassification,
 )
+from typer.testing import CliRunner
 
+from ncpipe.cli import app
 from ncpipe.commands.metrics import read_arrays
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.hooks import collect_features, last_token, measure_model
 from ncpipe.metrics.table import Measurement, measure_arrays
 
+# Few samples of wide features, which is nothing to measure by and enough to test with.
+pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")
 CLASSES = 3
 WIDTH = 3 * 8 * 8  # of `pairs`
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -270,8 +275,8 @@ class Unused(nn.Module):
         (lambda: Unused(1), "fc", [{"pixels": torch.ones(2, WIDTH), "y": torch.ones(2)}], "it has pixels, y"),
         (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.ones(2, 3))], "whole numbers"),
         (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0]))], "for 1 labels"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 2]))], "class 1"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 3]))], "label 3"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 2]))], "class 1 .* found: 0, 2;"),
+        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 3]))], "label 3 .*found: 0, 3;"),
     ],
 )
 def test_mistakes_are_one_line(make: Any, classifier: Any, loader: Any, message: str) -> None:
@@ -330,3 +335,68 @@ def test_bfloat16_networks_are_measured_and_collected() -> None:
     arrays = collect_features(model, "fc", loader)
     assert arrays["features"].dtype == np.float32
     assert_close(measure_arrays(**arrays), measure_model(model, "fc", loader))
+
+
+def answers(
+    features: Tensor, labels: Tensor, weight: Tensor, folder: Path
+) -> Iterator[tuple[str, list[str]]]:
+    """What the library and the command say of the same features: the error, and the warnings."""
+    model = nn.Sequential(nn.Linear(weight.shape[1], len(weight), bias=False)).to(features.dtype)
+    model[0].weight.data = weight
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            measure_model(model, "0", [(features, labels)])
+            error = ""
+        except InputError as raised:
+            error = str(raised)
+    yield error, [str(warning.message) for warning in caught if warning.category is MeasurementWarning]
+    np.savez(folder / "h.npz", features=features, labels=labels, weight=weight)
+    result = CliRunner().invoke(app, ["metrics", str(folder / "h.npz"), "--csv"])
+    said = [line.removeprefix(f"ncpipe: {folder / 'h.npz'}: ") for line in result.stderr.splitlines()]
+    yield str(result.exception or "").removeprefix(f"{folder / 'h.npz'}: "), said
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", ["features", "weight"])
+def test_the_library_and_the_command_refuse_alike(tmp_path: Path, bad: float, place: str) -> None:
+    """Red: a table of NaN from one of them."""
+    arrays = {"features": torch.randn(12, 4, generator=seeded(1)), "weight": torch.eye(3, 4)}
+    arrays[place][1, 2] = bad
+    for error, _ in answers(arrays["features"], torch.arange(12) % 3, arrays["weight"], tmp_path):
+        assert place in error
+        assert "NaN or inf" in error
+
+
+@pytest.mark.parametrize(
+    ("labels", "error"),
+    [
+        (
+            torch.arange(12) % 3 + 1,
+            "label 3 of sample 2 is not in 0..2; labels found: 1, 2, 3; expected: 0 to 2",
+        ),
+        (torch.arange(12) % 2 * 2, "class 1 has no"),
+        (
+            torch.arange(12) % 3 - 1,
+            "label -1 of sample 0 is not in 0..2; labels found: -1, 0, 1; expected: 0",
+        ),
+    ],
+)
+def test_both_say_which_labels_they_found(tmp_path: Path, labels: Tensor, error: str) -> None:
+    for said, _ in answers(torch.randn(12, 4, generator=seeded(1)), labels, torch.eye(3, 4), tmp_path):
+        assert error in said
+        assert f"labels found: {', '.join(map(str, labels.unique().tolist()))}; expected: 0 to 2" in said
+
+
+def test_both_warn_of_unbalanced_classes_and_of_few_samples(tmp_path: Path) -> None:
+    """In the same words; balanced classes with enough samples have no warning."""
+    features, weight = torch.randn(12, 4, generator=seeded(1)), torch.eye(3, 4)
+    unbalanced = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2])
+    found = [said for _, said in answers(features, unbalanced, weight, tmp_path)]
+    assert found[0] == found[1]
+    (line,) = found[0]
+    assert line.startswith("train classes are not balanced, 2 to 7 samples: nc2_*, nc3_* need not go to 0")
+    few = [said for _, said in answers(features[:3], torch.arange(3), weight, tmp_path)]
+    assert few[0] == few[1]
+    assert ["3 train samples of width 4" in few[0][0], "has one sample" in few[0][1]] == [True, True]
+    assert [said for _, said in answers(features, torch.arange(12) % 3, weight, tmp_path)] == [[], []]

@@ -319,9 +319,13 @@ def test_what_check_arrays_refuses() -> None:
 
 def test_what_check_arrays_warns_of() -> None:
     features, labels, weight, bias = case(0)
+    (unbalanced,) = check_arrays(features.numpy(), labels.numpy(), weight, bias)
+    assert unbalanced.startswith("train classes are not balanced, 6 to 9 samples: nc2_*, nc3_* need not")
+    features, labels = features[:24], labels[:24]
     assert check_arrays(features.numpy(), labels.numpy(), weight, bias) == []
     huge = torch.full_like(features, 60_000).half()  # finite, though their sum is not
     assert check_arrays(huge, labels) == []
-    few, single = check_arrays(features[[0, 6, 7, 12, 13, 18, 19]], labels[[0, 6, 7, 12, 13, 18, 19]])
+    some = [0, 6, 7, 12, 13, 18, 19]
+    few, single, _ = check_arrays(features[some], labels[some])
     assert "7 train samples of width 9" in few
     assert "class 0 has one sample" in single

@@ -9,8 +9,21 @@ from torch import Tensor
 
 from ncpipe.errors import InputError
 from ncpipe.metrics.meters import check_classifier
-from ncpipe.metrics.statistics import check_batch
+from ncpipe.metrics.statistics import ClassStatistics, check_batch, check_every_class
 
+# Metrics whose value at collapse is that of the optimum for classes of equal size.
+BALANCED = ("nc2_*", "nc3_*")
+# Means over samples, not over classes.
+BY_SAMPLE = (
+    "nc1_trace_ratio",
+    "nc1_pinv",
+    "dnc1_trace_pinv",
+    "nc3_cosine",
+    "nc4_mismatch",
+    "ncc_error",
+    "margins",
+    "*_test_collapse",
+)
 Array: TypeAlias = Tensor | np.ndarray
 
 
@@ -44,11 +57,20 @@ def check_arrays(
     check_classifier(classes, rows.shape[1], *(None if a is None else as_tensor(a) for a in (weight, bias)))
     for title, array in ((f"{name} features", rows), ("weight", weight), ("bias", bias)):
         if array is not None:
-            _check_finite(title, as_tensor(array))
+            check_finite(title, as_tensor(array))
     counts = torch.bincount(wanted.long(), minlength=classes)
-    if empty := torch.nonzero(counts == 0).flatten().tolist():
-        raise InputError(f"class {empty[0]} has no {name} samples; every class needs at least one")
-    return _warnings(name, rows, counts)
+    check_every_class(counts, name)
+    return doubts(name, counts, rows.shape[1])
+
+
+def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
+    """Raise InputError on what `check_arrays` would find in features that came in batches."""
+    if seen.classes < 2:
+        raise InputError(f"{split} labels name {seen.classes} class; collapse needs at least 2")
+    if not bool(seen.squares.isfinite().all()):
+        raise InputError(
+            f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
+        )
 
 
 def count_classes(labels: Tensor) -> int:
@@ -56,7 +78,8 @@ def count_classes(labels: Tensor) -> int:
     return int(labels.max()) + 1 if len(labels) else 0
 
 
-def _check_finite(title: str, array: Tensor) -> None:
+def check_finite(title: str, array: Tensor) -> None:
+    """Raise InputError that names the first row (of a matrix or a vector) with a NaN or an infinity."""
     step = max(1, 2**22 // max(1, array[0].numel()))
     for start in range(0, len(array), step):
         part = array[start : start + step]
@@ -68,16 +91,24 @@ def _check_finite(title: str, array: Tensor) -> None:
             raise InputError(f"{title} hold NaN or inf, first in row {row} (counted from 0)")
 
 
-def _warnings(name: str, rows: Tensor, counts: Tensor) -> list[str]:
+def doubts(name: str, counts: Tensor, width: int) -> list[str]:
+    """Why metrics of a split with these samples a class (K,) and features of this width may say little."""
     found = []
-    if len(rows) < rows.shape[1]:
+    samples = int(counts.sum())
+    if samples < width:
         found.append(
-            f"{len(rows)} {name} samples of width {rows.shape[1]}: fewer samples than dimensions, "
+            f"{samples} {name} samples of width {width}: fewer samples than dimensions, "
             "so scatter matrices are singular and NC1 depends on the number of samples"
         )
     if single := torch.nonzero(counts == 1).flatten().tolist():
         found.append(
             f"{name} class {single[0]} has one sample ({len(single)} such classes): its own mean, "
             "so it counts as collapsed"
+        )
+    if (least := int(counts.min())) != (most := int(counts.max())):
+        found.append(
+            f"{name} classes are not balanced, {least} to {most} samples: "
+            f"{', '.join(BALANCED)} need not go to 0 then, as the optimum is no simplex ETF; "
+            f"{', '.join(BY_SAMPLE)} weigh classes by their samples"
         )
     return found

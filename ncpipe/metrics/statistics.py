@@ -18,6 +18,7 @@ CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
 # Entries on the CPU from which on a compiled loop, if numba is there, is worth the time its loading takes.
 COMPILED_FROM = 2**24
 COMPILED_CHUNK = 2**20  # entries
+SHOWN = 12  # labels in an error
 COMPILER = find_spec("numba") is not None
 
 
@@ -92,8 +93,7 @@ class StatisticsAccumulator:
 
     def result(self) -> ClassStatistics:
         """Statistics of all samples so far; raises InputError that names an empty class."""
-        if empty := torch.nonzero(self._counts == 0).flatten().tolist():
-            raise InputError(f"class {empty[0]} has no samples; every class needs at least one")
+        check_every_class(self._counts)
         counts = self._counts.double().unsqueeze(1)
         offsets = self._sums / counts
         squares = self._squares - (offsets * self._sums).sum(1)
@@ -175,4 +175,22 @@ def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> N
         raise InputError(f"labels must be {len(features)} integers, one a sample, not {labels.dtype} {shape}")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(torch.nonzero((labels < 0) | (labels >= classes))[0])
-        raise InputError(f"label {int(labels[wrong])} of sample {wrong} is not in 0..{classes - 1}")
+        raise InputError(
+            f"label {int(labels[wrong])} of sample {wrong} is not in 0..{classes - 1}; "
+            f"{_found(labels.unique().tolist(), classes)}"
+        )
+
+
+def check_every_class(counts: Tensor, name: str = "") -> None:
+    """Raise InputError that names a class of `counts` (K,) without samples. name: of the split, if any."""
+    if empty := torch.nonzero(counts == 0).flatten().tolist():
+        found = _found(torch.nonzero(counts).flatten().tolist(), len(counts))
+        raise InputError(f"class {empty[0]} has no {f'{name} ' if name else ''}samples; {found}")
+
+
+def _found(labels: list[int], classes: int) -> str:
+    """Which labels there are and which there have to be, of either at most SHOWN one by one."""
+    listed = ", ".join(map(str, labels))
+    if len(labels) > SHOWN:
+        listed = f"{len(labels)} from {labels[0]} to {labels[-1]}"
+    return f"labels found: {listed}; expected: 0 to {classes - 1}, each at least once"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.checks import Array, as_tensor, check_arrays, count_classes
+from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_statistics, count_classes
 from ncpipe.metrics.collapse import (
     between_trace,
     cdnv,
@@ -217,12 +217,8 @@ def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> Class
     found = first_pass(_named(layer, batches), classes)
     if not found:
         raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    seen = found[layer]
-    if not bool(seen.squares.isfinite().all()):
-        raise InputError(
-            f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
-        )
-    return seen
+    check_statistics(split, layer, found[layer])
+    return found[layer]
 
 
 def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor]]:

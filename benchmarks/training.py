@@ -37,7 +37,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange_inputs, build_model, input_shape, penalised
+from ncpipe.models.build import arrange_inputs, build_model, input_shape
+from ncpipe.models.penalties import is_penalised
 from ncpipe.params import Params, load_params
 from ncpipe.scheduling.batches import batches_that_fit, worker_count
 from ncpipe.specs import Architecture, Compute, Run
@@ -107,7 +108,10 @@ def plain_loop(setting: Setting, epochs: int, device: torch.device, loaded: bool
     (run,), data = setting.runs(1, epochs), setting.data
     model = run.spec.model
     network = build_model(model, input_shape(data, model), 10, run.depth, run.seed).to(device)
-    matrices = [p for name, p in network.named_parameters() if penalised(name, run.spec.penalty)]
+    roles = network.roles()
+    matrices = [
+        p for name, p in network.named_parameters() if is_penalised(roles[name], p.dim(), run.spec.penalty)
+    ]
     optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
     tensors = arrange_inputs(data.train.inputs, data.kind, model), data.train.labels
     samples = TensorDataset(*(tensor.to(device) for tensor in tensors) if loaded else tensors)

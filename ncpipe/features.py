@@ -3,27 +3,31 @@
 N  samples    K  classes    d  width
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
-from ncpipe.forward import layers_by_batch, load_network
+from ncpipe.forward import layers_by_batch, load_network, places
 from ncpipe.gradient import gradient_norm
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
-from ncpipe.models.build import LAST_WEIGHT, penalties
+from ncpipe.models.build import arrange
+from ncpipe.models.network import Role
+from ncpipe.models.penalties import penalties
 from ncpipe.specs import Run
 
 SPLITS = (TRAIN, TEST)
+TRAITS = "network"  # the note in a file that holds them
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,19 @@ class LayerOnSplit:
 
     statistics: ClassStatistics
     samples: SampleStatistics
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a network says of itself (`ncpipe.models.network`) that no array of its features shows.
+
+    bounded: whether its features are. roles: of its parameters. places: of its layers, in blocks; a layer
+    without one is no step of the way.
+    """
+
+    bounded: bool
+    roles: dict[str, Role]
+    places: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,7 @@ class Features:
     inner_penalty: float
     gradient_norm: float
     layers: dict[str, dict[str, LayerOnSplit]]
+    traits: Traits
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
@@ -60,8 +78,8 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     The second pass is for how samples lie about the class means, which are known then.
     """
     network = load_network(run, state, data, device)
-    weight = state[LAST_WEIGHT].double()
-    bias = state["last.bias"].double() if "last.bias" in state else None
+    weight = network.last.weight.detach().cpu()
+    bias = None if network.last.bias is None else network.last.bias.detach().cpu()
 
     def batches(split: str) -> Batches:
         return layers_by_batch(network, run, data, getattr(data, split), device)
@@ -77,7 +95,9 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         )
         for split in SPLITS
     }
-    last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, state)
+    roles = network.roles()
+    last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
+    one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
         Split(torch.cat(kept[TRAIN]), data.train.labels),
         Split(torch.cat(kept[TEST]), data.test.labels),
@@ -90,6 +110,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in SPLITS}
             for name in seen[TRAIN]
         },
+        Traits(network.bounded, roles, places(network, one.inputs, one.lengths)),
     )
 
 
@@ -119,8 +140,9 @@ def write_features(path: Path, features: Features) -> None:
             for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
                 for field, tensor in record.tensors().items():
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
+    traits = {TRAITS: json.dumps(asdict(features.traits))}
     with publish_file(path) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, traits)
 
 
 def read_features(path: Path) -> Features:
@@ -129,15 +151,17 @@ def read_features(path: Path) -> Features:
         raise InputError(f"{path}: not found; run dvc repro (stage extract)")
     try:
         tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            notes = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
     try:
-        return _features(tensors)
+        return _features(tensors, Traits(**json.loads(notes[TRAITS])))
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
 
 
-def _features(tensors: dict[str, Tensor]) -> Features:
+def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
     return Features(
         Split(tensors["train.features"], tensors["train.labels"]),
         Split(tensors["test.features"], tensors["test.labels"]),
@@ -147,6 +171,7 @@ def _features(tensors: dict[str, Tensor]) -> Features:
         tensors["penalty.inner"].item(),
         tensors["gradient.norm"].item(),
         _read_layers(tensors),
+        traits,
     )
 
 

@@ -3,26 +3,21 @@
 N  samples of a batch    d  width
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, build_model, input_shape
-from ncpipe.models.layers import Affine, OneLayerMLP
-from ncpipe.models.resnet import ResNet
-from ncpipe.models.transformer import Block, Transformer, last_token
+from ncpipe.models.network import Network
 from ncpipe.specs import Run
 
 ROWS = 50_000  # samples x tokens of one forward pass
-PRE_ACTIVATION = "Z"  # Z3 is what enters the ReLU of block 3
 
 
-def load_network(
-    run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device
-) -> ResNet | Transformer:
+def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Network:
     """The trained network in float64; InputError if the weights are not those of its architecture."""
     network = build_model(
         run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
@@ -39,7 +34,7 @@ def load_network(
 
 @torch.no_grad()
 def layers_by_batch(
-    network: ResNet | Transformer, run: Run, data: Prepared, split: Split, device: torch.device
+    network: Network, run: Run, data: Prepared, split: Split, device: torch.device
 ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,)."""
     model = run.spec.model
@@ -50,28 +45,17 @@ def layers_by_batch(
         yield all_layers(network, part.inputs, part.lengths), part.labels
 
 
-def all_layers(network: ResNet | Transformer, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-    """What `network.layers` yields, and after it each block's pre-activation as Z1, Z2, ... [S24 sec. 6]."""
-    inner: dict[str, Tensor] = {}
-    handles = []
-    for index, block in enumerate(network.blocks, start=1):
-        mlp = block.mlp if isinstance(block, Block) else block
-        first = mlp.lin if isinstance(mlp, OneLayerMLP) else mlp.lin1
-        assert isinstance(first, Affine)
-        handles.append(first.register_forward_hook(_note(inner, f"{PRE_ACTIVATION}{index}")))
-    try:
-        layers = dict(network.layers(x, lengths))
-    finally:
-        for handle in handles:
-            handle.remove()
-    if isinstance(network, Transformer):
-        tokens = len(network.embedding.positions)
-        inner = {name: last_token(z, tokens, lengths) for name, z in inner.items()}
-    return layers | inner
+def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
+    """What `network.layers` yields by name, steps of the way first."""
+    layers = sorted(network.layers(x, lengths), key=lambda layer: layer.position is None)
+    return {name: values for name, _, values in layers}
 
 
-def _note(inner: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
-    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-        inner[name] = output
-
-    return hook
+@torch.no_grad()
+def places(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, float]:
+    """Where the layers lie, in blocks: `Network.length` at the features. Only steps have a place."""
+    return {
+        layer.name: float(layer.position * network.length)
+        for layer in network.layers(x, lengths)
+        if layer.position is not None
+    }

@@ -4,18 +4,19 @@ N  samples
 """
 
 import torch
-from torch import nn
 
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.models.build import arrange, input_shape, strength_of
+from ncpipe.models.build import arrange, input_shape
+from ncpipe.models.network import Network
+from ncpipe.models.penalties import strength_of
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
 
 
-def gradient_norm(network: nn.Module, run: Run, data: Prepared, device: torch.device) -> float:
-    """|gradient| of the regularised loss on the whole training set [S25 eq. 7], over all parameters.
+def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.device) -> float:
+    """|gradient| of the regularised loss on the whole training set [S25 eq. 7], over all that is learned.
 
     The Euclidean norm, biases and embedding layers included; of a float64 network. It has the unit of a loss
     over that of a weight, and is 0 at a stationary point. At a kink of ReLU, where such training often ends,
@@ -23,7 +24,8 @@ def gradient_norm(network: nn.Module, run: Run, data: Prepared, device: torch.de
     """
     samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // (input_shape(data, run.spec.model).tokens or 1))
-    names, parameters = zip(*network.named_parameters(), strict=True)
+    learned = {name: role for name, role in network.roles().items() if role != "frozen"}
+    parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
@@ -32,7 +34,7 @@ def gradient_norm(network: nn.Module, run: Run, data: Prepared, device: torch.de
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)
-    for name, parameter, sum_ in zip(names, parameters, total, strict=True):
-        sum_.add_(parameter.detach(), alpha=strength_of(name, run.spec.penalty, run.depth))
+    for role, parameter, sum_ in zip(learned.values(), parameters, total, strict=True):
+        sum_.add_(parameter.detach(), alpha=strength_of(role, parameter.dim(), run.spec.penalty, run.depth))
         squares += sum_.square().sum()
     return squares.sqrt().item()

@@ -7,11 +7,10 @@ from conftest import TEXT, architecture, experiment
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import LAST_WEIGHT, arrange, build_model, input_shape, penalised
-from ncpipe.models.resnet import ResNet
-from ncpipe.models.transformer import Transformer
+from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.network import Network
 from ncpipe.proofs.networks import Choices
-from ncpipe.specs import Penalty, Run
+from ncpipe.specs import Run
 
 SHARP = Choices("sharp", draws=32, detours=32, attention_exponent=0.25)
 PRINTED = Choices("printed", draws=32, detours=32, attention_exponent=0.25)
@@ -37,7 +36,7 @@ def contexts() -> Prepared:
     return Prepared("tokens", 2, 3, split, split, {}, checksum="made by a test")
 
 
-def network_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> ResNet | Transformer:
+def network_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> Network:
     """The run's own module with these weights, in float64."""
     model = run.spec.model
     network = build_model(model, input_shape(data, model), data.classes, run.depth, run.seed).double()
@@ -47,18 +46,16 @@ def network_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> ResNet | T
 
 @torch.no_grad()
 def layers_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every representation of the training samples, (N, d) by name."""
+    """Every step of the training samples' way, (N, d) by name."""
     samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
-    return dict(network_of(run, data, state).layers(samples.inputs, samples.lengths))
-
-
-PAPER = Penalty("constant", 1.0, None)
+    layers = network_of(run, data, state).layers(samples.inputs, samples.lengths)
+    return {layer.name: layer.values for layer in layers if layer.position is not None}
 
 
 def inner_square(state: dict[str, Tensor]) -> float:
-    """sum |W|^2 over the penalised matrices but the last."""
+    """sum |W|^2 over the matrices of the blocks."""
     return sum(
         value.square().sum().item()
         for name, value in state.items()
-        if penalised(name, PAPER) and name != LAST_WEIGHT
+        if name.startswith("blocks.") and value.dim() == 2
     )

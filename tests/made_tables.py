@@ -20,6 +20,20 @@ def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):
     return runs[RUN].assign(layer=layer, split=split, metric=metric, value=values)
 
 
+def places_of(table):
+    """Positions of the layers of a ResNet (X1, ..., last) or a transformer (embedding, A1, B1, ..., last)."""
+    layers = table[["experiment", "depth", "layer"]].drop_duplicates()
+    transformers = set(layers.loc[layers["layer"] == "embedding", "experiment"])
+
+    def position(experiment, depth, layer):
+        if layer == "last":
+            return depth + 0.5 * (experiment in transformers)
+        return 0.0 if layer == "embedding" else int(layer[1:]) - 0.5 * (layer[0] == "A")
+
+    steps = layers[layers["layer"].str.fullmatch(r"last|embedding|[XAB]\d+")]
+    return steps.assign(position=[position(*row) for row in steps.itertuples(index=False, name=None)])
+
+
 def noisy(depth, seed):
     return 0.3 * depth**-0.4 * (1 + 0.1 * math.sin(17 * depth + 5 * seed))
 

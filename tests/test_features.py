@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -53,8 +54,11 @@ def test_statistics_are_those_of_the_networks_layers(
     network = forward.load_network(run, state, data, CPU)
     for split in ("train", "test"):
         samples = arrange(getattr(data, split), data.kind, run.spec.model, CPU, torch.float64)
-        layers = dict(network.layers(samples.inputs, samples.lengths))
-        assert list(layers) == [key for key in features.layers if not key.startswith("Z")]
+        seen = list(network.layers(samples.inputs, samples.lengths))
+        layers = {layer.name: layer.values for layer in seen}
+        steps = [layer.name for layer in seen if layer.position is not None]
+        assert list(features.layers) == steps + [layer.name for layer in seen if layer.position is None]
+        assert list(features.traits.places) == steps
         for key, h in layers.items():
             found = features.layers[key][split].statistics
             means = naive_means(h, samples.labels)
@@ -75,7 +79,7 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     features = extract(run, state, data, CPU)
     network = forward.load_network(run, state, data, CPU)
     samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float64)
-    layers = dict(network.layers(samples.inputs))
+    layers = {layer.name: layer.values for layer in network.layers(samples.inputs)}
     attention = isinstance(network, Transformer)
     prefix = "blocks.1.mlp." if attention else "blocks.1."
     lin = prefix + ("lin" if name.endswith("1") else "lin1")
@@ -83,18 +87,29 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     entering = network.norm(layers["A2"]) if attention else layers["X2"]
     expected = naive_means(entering @ weight.T + bias, data.train.labels)
     torch.testing.assert_close(features.layers["Z2"]["train"].statistics.means, expected)
-    assert [key for key in features.layers if key.startswith("Z")] == [
+    assert [key for key in features.layers if key not in features.traits.places] == [
         f"Z{block}" for block in range(1, (3 if attention else 2) + 1)
     ]
 
 
-def test_hooks_leave_no_trace() -> None:
+@pytest.mark.parametrize("depth", [1, 2, 34, 49])
+@pytest.mark.parametrize("name", ["L-RN1", "L-T11"])
+def test_layers_lie_at_exact_places(name: str, depth: int) -> None:
+    """ResNets: X_l at l, h at L. Transformers: A_l at l - 1/2, B_l at l, h behind the last LN at L + 1/2."""
+    spec = experiment(model=architecture(name, "post", **({"patch": 2} if "T" in name else {})))
     data = vector_data()
-    run, state = trained("L-T11", "pre", data)
-    network = forward.load_network(run, state, data, CPU)
-    samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float64)
-    forward.all_layers(network, samples.inputs)
-    assert not any(module._forward_hooks for module in network.modules())
+    network = build_model(spec.model, input_shape(data, spec.model), 3, depth, 0)
+    samples = arrange(data.train[:1], data.kind, spec.model, CPU, torch.float32)
+    found = forward.places(network, samples.inputs)
+    if name == "L-RN1":
+        assert found == {**{f"X{i}": i for i in range(1, depth)}, "last": depth}
+    else:
+        blocks = [(f"{half}{i}", i - 0.5 * (half == "A")) for i in range(1, depth + 1) for half in "AB"]
+        assert found == {"embedding": 0, **dict(blocks), "last": depth + 0.5}
+    shares = [layer.position for layer in network.layers(samples.inputs) if layer.position is not None]
+    assert shares == sorted(shares)
+    assert shares[0] >= 0
+    assert shares[-1] == 1
 
 
 def test_predicting_tokens_are_the_last_real_ones() -> None:
@@ -112,6 +127,8 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert list(again.layers) == list(features.layers)
     assert torch.equal(again.weight, features.weight)
     assert again.bias is not None
+    assert again.traits == features.traits
+    assert again.traits.bounded
     assert (again.last_penalty, again.inner_penalty) == (features.last_penalty, features.inner_penalty)
     assert again.gradient_norm == features.gradient_norm > 0
     for name, splits in features.layers.items():
@@ -129,15 +146,20 @@ def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
     run, state = trained("L-RN1", "post", data)
     path = tmp_path / "f.safetensors"
     write_features(path, extract(run, state, data, CPU))
+    with safe_open(path, "pt") as file:
+        notes = file.metadata()
     tensors = load_file(path)
     spread = next(name for name in tensors if name.endswith("samples/spread"))
     for other in (
         {name: t for name, t in tensors.items() if name != spread},
         tensors | {spread + "s": tensors[spread].clone()},
     ):
-        save_file(other, path)
+        save_file(other, path, notes)
         with pytest.raises(InputError, match=r"f\.safetensors: of another version .*dvc repro"):
             read_features(path)
+    save_file(tensors, path)
+    with pytest.raises(InputError, match=r"f\.safetensors: of another version .*dvc repro"):
+        read_features(path)
 
 
 def test_penalties_are_the_objectives_own() -> None:

@@ -29,7 +29,7 @@ def gap_of(loss, features, labels, weight, offset, strength, inner=0.0, **change
     )
     arguments = {
         "name": "x L=3 seed=0", "loss": loss, "objective": objective, "features": features,
-        "labels": labels, "weight": weight, "bias": offset is not None, "strength": strength,
+        "labels": labels, "weight": weight, "bias": offset is not None, "strength": strength, "bounded": True,
     }  # fmt: skip
     return gap_to_optimum(**arguments | changes)
 
@@ -135,6 +135,12 @@ def test_an_unmet_condition_is_no_bound_with_its_reason(change, reason):
     assert all(map(math.isnan, numbers))
 
 
+def test_features_that_nothing_bounds_have_no_bound_even_where_they_happen_to_be_short():
+    found = gap_of("ce", *at_optimum("ce", False), 0.02, bounded=False)
+    assert found.bound == "none: nothing bounds the norm of this architecture's features"
+    assert math.isnan(found.loss_gap)
+
+
 @pytest.mark.parametrize(("loss", "bias"), CASES)
 @pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "post")])
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.3])
@@ -161,6 +167,7 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
         features.weight,
         bias,
         strength,
+        features.traits.bounded,
     )
     assert found.bound == "holds"
     assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from made_tables import places_of
 from matplotlib.colors import to_rgb
 
 from ncpipe.artifacts import sha256_of
@@ -84,16 +85,26 @@ def cosine(depth, seed, matrix, i, j):
 
 RUNS = made_runs()
 TABLE = made_measurements(RUNS)
-PROFILE = layer_profile(TABLE, RUNS)
+PROFILE = layer_profile(TABLE, places_of(TABLE), RUNS)
 EMPTY = TABLE.iloc[:0]
 
 
 def profiles_figure(table=TABLE, runs=RUNS, labels=LABELS):
-    return layer_profiles(layer_profile(table, runs), separation_law(table, runs), runs, labels)
+    return layer_profiles(
+        layer_profile(table, places_of(table), runs),
+        separation_law(table, places_of(table), runs),
+        runs,
+        labels,
+    )
 
 
 def split_figure(table=TABLE, runs=RUNS, labels=LABELS):
-    return train_against_test(layer_profile(table, runs), effective_depths(table, runs, 0.0), runs, labels)
+    return train_against_test(
+        layer_profile(table, places_of(table), runs),
+        effective_depths(table, places_of(table), runs, 0.0),
+        runs,
+        labels,
+    )
 
 
 def save_all(folder):
@@ -177,7 +188,7 @@ def test_the_law_of_the_deepest_converged_network_is_drawn_and_stated(profiles, 
     ends = np.array([own["position"].min(), own["position"].max()])
     assert line.get_ydata() == pytest.approx(intercept + slope * ends)
     assert line.get_xdata() == pytest.approx(ends / ends[1])
-    law = separation_law(TABLE, RUNS).query(
+    law = separation_law(TABLE, places_of(TABLE), RUNS).query(
         "experiment == @experiment and depth == @depth and split == 'train'"
     )
     (entry,) = axes.get_legend().get_texts()

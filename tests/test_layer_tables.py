@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from made_tables import places_of
 
 from ncpipe.metrics.decisions import effective_depth
-from ncpipe.tables.layers import effective_depths, layer_position, layer_profile, separation_law
+from ncpipe.tables import layers as tables
 from ncpipe.tables.points import RUN
 
 
@@ -17,6 +18,18 @@ def resnet(depth):
 
 def transformer(depth):
     return ["embedding", *(f"{half}{i}" for i in range(1, depth + 1) for half in "AB"), "last"]
+
+
+def layer_profile(table, runs):
+    return tables.layer_profile(table, places_of(table), runs)
+
+
+def separation_law(table, runs):
+    return tables.separation_law(table, places_of(table), runs)
+
+
+def effective_depths(table, runs, tolerance):
+    return tables.effective_depths(table, places_of(table), runs, tolerance)
 
 
 def made_runs(depths=(2, 12), seeds=(0, 1), experiments=("rn",)):
@@ -33,22 +46,6 @@ def measure(runs, value, metric="nc1_trace_ratio", split="train", layers=resnet)
     ]
     table = pd.DataFrame(rows, columns=[*RUN, "layer", "split", "metric", "value"])
     return table.sample(frac=1, random_state=0)
-
-
-# Positions
-
-
-@pytest.mark.parametrize("layers", [resnet, transformer])
-@pytest.mark.parametrize("depth", [1, 2, 12])
-def test_positions_rise_in_the_order_of_the_forward_pass(layers, depth):
-    positions = [layer_position(name, depth, layers is transformer) for name in layers(depth)]
-    first, step = (0.0, 0.5) if layers is transformer else (1.0, 1.0)
-    assert positions == [first + step * i for i in range(len(positions))]
-
-
-@pytest.mark.parametrize("name", ["X3_pre", "classifier", "X", "preX3", ""])
-def test_other_names_have_no_position(name):
-    assert math.isnan(layer_position(name, 5))
 
 
 # Profiles

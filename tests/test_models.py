@@ -1,15 +1,20 @@
 """Architectures against an independent NumPy implementation and against what S25 says of them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, image_data, token_data, vector_data
 from reference import resnet, transformer
+from torch import nn
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
-from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape, penalised
-from ncpipe.models.layers import attend_by_products, attend_fused
+from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape
+from ncpipe.models.layers import Affine, attend_by_products, attend_fused
+from ncpipe.models.network import Network, Owner, Role
+from ncpipe.models.penalties import is_penalised
 from ncpipe.specs import Model, Penalty
 
 CPU = torch.device("cpu")
@@ -18,7 +23,7 @@ PAPER, BIASES = Penalty("constant", 1.0, None), Penalty("constant", 1.0, None, b
 RESNETS = [(name, norm) for name, norm in ARCHITECTURES if "R" in name]
 
 
-def network_of(model: Model, data: Prepared, depth: int, seed: int = 3) -> torch.nn.Module:
+def network_of(model: Model, data: Prepared, depth: int, seed: int = 3) -> Network:
     """A float64 network whose biases are drawn too: zero biases would hide their misuse."""
     network = build_model(model, input_shape(data, model), data.classes, depth, seed).double()
     generator = torch.Generator().manual_seed(seed)
@@ -126,7 +131,7 @@ def test_features_lie_on_the_layer_norm_sphere(name: str, norm: str) -> None:
     data = vector_data()
     model = model_of(name, norm, data, layer_norm_eps=0.0)
     samples = arrange(data.train, "vector", model, CPU, torch.float64)
-    features = network_of(model, data, 3).features(samples.inputs)  # type: ignore[operator]
+    features = network_of(model, data, 3).features(samples.inputs)
     torch.testing.assert_close(features.norm(dim=1), torch.full((24,), 8.0**0.5, dtype=torch.float64))
     torch.testing.assert_close(features.sum(1), torch.zeros(24, dtype=torch.float64), rtol=0, atol=1e-12)
 
@@ -171,8 +176,8 @@ def test_last_patch_predicts(name: str) -> None:
         moved = patches.clone()
         moved[:, position] += 1
         assert not torch.allclose(network(patches), network(moved))
-    *_, (_, feature) = network.layers(patches)  # type: ignore[operator]
-    assert feature.shape == (12, 8)
+    *_, last = network.layers(patches)
+    assert last.values.shape == (12, 8)
 
 
 def test_patches_are_read_row_by_row() -> None:
@@ -223,9 +228,14 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 
 @pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
 def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> None:
+    def penalised(penalty: Penalty) -> set[str]:
+        shapes, roles = dict(network.named_parameters()), network.roles()
+        return {n for n, role in roles.items() if is_penalised(role, shapes[n].dim(), penalty)}
+
     data = vector_data()
     model = model_of(name, norm, data, last_bias=True)
-    names = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n, PAPER)}
+    network = network_of(model, data, 2)
+    names = penalised(PAPER)
     layers = {
         "L-RN1": {"blocks.0.lin.weight"},
         "L-RN2": {"blocks.0.lin1.weight", "blocks.0.lin2.weight"},
@@ -240,5 +250,38 @@ def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> N
         }
     assert names == layers[name] | {"last.weight"}
     inner = {weight.replace("weight", "bias") for weight in layers[name] if "attention" not in weight}
-    with_biases = {n for n, _ in network_of(model, data, 2).named_parameters() if penalised(n, BIASES)}
-    assert with_biases == names | inner
+    assert penalised(BIASES) == names | inner
+
+
+class Odd(Network):
+    """Two maps before the last one, of which owners() says what a test wants to hear."""
+
+    def __init__(self, roles: Callable[["Odd"], dict[Role, list[Owner]]]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = Affine(2, 2), Affine(2, 2, bias=False), Affine(2, 3)
+        self.table = nn.Parameter(torch.zeros(4, 2))
+        self.claimed = roles
+
+    def owners(self) -> dict[Role, list[Owner]]:
+        return self.claimed(self)
+
+    length = initialise = layers = None  # type: ignore[assignment]
+
+
+def test_every_parameter_has_exactly_one_role() -> None:
+    """A role is a module's or a single parameter's; none missing, none twice, none of strangers."""
+    found = Odd(lambda n: {"embedding": [n.first], "frozen": [n.second], "free": [n.table], "last": [n.last]})
+    assert found.roles() == {
+        "table": "free",
+        "first.weight": "embedding",
+        "first.bias": "embedding",
+        "second.weight": "frozen",
+        "last.weight": "last",
+        "last.bias": "last",
+    }
+    with pytest.raises(AssertionError, match=r"without a role: second\.weight"):
+        Odd(lambda n: {"inner": [n.first, n.table], "last": [n.last]}).roles()
+    with pytest.raises(AssertionError, match="a parameter is inner and last"):
+        Odd(lambda n: {"inner": [n.first, n.second, n.table], "last": [n.last, n.second]}).roles()
+    with pytest.raises(AssertionError, match="none of the network's"):
+        Odd(lambda n: {"inner": [n.first, n.second, n.table, Affine(1, 1)], "last": [n.last]}).roles()

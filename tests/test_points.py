@@ -115,8 +115,8 @@ def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
     network = build_model(model, input_shape(data, model), 10, 34, seed=0)
     x = arrange_inputs(data.train.inputs, data.kind, model)
     with torch.no_grad():
-        rounded = dict(network.layers(x))["last"].double()
-        h = dict(network.double().layers(x.double()))["last"]
+        rounded = network.features(x).double()
+        h = network.double().features(x.double())
     means = torch.stack([h[data.train.labels == k].mean(0) for k in range(10)])
     apart = (means - means.mean(0)).square().sum(1).mean().sqrt()
     error = (rounded - h).square().sum(1).mean().sqrt() / apart / torch.finfo(torch.float32).eps

@@ -36,11 +36,11 @@ def aggregate() -> None:
     """
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
-    measurements, runs, history, gram = (
+    measurements, places, runs, history, gram = (
         pd.concat(
             [read_table(METRICS / name / f"{table}.csv", "measure") for name in names], ignore_index=True
         )
-        for table in ("measurements", "runs", "history", "gram")
+        for table in ("measurements", "places", "runs", "history", "gram")
     )
     runs = judge_runs(runs, history, params.convergence)
     single = measurements["metric"].str.startswith(SINGULAR_VALUE)
@@ -61,9 +61,9 @@ def aggregate() -> None:
         "slopes_leave_out": leave_out,
         "runs": runs,
         "history": history,
-        "layers": layer_profile(measurements[~single], runs),
-        "separation": separation_law(measurements[~single], runs),
-        "effective_depth": effective_depths(measurements, runs, params.effective_depth.tolerance),
+        "layers": layer_profile(measurements[~single], places, runs),
+        "separation": separation_law(measurements[~single], places, runs),
+        "effective_depth": effective_depths(measurements, places, runs, params.effective_depth.tolerance),
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }

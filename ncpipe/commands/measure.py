@@ -12,7 +12,6 @@ from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, 
 from ncpipe.commands.grid import read_grid
 from ncpipe.features import Features, read_features
 from ncpipe.figures.labels import plain_label
-from ncpipe.forward import PRE_ACTIVATION
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import (
@@ -25,22 +24,22 @@ from ncpipe.metrics.table import (
     measure_means,
     measure_weights,
 )
-from ncpipe.models.build import LAST_WEIGHT, penalised
 from ncpipe.optima.gap import Objective, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Penalty, Run
+from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.training.run_folder import read_history, read_state
 
 
 def measure(experiment: str) -> None:
-    """Features and histories -> data/metrics/EXPERIMENT/{measurements,runs,history,gram}.csv."""
+    """Features and histories -> data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv."""
     params = load_params()
     torch.set_num_threads(params.compute.threads)
     measurements: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
     gram: list[dict[str, Any]] = []
+    places: dict[int, dict[str, float]] = {}
     grid = read_grid(params, experiment)
     checksum = data_checksum(PREPARED / experiment)
     for run in grid:
@@ -48,25 +47,31 @@ def measure(experiment: str) -> None:
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
         description = describe(run, features)
-        measurements += [key | asdict(row) for row in _measure(features, state, run.spec.penalty)]
+        measurements += [key | asdict(row) for row in _measure(features, state)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
+        places[run.depth] = features.traits.places
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
         history += [key | row for row in read_history(RUNS / run.path)]
     with publish_folder(METRICS / experiment) as folder:
         tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
+        tables["places"] = [
+            {"experiment": experiment, "depth": depth, "layer": layer, "position": position}
+            for depth, own in places.items()
+            for layer, position in own.items()
+        ]
         for name, rows in tables.items():
             pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def _measure(features: Features, state: dict[str, Tensor], penalty: Penalty) -> Iterator[Measurement]:
+def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
     for name, matrix in state.items():
-        if matrix.dim() > 1 and penalised(name, penalty) and name != LAST_WEIGHT:
+        if matrix.dim() == 2 and features.traits.roles.get(name) == "inner":
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
     for name, splits in features.layers.items():
         train = splits["train"].statistics
-        if name.startswith(PRE_ACTIVATION):
+        if name not in features.traits.places:
             yield from measure_means(name, "train", train)
             continue
         weight = features.weight if name == LAST_LAYER else None
@@ -116,6 +121,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         features.weight,
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
+        features.traits.bounded,
     )
     setting = {
         "architecture": run.spec.model.architecture,

@@ -1,21 +1,18 @@
-"""From a spec to a network with drawn weights; which of its matrices are penalised; its inputs' shape."""
+"""From a spec to a network with drawn weights, and its inputs' shape."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.layers import PatchEmbedding, TokenEmbedding
+from ncpipe.models.network import Network
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.transformer import Transformer
 from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Model, Penalty
-
-LAST_WEIGHT, LAST_BIAS = "last.weight", "last.bias"
-EMBEDDING_LAYERS = ("lin0.", "embedding.")
+from ncpipe.specs import Model
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,11 @@ def input_shape(data: Prepared, model: Model) -> InputShape:
     return InputShape(sample.shape[-1], sample.shape[1] if sample.dim() == 3 else None)
 
 
-def build_model(model: Model, shape: InputShape, classes: int, depth: int, seed: int) -> ResNet | Transformer:
+def build_model(model: Model, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
     """The network of `model` with L = `depth`, its weights drawn on the CPU from the stream of `seed`."""
     pre_norm = model.norm == "pre"
-    network: ResNet | Transformer
+    uniform = model.initialisation == "uniform"  # a construction takes the place of drawn weights later
+    network: Network
     if model.is_transformer:
         assert shape.tokens is not None
         embedding = (
@@ -87,6 +85,8 @@ def build_model(model: Model, shape: InputShape, classes: int, depth: int, seed:
             pre_norm,
             model.last_bias,
             model.layer_norm_eps,
+            model.gain,
+            uniform,
         )
     else:
         network = ResNet(
@@ -98,51 +98,8 @@ def build_model(model: Model, shape: InputShape, classes: int, depth: int, seed:
             pre_norm,
             model.last_bias,
             model.layer_norm_eps,
+            model.gain,
+            uniform,
         )
-    initialise(network, model, seeded_generator(seed, "weights"))
+    network.initialise(seeded_generator(seed, "weights"))
     return network
-
-
-@torch.no_grad()
-def initialise(network: nn.Module, model: Model, generator: torch.Generator) -> None:
-    """Draw every matrix with mean 0 and variance gain^2/fan_in, in the order of the modules; biases 0.
-
-    Token and position tables have no fan-in: their rows are drawn like columns of a matrix with fan-in d.
-    """
-    for parameter in network.parameters():
-        if parameter.dim() == 1:
-            parameter.zero_()
-            continue
-        deviation = model.gain / parameter.shape[1] ** 0.5
-        if model.initialisation == "uniform":
-            limit = 3**0.5 * deviation
-            parameter.uniform_(-limit, limit, generator=generator)
-        else:  # a construction takes the place of these later
-            parameter.normal_(0.0, deviation, generator=generator)
-
-
-def penalised(name: str, penalty: Penalty) -> bool:
-    """Whether the penalty holds for this parameter: all matrices but the embedding's [S25 eq. 7].
-
-    With `biases` also those of the layers between the embedding and the last one.
-    """
-    if name.startswith(EMBEDDING_LAYERS):
-        return False
-    return not name.endswith("bias") or (penalty.biases and name != LAST_BIAS)
-
-
-def strength_of(name: str, penalty: Penalty, depth: int) -> float:
-    """lambda of one parameter: lambda_L of the last layer's weights, 0 where the penalty does not hold."""
-    if not penalised(name, penalty):
-        return 0.0
-    return penalty.last_strength(depth) if name == LAST_WEIGHT else penalty.inner_strength(depth)
-
-
-def penalties(penalty: Penalty, depth: int, state: Mapping[str, Tensor]) -> tuple[float, float]:
-    """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of a state, in float64."""
-    squares = {
-        name: t.double().square().sum().item() for name, t in state.items() if penalised(name, penalty)
-    }
-    last = squares.pop(LAST_WEIGHT)
-    inner = sum(squares.values())
-    return penalty.last_strength(depth) / 2 * last, penalty.inner_strength(depth) / 2 * inner

@@ -50,26 +50,42 @@ class LayerNorm(nn.Module):
 
 
 class OneLayerMLP(nn.Module):
-    """x -> ReLU(W x + b) [S25 eq. 1, 5]."""
+    """x -> ReLU(W x + b) [S25 eq. 1, 5], as leave(enter(x))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.lin = Affine(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.lin(x))
+    def enter(self, x: Tensor) -> Tensor:
+        """What enters the ReLU."""
+        return self.lin(x)
+
+    def leave(self, z: Tensor) -> Tensor:
+        return torch.relu(z)
 
 
 class TwoLayerMLP(nn.Module):
-    """x -> W2 ReLU(W1 x + b1) + b2 [S25 eq. 2, 5]."""
+    """x -> W2 ReLU(W1 x + b1) + b2 [S25 eq. 2, 5], as leave(enter(x))."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.lin1 = Affine(width, hidden)
         self.lin2 = Affine(hidden, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.lin2(torch.relu(self.lin1(x)))
+    def enter(self, x: Tensor) -> Tensor:
+        """What enters the ReLU."""
+        return self.lin1(x)
+
+    def leave(self, z: Tensor) -> Tensor:
+        return self.lin2(torch.relu(z))
+
+
+MLP = OneLayerMLP | TwoLayerMLP
+
+
+def mlp(width: int, hidden: int | None) -> MLP:
+    """A block's MLP: two-layer with a hidden width, one-layer without."""
+    return OneLayerMLP(width) if hidden is None else TwoLayerMLP(width, hidden)
 
 
 class OneMatrixAttention(nn.Module):

@@ -1,17 +1,24 @@
 """L-RN1 and L-RN2, post-LN [S25 Def. 3.1] and pre-LN [S25 Def. B.1]."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 
+import torch
 from torch import Tensor, nn
 
-from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP
+from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
+from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
 
 
-class ResNet(nn.Module):
+class ResNet(Network):
     """lin_0, LN, L-1 residual blocks, last layer.
 
-    inputs: size D of a sample. mlp_width: hidden width of two-layer blocks, None for one-layer blocks.
+    inputs: size D of a sample. mlp_width: hidden width of two-layer blocks, None for one-layer blocks. gain,
+    uniform: of `draw_matrices`.
     """
+
+    batched = True
+    bounded = True
 
     def __init__(
         self,
@@ -23,30 +30,36 @@ class ResNet(nn.Module):
         pre_norm: bool,
         last_bias: bool,
         eps: float,
+        gain: float,
+        uniform: bool,
     ) -> None:
         super().__init__()
-        self.pre_norm = pre_norm
+        self.pre_norm, self.gain, self.uniform = pre_norm, gain, uniform
         self.norm = LayerNorm(width, eps)
         self.lin0 = Affine(inputs, width)
-        self.blocks = nn.ModuleList(
-            OneLayerMLP(width) if mlp_width is None else TwoLayerMLP(width, mlp_width)
-            for _ in range(depth - 1)
-        )
+        self.blocks = nn.ModuleList(mlp(width, mlp_width) for _ in range(depth - 1))
         self.last = Affine(width, classes, last_bias)
+        self.positions = [Fraction(index, depth) for index in range(1, depth + 1)]
 
-    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, representation (N, d)) from X_1 on; the last one, `last`, is the feature h."""
+    @property
+    def length(self) -> Fraction:
+        """L: the features are X_L."""
+        return Fraction(len(self.positions))
+
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        return {"embedding": [self.lin0], "inner": [self.blocks], "last": [self.last]}
+
+    def initialise(self, generator: torch.Generator) -> None:
+        draw_matrices(self, self.gain, self.uniform, generator)
+
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """X1, ... at l/L, and before the next one Z1, ..., what enters the block's ReLU; `last` is h."""
         x = self.norm(self.lin0(x))
         for index, block in enumerate(self.blocks, start=1):
-            yield f"X{index}", x
-            x = x + block(self.norm(x)) if self.pre_norm else self.norm(x + block(x))
-        yield "last", self.norm(x) if self.pre_norm else x
-
-    def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Samples (N, D) -> features h (N, d), what enters the last layer."""
-        *_, (_, h) = self.layers(x, lengths)
-        return h
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Samples (N, D) -> logits (N, K)."""
-        return self.last(self.features(x, lengths))
+            assert isinstance(block, OneLayerMLP | TwoLayerMLP)
+            yield Layer(f"X{index}", self.positions[index - 1], x)
+            z = block.enter(self.norm(x) if self.pre_norm else x)
+            yield Layer(f"Z{index}", None, z)
+            x = x + block.leave(z)
+            x = x if self.pre_norm else self.norm(x)
+        yield Layer("last", self.positions[-1], self.norm(x) if self.pre_norm else x)

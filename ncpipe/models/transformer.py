@@ -1,26 +1,28 @@
 """L-T11, L-T12, L-T21 and L-T22, post-LN [S25 Def. 3.2] and pre-LN [S25 Def. B.2]."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
 
 from ncpipe.models.layers import (
+    MLP,
     Affine,
     LayerNorm,
-    OneLayerMLP,
     OneMatrixAttention,
     PatchEmbedding,
     TokenEmbedding,
-    TwoLayerMLP,
     TwoMatrixAttention,
+    mlp,
 )
+from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
 
 
 class Block(nn.Module):
     """Attention and MLP, each with its residual connection and its LN."""
 
-    def __init__(self, attention: nn.Module, mlp: nn.Module, norm: LayerNorm, pre_norm: bool) -> None:
+    def __init__(self, attention: nn.Module, mlp: MLP, norm: LayerNorm, pre_norm: bool) -> None:
         super().__init__()
         self.attention, self.mlp, self.norm, self.pre_norm = attention, mlp, norm, pre_norm
 
@@ -29,17 +31,24 @@ class Block(nn.Module):
         normed = self.norm(z)
         return (z if self.pre_norm else normed) + self.attention(normed, tokens)
 
-    def transform(self, z: Tensor) -> Tensor:
-        """Second half: the same with the MLP."""
+    def enter(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """What the MLP is added to, and what enters its ReLU."""
         normed = self.norm(z)
-        return (z if self.pre_norm else normed) + self.mlp(normed)
+        return (z if self.pre_norm else normed), self.mlp.enter(normed)
+
+    def leave(self, stream: Tensor, entering: Tensor) -> Tensor:
+        """Second half, from the two: the same with the MLP."""
+        return stream + self.mlp.leave(entering)
 
 
-class Transformer(nn.Module):
+class Transformer(Network):
     """Embedding (and LN if pre-LN), L blocks, LN, last layer; predicts from each sample's last token.
 
-    two_matrix_attention: W_O W_V and W_K^T W_Q instead of W_VO and W_QK.
+    two_matrix_attention: W_O W_V and W_K^T W_Q instead of W_VO and W_QK. gain, uniform: of `draw_matrices`.
     """
+
+    batched = True
+    bounded = True
 
     def __init__(
         self,
@@ -52,48 +61,54 @@ class Transformer(nn.Module):
         pre_norm: bool,
         last_bias: bool,
         eps: float,
+        gain: float,
+        uniform: bool,
     ) -> None:
         super().__init__()
-        self.pre_norm = pre_norm
+        self.pre_norm, self.gain, self.uniform = pre_norm, gain, uniform
         self.norm = LayerNorm(width, eps)
         self.embedding = embedding
         self.blocks = nn.ModuleList(
             Block(
                 TwoMatrixAttention(width) if two_matrix_attention else OneMatrixAttention(width),
-                OneLayerMLP(width) if mlp_width is None else TwoLayerMLP(width, mlp_width),
+                mlp(width, mlp_width),
                 self.norm,
                 pre_norm,
             )
             for _ in range(depth)
         )
         self.last = Affine(width, classes, last_bias)
+        self.positions = [Fraction(half, 2 * depth + 1) for half in range(2 * depth + 2)]
 
-    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, representation (N, d) of the predicting token).
+    @property
+    def length(self) -> Fraction:
+        """L + 1/2: every half block is a step, and so is the last LN."""
+        return Fraction(len(self.positions) - 1, 2)
 
-        `embedding`, then A1, B1, A2, ... after attention and MLP of each block; `last` is the feature h.
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        return {"embedding": [self.embedding], "inner": [self.blocks], "last": [self.last]}
+
+    def initialise(self, generator: torch.Generator) -> None:
+        draw_matrices(self, self.gain, self.uniform, generator)
+
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """The predicting token: `embedding`, then A1, B1, ... after attention and MLP of each block, and Z1,
+        ..., what enters the MLP's ReLU; `last` is h.
         """
         tokens = x.shape[-1] if isinstance(self.embedding, TokenEmbedding) else x.shape[-2]
         z = self.embedding(x)
         if self.pre_norm:
             z = self.norm(z)
-        yield "embedding", last_token(z, tokens, lengths)
+        yield Layer("embedding", self.positions[0], last_token(z, tokens, lengths))
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
             z = block.attend(z, tokens)
-            yield f"A{index}", last_token(z, tokens, lengths)
-            z = block.transform(z)
-            yield f"B{index}", last_token(z, tokens, lengths)
-        yield "last", self.norm(last_token(z, tokens, lengths))
-
-    def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Patches (N, C, p) or token ids (N, C) -> features h (N, d) of the predicting token."""
-        *_, (_, h) = self.layers(x, lengths)
-        return h
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Patches (N, C, p) or token ids (N, C), with the number of real tokens (N,) -> logits (N, K)."""
-        return self.last(self.features(x, lengths))
+            yield Layer(f"A{index}", self.positions[2 * index - 1], last_token(z, tokens, lengths))
+            stream, entering = block.enter(z)
+            yield Layer(f"Z{index}", None, last_token(entering, tokens, lengths))
+            z = block.leave(stream, entering)
+            yield Layer(f"B{index}", self.positions[2 * index], last_token(z, tokens, lengths))
+        yield Layer("last", self.positions[-1], self.norm(last_token(z, tokens, lengths)))
 
 
 def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:

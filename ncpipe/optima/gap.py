@@ -59,15 +59,16 @@ def gap_to_optimum(
     weight: Tensor,
     bias: bool,
     strength: float,
+    bounded: bool,
 ) -> Gap:
     """The gap of a network whose last layer sees features (N, d) with labels (N,); weight (K, d), float64.
 
     strength: the run's lambda_L. Conditions, all checked: finite numbers, balanced classes, the closed form's
-    range (`gufm.check_range`) and |h| <= sqrt(d), which LN guarantees; its eps only shortens features, and
-    the bound holds for shorter ones too. Raises InputError that names the run if gap_gufm is negative beyond
-    rounding, which no network can reach.
+    range (`gufm.check_range`) and |h| <= sqrt(d), which holds whatever the weights where the network is
+    `bounded`, as by LN; its eps only shortens features, and the bound holds for shorter ones too. Raises
+    InputError that names the run if gap_gufm is negative beyond rounding, which no network can reach.
     """
-    if reason := _why_unbounded(loss, objective, features, labels, weight, bias, strength):
+    if reason := _why_unbounded(loss, objective, features, labels, weight, bias, strength, bounded):
         return Gap(f"none: {reason}", *[math.nan] * 5)
     best = optimum(loss, len(weight), weight.shape[1], strength, bias)
     gap_fit, gap_last = objective.fit - best.fit, objective.last_penalty - best.penalty
@@ -89,8 +90,11 @@ def _why_unbounded(
     weight: Tensor,
     bias: bool,
     strength: float,
+    bounded: bool,
 ) -> str:
     """The first condition that fails, in a few words; '' if none does."""
+    if not bounded:
+        return "nothing bounds the norm of this architecture's features"
     if not math.isfinite(objective.loss):
         return "the loss is not finite"
     classes, width = weight.shape

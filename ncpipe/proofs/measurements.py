@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
@@ -18,7 +17,9 @@ from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.models.build import LAST_WEIGHT, arrange, build_model, input_shape, penalties
+from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.network import Network
+from ncpipe.models.penalties import penalties
 from ncpipe.optima.gap import Objective, gap_to_optimum
 from ncpipe.proofs.construction import stage_one_bound, stage_two_bound
 from ncpipe.proofs.counterexample import (
@@ -91,12 +92,15 @@ class Stages:
 _NO_STAGES = Stages(*[float("nan")] * 10)
 
 
+@torch.no_grad()
 def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     """Objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
-    features = features_of(run, data, state)
-    labels, weight, bias = data.train.labels, state[LAST_WEIGHT], state.get("last.bias")
+    network = network_of(run, data, state)
+    samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    features = network.features(samples.inputs, samples.lengths)
+    labels, weight, bias = data.train.labels, network.last.weight, network.last.bias
     penalty = run.spec.penalty
-    last, inner = penalties(penalty, run.depth, state)
+    last, inner = penalties(penalty, run.depth, network.roles(), state)
     objective = Objective(unregularised_loss(features, labels, weight, bias, run.spec.loss), last, inner)
     gap = gap_to_optimum(
         run.name,
@@ -107,6 +111,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
         weight,
         run.spec.model.last_bias,
         penalty.last_strength(run.depth),
+        network.bounded,
     )
     return {
         "loss": objective.loss,
@@ -121,17 +126,16 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def features_of(run: Run, data: Prepared, state: State) -> Tensor:
-    """Features (N, d) of the training samples.
+def network_of(run: Run, data: Prepared, state: State) -> Network:
+    """The run's network with these weights, float64.
 
-    The weights are copied one by one: load_state_dict takes a time that grows with the square of the depth.
+    They are copied one by one: load_state_dict takes a time that grows with the square of the depth.
     """
     model = run.spec.model
     network = build_model(model, input_shape(data, model), data.classes, run.depth, run.seed).double()
     for name, parameter in network.named_parameters():
         parameter.copy_(state[name])
-    samples = arrange(data.train, data.kind, model, torch.device("cpu"), torch.float64)
-    return network.features(samples.inputs, samples.lengths)
+    return network
 
 
 # lambda(L) and lambda_L of the three cases of S25 sec. 4.3 and App. C, for a strength lambda.

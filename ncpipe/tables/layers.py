@@ -1,43 +1,29 @@
 """Collapse layer by layer: profiles, the law of data separation, effective depths; of converged runs only."""
 
 import math
-import re
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.tables.points import LAST, RUN, usable_points
+from ncpipe.tables.points import RUN, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
+PLACE = ["experiment", "depth", "layer"]
 PROFILE_KEYS = ["experiment", "depth", "layer", "position", "split", "metric"]
 LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
 LAW_KEYS = [*RUN, "split", "metric"]
 
 
-def layer_position(layer: str, depth: int, transformer: bool = False) -> float:
-    """Place of a layer in the forward pass, in blocks.
-
-    ResNets: X_l -> l (X_1 is what lin_0 and its LN give) and last -> L, since h is X_L. Transformers:
-    embedding -> 0, A_l (after attention) -> l - 1/2, B_l (after the MLP) -> l and last (after the final LN)
-    -> L + 1/2. NaN for any other name, such as a pre-activation: it is no further layer.
-    """
-    if layer == LAST:
-        return depth + 0.5 * transformer
-    if layer == "embedding":
-        return 0.0
-    named = re.fullmatch(r"([XAB])(\d+)", layer)
-    return math.nan if named is None else int(named[2]) - 0.5 * (named[1] == "A")
-
-
-def layer_profile(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per experiment, depth, layer, split and metric: mean and std over converged runs.
 
-    position: `layer_position`; layers without one are left out. n_used: runs with a finite value, of which
-    mean and std are. n_log10: those of them above 0, of which log10_mean and log10_std are. The stds have
-    ddof = 1 and are NaN for fewer than two. Experiments in the order of `runs`, layers in that of the
-    forward pass. An experiment without a converged run has no rows.
+    places: experiment, depth, layer and position, in blocks of the forward pass (L at a ResNet's features,
+    L + 1/2 at a transformer's); layers without one, such as pre-activations, are left out. n_used: runs with
+    a finite value, of which mean and std are. n_log10: those of them above 0, of which log10_mean and
+    log10_std are. The stds have ddof = 1 and are NaN for fewer than two. Experiments in the order of `runs`,
+    layers in that of the forward pass. An experiment without a converged run has no rows.
     """
-    points = _placed(usable_points(measurements, runs))
+    points = _placed(usable_points(measurements, runs), places)
     own = points[points["converged"]]
     own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
     profile = own.groupby(PROFILE_KEYS, as_index=False).agg(
@@ -51,7 +37,7 @@ def layer_profile(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
     return _in_order(profile, runs, ["depth", "position", "split", "metric"])
 
 
-def separation_law(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The line log10 value = intercept + slope * position of each run, per split and NC1 metric.
 
     The law of data separation [He and Su, PNAS 120(36), 2023] is D_l = rho^l D_0 for the separation
@@ -64,14 +50,16 @@ def separation_law(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFra
     three, which any line fits, and where all values are equal.
     """
     own = measurements[measurements["metric"].isin(LAW_METRICS)]
-    points = _placed(usable_points(own, runs))
+    points = _placed(usable_points(own, runs), places)
     used = points[points["converged"] & points["log10"].notna()].groupby(LAW_KEYS)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
     columns = [*LAW_KEYS, "n_layers", "slope", "intercept", "rho", "r_squared"]
     return _in_order(pd.DataFrame(rows, columns=columns), runs, LAW_KEYS[1:])
 
 
-def effective_depths(measurements: pd.DataFrame, runs: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+def effective_depths(
+    measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame, tolerance: float
+) -> pd.DataFrame:
     """Per run the first position whose train `ncc_error` is <= tolerance, L if there is none [K23 sec. 4.2].
 
     layer: its name; reached: whether there is one, '' and False if not. effective_depth: at most L, so that
@@ -79,7 +67,7 @@ def effective_depths(measurements: pd.DataFrame, runs: pd.DataFrame, tolerance: 
     starts at layer 1, has no case for. fraction: effective_depth/L. n_layers: the layers looked at.
     """
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
-    points = _placed(usable_points(own, runs))
+    points = _placed(usable_points(own, runs), places)
     converged = points[points["converged"]].sort_values("position").groupby(RUN)
     rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
     columns = [*RUN, "n_layers", "layer", "reached", "effective_depth"]
@@ -87,16 +75,9 @@ def effective_depths(measurements: pd.DataFrame, runs: pd.DataFrame, tolerance: 
     return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
-def _placed(points: pd.DataFrame) -> pd.DataFrame:
+def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
     """The rows of layers that have a position, with it."""
-    in_blocks = points["layer"].str.fullmatch(r"embedding|[AB]\d+").astype(bool)
-    transformers = set(points.loc[in_blocks, "experiment"])
-    kinds = points[["experiment", "depth", "layer"]].drop_duplicates()
-    rows = kinds.itertuples(index=False, name=None)
-    kinds = kinds.assign(
-        position=[layer_position(layer, depth, e in transformers) for e, depth, layer in rows]
-    )
-    placed = points.merge(kinds, how="left")
+    placed = points.merge(places[[*PLACE, "position"]], on=PLACE, how="left", validate="many_to_one")
     return placed[placed["position"].notna()]
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.network import Network
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
 from ncpipe.training.replay import WARM_UP
@@ -59,7 +60,7 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     return seconds * runs / len(session.runs)
 
 
-def _network(run: Run, data: Prepared) -> torch.nn.Module:
+def _network(run: Run, data: Prepared) -> Network:
     model = run.spec.model
     return build_model(model, input_shape(data, model), data.classes, run.depth, run.seed)
 
@@ -79,7 +80,7 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logits = stack.module(samples.inputs, samples.lengths)
+        logits = stack.logits(samples)
         FITS[run.spec.loss](logits, samples.labels.expand(logits.shape[:2]))
     return sum(kept.values())
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ncpipe.models.build import penalised, strength_of
+from ncpipe.models.penalties import is_penalised, strength_of
 from ncpipe.specs import Run
 from ncpipe.training.stack import Stack
 
@@ -35,14 +35,14 @@ FITS = {"ce": cross_entropy, "mse": squared_error}
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
     return stack.per_parameter(
-        {name: [strength_of(name, r.spec.penalty, r.depth) for r in runs] for name in stack.names}
+        lambda role, dimensions: [strength_of(role, dimensions, r.spec.penalty, r.depth) for r in runs]
     )
 
 
 def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """(S, P): 1 on every number that is penalised, whatever its lambda; there AdamW may decay."""
     return stack.per_parameter(
-        {name: [float(penalised(name, r.spec.penalty)) for r in runs] for name in stack.names}
+        lambda role, dimensions: [float(is_penalised(role, dimensions, r.spec.penalty)) for r in runs]
     )
 
 

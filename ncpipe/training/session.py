@@ -98,7 +98,7 @@ class Session:
     def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
         """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
         with torch.enable_grad():
-            logits = self.stack.module(samples.inputs, samples.lengths)
+            logits = self.stack.logits(samples)
             fit = self.sum_of_losses(logits, samples) / len(samples)
             gradient = self.stack.gradient(fit.sum())
         gradient.addcmul_(self.strengths, self.stack.values)
@@ -133,7 +133,7 @@ class Session:
         loss = error = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         for start in range(0, len(samples), self.chunk):
             part = samples[start : start + self.chunk]
-            logits = self.stack.module(part.inputs, part.lengths)
+            logits = self.stack.logits(part)
             loss = loss + self.sum_of_losses(logits, part)
             error = error + (logits.argmax(-1) != part.labels).sum(1)
         return loss / len(samples), error / len(samples)

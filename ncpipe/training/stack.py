@@ -1,13 +1,17 @@
 """Networks of one shape laid side by side, so that one call computes all of them.
 
-S  runs    P  numbers per run, padding included
+S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per run, padding included
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from ncpipe.datasets.prepared import Split
+from ncpipe.models.network import Network, Role
 
 # Every tensor starts on a 64-byte boundary, wherever its run lies in the stack: CPU kernels choose their
 # order of summation by alignment, and a run's bytes must not depend on its neighbours.
@@ -15,15 +19,21 @@ ALIGNMENT = 64
 
 
 class Stack:
-    """S networks of one shape as one module whose parameters carry a leading run axis.
+    """S networks of one shape as one, whose parameters and buffers carry a leading run axis.
 
     All parameters live in one buffer `values` (S, P): an optimizer step is a handful of operations on one
-    tensor, and anything per run is a column (S, 1). The parameters of `module` are views of it.
+    tensor, and anything per run is a column (S, 1). What the network computes with are views of it.
+
+    A network goes one of two ways, always the same: a `batched` one computes with the stacked parameters
+    itself; any other is an ordinary module, run by vmap. On the CPU vmap takes one run at a time: kernels of
+    several convolutions at once sum in another order, and a run's bytes must not depend on its neighbours.
     """
 
-    def __init__(self, networks: Sequence[nn.Module], device: torch.device, dtype: torch.dtype) -> None:
-        self.names = [name for name, _ in networks[0].named_parameters()]
-        shapes = [parameter.shape for parameter in networks[0].parameters()]
+    def __init__(self, networks: Sequence[Network], device: torch.device, dtype: torch.dtype) -> None:
+        first = networks[0]
+        self.roles = first.roles()
+        self.names = list(self.roles)
+        shapes = [parameter.shape for parameter in first.parameters()]
         step = ALIGNMENT // torch.finfo(dtype).bits * 8
         sizes = [-(-shape.numel() // step) * step for shape in shapes]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -34,41 +44,78 @@ class Stack:
         for index, network in enumerate(networks):
             for name, parameter in network.named_parameters():
                 self.view(self.values, name)[index].copy_(parameter.detach())
-        self.module = self._module(networks[0])
+        self.parameters = {name: nn.Parameter(self.view(self.values, name)) for name in self.names}
+        buffers = [dict(network.named_buffers()) for network in networks]
+        self.buffers = {name: torch.stack([own[name].to(device) for own in buffers]) for name in buffers[0]}
+        for name, buffer in self.buffers.items():
+            if buffer.is_floating_point():
+                self.buffers[name] = buffer.to(dtype)
+        self.network = copy.deepcopy(first)
+        if first.batched:
+            self._hand_over()
+        self._chunk = 1 if device.type == "cpu" else None
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def logits(self, samples: Split) -> Tensor:
+        """(S, N, K) of samples that all runs share, or of each run's own (S, B, ...)."""
+        if self.network.batched:
+            logits: Tensor = self.network(samples.inputs, samples.lengths)
+            return logits
+        own = 0 if samples.labels.dim() == 2 else None
+        if samples.lengths is None:
+            apply = torch.vmap(self._apply, (0, 0, own), chunk_size=self._chunk)
+            return apply(self.parameters, self.buffers, samples.inputs)
+        apply = torch.vmap(self._apply, (0, 0, own, own), chunk_size=self._chunk)
+        return apply(self.parameters, self.buffers, samples.inputs, samples.lengths)
+
+    def train(self, mode: bool) -> None:
+        """Training mode, or evaluation."""
+        self.network.train(mode)
 
     def view(self, buffer: Tensor, name: str) -> Tensor:
         """The part (S, *shape) of a (S, P) buffer that belongs to one parameter."""
         start, shape = self._places[name]
         return buffer[:, start : start + shape.numel()].unflatten(1, shape)
 
-    def per_parameter(self, rule: Mapping[str, Sequence[float]]) -> Tensor:
-        """A (S, P) buffer that is `rule[name]`, a number per run, on each parameter and 0 in the padding."""
+    def per_parameter(self, rule: Callable[[Role, int], Sequence[float]]) -> Tensor:
+        """A (S, P) buffer with rule(role, dimensions), a number per run, on each parameter, else 0."""
         buffer = torch.zeros_like(self.values)
-        for name, numbers in rule.items():
-            shape = self._places[name][1]
-            column = torch.tensor(numbers, dtype=buffer.dtype, device=buffer.device)
+        for name, (_, shape) in self._places.items():
+            column = torch.tensor(
+                rule(self.roles[name], len(shape)), dtype=buffer.dtype, device=buffer.device
+            )
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Gradient (S, P) of a scalar that `module` computed, 0 in the padding."""
+        """Gradient (S, P) of a scalar that `logits` led to, 0 in the padding and on what is frozen."""
         gradient = torch.zeros_like(self.values)
-        parts = torch.autograd.grad(loss, list(self.module.parameters()))
-        for name, part in zip(self.names, parts, strict=True):
+        learned = [name for name in self.names if self.roles[name] != "frozen"]
+        parts = torch.autograd.grad(loss, [self.parameters[name] for name in learned])
+        for name, part in zip(learned, parts, strict=True):
             self.view(gradient, name).copy_(part)
         return gradient
 
     def state_of(self, index: int) -> dict[str, Tensor]:
-        """One run's parameters by name, on the CPU."""
-        return {name: self.view(self.values, name)[index].cpu().clone() for name in self.names}
+        """One run's parameters and buffers by name, on the CPU."""
+        state = {name: self.view(self.values, name)[index] for name in self.names}
+        state |= {name: buffer[index] for name, buffer in self.buffers.items()}
+        return {name: tensor.cpu().clone() for name, tensor in state.items()}
 
-    def _module(self, template: nn.Module) -> nn.Module:
-        module = copy.deepcopy(template)
-        for name in self.names:
+    def _apply(
+        self,
+        parameters: dict[str, nn.Parameter],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
+        return logits
+
+    def _hand_over(self) -> None:
+        """Put the stacked parameters and buffers in the place of the network's own."""
+        for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
             *path, leaf = name.split(".")
-            parameter = nn.Parameter(self.view(self.values, name))
-            setattr(module.get_submodule(".".join(path)), leaf, parameter)
-        return module
+            setattr(self.network.get_submodule(".".join(path)), leaf, tensor)

@@ -1,0 +1,109 @@
+"""What a network says of itself. Nobody else learns it, least of all from names.
+
+N  samples    d  feature width    K  classes    L  depth
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.models.layers import Affine
+
+# embedding  first maps of the data, which the paper leaves free of any penalty
+# inner      everything between them and the last layer
+# last       the classifier W_L, b_L
+# free       learned in place of what a network would compute: features of a features model
+# frozen     never learned, never penalised
+Role = Literal["embedding", "inner", "last", "free", "frozen"]
+Owner = nn.Module | nn.Parameter
+
+
+class Layer(NamedTuple):
+    """A representation on the way to the features: values (N, d), or (S, N, d) of S stacked networks.
+
+    position: share of the way, 1 at the features; a Fraction keeps `Network.length` times it exact. None for
+    what is no step of the way, such as what enters a block's ReLU: of it only class means are measured.
+    """
+
+    name: str
+    position: Fraction | float | None
+    values: Tensor
+
+
+class Network(nn.Module, ABC):
+    """A classifier W_L h + b_L, `last`, behind everything that computes the features h (N, d).
+
+    batched: whether its maps also read parameters with a leading run axis (`ncpipe.models.layers`), so that S
+    networks are one; those of others are stacked by vmap (`ncpipe.training.stack`). bounded: whether
+    |h| <= sqrt(d) whatever the weights and the data, as LN has it.
+    """
+
+    batched: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+    last: Affine | nn.Linear
+
+    @property
+    @abstractmethod
+    def length(self) -> Fraction:
+        """Blocks from position 0 to the features: the scale on which laws per layer are stated."""
+
+    @abstractmethod
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        """The modules and parameters of each role."""
+
+    @abstractmethod
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """Yield every representation of samples x in the order of the forward pass, the features last.
+
+        lengths (N,): of token sequences, their number of real tokens.
+        """
+
+    @abstractmethod
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw every parameter from the generator alone."""
+
+    def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """h (N, d), what enters the last layer."""
+        for layer in self.layers(x, lengths):  # noqa: B007
+            pass
+        return layer.values
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Logits (N, K)."""
+        return self.last(self.features(x, lengths))
+
+    def roles(self) -> dict[str, Role]:
+        """The one role of every parameter, by name in the order of `named_parameters`."""
+        roles: dict[int, Role] = {}
+        for role, owners in self.owners().items():
+            for owner in owners:
+                for parameter in [owner] if isinstance(owner, nn.Parameter) else owner.parameters():
+                    assert id(parameter) not in roles, f"a parameter is {roles[id(parameter)]} and {role}"
+                    roles[id(parameter)] = role
+        named = dict(self.named_parameters())
+        nameless = [name for name, parameter in named.items() if id(parameter) not in roles]
+        assert not nameless, f"without a role: {', '.join(nameless)}"
+        assert len(roles) == len(named), "a parameter with a role is none of the network's"
+        return {name: roles[id(parameter)] for name, parameter in named.items()}
+
+
+@torch.no_grad()
+def draw_matrices(network: nn.Module, gain: float, uniform: bool, generator: torch.Generator) -> None:
+    """Draw every matrix with mean 0 and variance gain^2/fan_in, in the order of the modules; vectors are 0.
+
+    Token and position tables have no fan-in: their rows are drawn like columns of a matrix with fan-in d.
+    """
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            parameter.zero_()
+            continue
+        deviation = gain / parameter.shape[1] ** 0.5
+        if uniform:
+            limit = 3**0.5 * deviation
+            parameter.uniform_(-limit, limit, generator=generator)
+        else:
+            parameter.normal_(0.0, deviation, generator=generator)

@@ -38,13 +38,12 @@ class Progress:
         self.bar = tqdm(
             total=work,
             initial=done,
-            desc=name,
+            desc=self._state(),
             disable=None,
             leave=False,
             dynamic_ncols=True,
             mininterval=REFRESH,
-            bar_format="{desc}: {percentage:3.0f}%|{bar}| {postfix}, {elapsed}<{remaining}",
-            postfix=self._state(),
+            bar_format=f"{name}: {{percentage:3.0f}}%|{{bar}}| {{desc}}{{elapsed}}<{{remaining}}",
         )
         self.start = time.monotonic()
         self._announced = not self.bar.disable
@@ -62,7 +61,7 @@ class Progress:
             if not self.bar.disable and now - self._shown.get(batch, -math.inf) > REFRESH:
                 self._shown[batch] = now
                 self._training[batch] = f"{batch} epoch {epoch}, loss {loss():.3g}"
-                self.bar.set_postfix_str(self._state(), refresh=False)
+                self.bar.set_description_str(self._state(), refresh=False)
             self.bar.update(work)
             if not self._announced and self.seconds() > SETTLED:
                 self._announced = True
@@ -74,7 +73,7 @@ class Progress:
         with self._lock:
             self.finished += runs
             self._training.pop(batch, None)
-            self.bar.set_postfix_str(self._state())
+            self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
                 say(f"{self.name}: {self._count()}, about {duration(self._left())} to go")
 
@@ -96,7 +95,7 @@ class Progress:
 
     def _state(self) -> str:
         """The count, and where the batch is that has been training for longest."""
-        return "; ".join([self._count(), *list(self._training.values())[:1]])
+        return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
 
 
 def duration(seconds: float) -> str:

@@ -322,19 +322,22 @@ def test_tables_import_neither_torch_nor_matplotlib():
 
 
 def test_runs_without_a_bound_are_counted_by_experiment_and_reason():
+    """Red: a line a run where their details differ."""
     runs = pd.DataFrame(
         [
-            ("b", "none: lambda_L: 0"),
-            ("b", "none: the loss is not finite"),
-            ("b", "none: lambda_L: 0"),
-            ("a", "holds"),
-            ("c", "none: lambda_L: 0"),
+            ("b", "features too long", "norm 8.1"),
+            ("b", "loss not finite", math.nan),  # what a file has for ''
+            ("b", "features too long", "norm 8.2"),
+            ("a", "holds", math.nan),
+            ("c", "no closed-form optimum", "lambda_L: 0"),
+            ("c", "no closed-form optimum", "lambda_L: 0"),
         ],
-        columns=["experiment", "bound"],
+        columns=["experiment", "bound", "bound_detail"],
     )
     assert unbounded_sentences(runs) == [
-        "b: 2 of 3 runs have no bound, so no loss_gap: lambda_L: 0",
-        "b: 1 of 3 runs have no bound, so no loss_gap: the loss is not finite",
-        "c: 1 of 1 runs have no bound, so no loss_gap: lambda_L: 0",
+        "b: 2 of 3 runs have no bound, so no loss_gap: features too long "
+        "(such as: norm 8.1; the others in runs.csv)",
+        "b: 1 of 3 runs have no bound, so no loss_gap: loss not finite",
+        "c: 2 of 2 runs have no bound, so no loss_gap: no closed-form optimum (lambda_L: 0)",
     ]
     assert unbounded_sentences(runs[runs["bound"] == "holds"]) == []

@@ -13,6 +13,11 @@ from ncpipe.errors import InputError
 from ncpipe.optima.gufm import Loss, check_range, optimum
 
 HOLDS = "holds"
+UNBOUNDED = "features not bounded"
+NOT_FINITE = "loss not finite"
+UNBALANCED = "classes not balanced"
+TOO_LONG = "features too long"
+NO_OPTIMUM = "no closed-form optimum"
 ROUNDING = 1e-12  # relative, of lengths, losses and their differences in float64
 
 
@@ -39,10 +44,12 @@ class Gap:
 
     gap_gufm: the GUFM's own loss of (W_L, h), which is feasible there, less its optimum. gap_fit,
     gap_last_penalty: its two terms, each less its value at the optimum; one of them may be negative. bound:
-    `holds`, or `none: ` and why there is no L*_GUFM for this run, in which case the numbers are NaN.
+    HOLDS, or why there is no L*_GUFM for this run (UNBOUNDED to NO_OPTIMUM), in which case the numbers are
+    NaN; bound_detail: by how much, for people.
     """
 
     bound: str
+    bound_detail: str
     loss_optimum: float
     loss_gap: float
     gap_gufm: float
@@ -69,7 +76,7 @@ def gap_to_optimum(
     InputError that names the run if gap_gufm is negative beyond rounding, which no network can reach.
     """
     if reason := _why_unbounded(loss, objective, features, labels, weight, bias, strength, bounded):
-        return Gap(f"none: {reason}", *[math.nan] * 5)
+        return Gap(*reason, *[math.nan] * 5)
     best = optimum(loss, len(weight), weight.shape[1], strength, bias)
     gap_fit, gap_last = objective.fit - best.fit, objective.last_penalty - best.penalty
     gap_gufm = gap_fit + gap_last
@@ -79,7 +86,7 @@ def gap_to_optimum(
             f"{name}: fit and last layer's penalty are {reached:.12g}, {-gap_gufm:.3g} below the least that "
             f"is possible, {best.value:.12g}; an error in theory or code, or its features are not its own"
         )
-    return Gap(HOLDS, best.value, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
+    return Gap(HOLDS, "", best.value, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 
 
 def _why_unbounded(
@@ -91,21 +98,21 @@ def _why_unbounded(
     bias: bool,
     strength: float,
     bounded: bool,
-) -> str:
-    """The first condition that fails, in a few words; '' if none does."""
+) -> tuple[str, str] | None:
+    """The first condition that fails, and by how much; None if none does."""
     if not bounded:
-        return "nothing bounds the norm of this architecture's features"
+        return UNBOUNDED, "nothing limits the norm of this architecture's features"
     if not math.isfinite(objective.loss):
-        return "the loss is not finite"
+        return NOT_FINITE, ""
     classes, width = weight.shape
     counts = torch.bincount(labels, minlength=classes)
     if counts.min() != counts.max():
-        return f"classes are not balanced, {int(counts.min())} to {int(counts.max())} samples"
+        return UNBALANCED, f"{int(counts.min())} to {int(counts.max())} samples"
     longest = features.norm(dim=1).max().item()
     if longest > width**0.5 * (1 + ROUNDING):
-        return f"a feature has norm {longest:.9g}, above the sqrt(d) = {width**0.5:.9g} of LN"
+        return TOO_LONG, f"a feature has norm {longest:.9g}, above the sqrt(d) = {width**0.5:.9g} of LN"
     try:
         check_range(loss, classes, width, strength, bias)
     except InputError as error:
-        return str(error)
-    return ""
+        return NO_OPTIMUM, str(error)
+    return None

@@ -2,14 +2,22 @@
 
 import pandas as pd
 
-NO_BOUND = "none: "
+HOLDS = "holds"
 
 
 def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
-    """One line per experiment and reason for which `bound` names none; runs in the order given."""
-    unbounded = runs[runs["bound"].str.startswith(NO_BOUND)]
+    """One line per experiment and reason for which `bound` is none; experiments in the order of `runs`."""
+    unbounded = runs[runs["bound"] != HOLDS].fillna({"bound_detail": ""})
     return [
         f"{experiment}: {len(own)} of {(runs['experiment'] == experiment).sum()} runs have no bound, "
-        f"so no loss_gap: {str(bound).removeprefix(NO_BOUND)}"
+        f"so no loss_gap: {bound}{_details(own['bound_detail'])}"
         for (experiment, bound), own in unbounded.groupby(["experiment", "bound"], sort=False)
     ]
+
+
+def _details(details: pd.Series) -> str:
+    """The first run's, as an example where the others differ."""
+    first, others = details.iloc[0], details.nunique() - 1
+    if not first:
+        return ""
+    return f" (such as: {first}; the others in runs.csv)" if others else f" ({first})"

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ncpipe.datasets import sources
-from ncpipe.datasets.facts import count_duplicates
+from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.images import channel_moments
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Split, draw_balanced, read_prepared, write_prepared
@@ -158,6 +158,15 @@ def test_duplicates_are_counted():
     # A token that equals the padding still tells [1, 0] of length 2 from [1] padded.
     lengths = torch.tensor([1, 2, 2, 2, 2, 2])
     assert count_duplicates(Split(inputs, labels, lengths)) == {"repeated": 2, "conflicting": 1}
+
+
+def test_what_test_samples_share_with_training_ones_is_counted():
+    """[2, 3] has either label in training, [4, 4] only the other; of length 1, [1] is not [1, 0]."""
+    train = Split(torch.tensor([[1, 0], [2, 3], [2, 3], [4, 4]]), torch.tensor([0, 0, 1, 1]))
+    test = Split(torch.tensor([[2, 3], [4, 4], [4, 4], [1, 0], [5, 5]]), torch.tensor([1, 0, 1, 0, 0]))
+    assert count_shared(train, test) == {"samples": 4, "conflicting": 1}
+    long, short = replace(train, lengths=torch.full((4,), 2)), torch.tensor([2, 2, 2, 1, 2])
+    assert count_shared(long, replace(test, lengths=short)) == {"samples": 3, "conflicting": 1}
 
 
 # --- digits and normalisation -------------------------------------------------------------------------
@@ -499,6 +508,27 @@ def test_imdb_is_the_same_from_each_form_of_a_mirror(tmp_path, raw, reviews):
     assert found[0].facts["official"] == {"train": 12, "test": 12}
     assert found[0].vocabulary == 300
     assert not raw.exists()
+
+
+def test_contexts_that_truncation_makes_equal_are_counted(tmp_path, raw, reviews, monkeypatch):
+    """Two test reviews begin like a training one and go on otherwise; one of them has the other label."""
+    from ncpipe.datasets import imdb
+
+    for number, name in enumerate(("test/neg/1_8.txt", "test/pos/1_8.txt"), 1):
+        reviews[name] = reviews["train/neg/5_8.txt"] + b" but" * number
+    digests = {split: imdb.digest_of(reviews, split) for split in ("train", "test")}
+    monkeypatch.setattr(imdb, "DIGESTS", digests)
+    write_imdb(tmp_path / "m", reviews, "aclImdb")
+    found = [
+        prepare(
+            replace(IMDB, per_class=None, test_per_class=None, context=context), raw, tmp_path / "m", False
+        )
+        for context in (12, 300)
+    ]
+    assert [data.facts["shared"] for data in found] == [
+        {"samples": 2, "conflicting": 1},
+        {"samples": 0, "conflicting": 0},
+    ]
 
 
 def test_reviews_keep_their_labels_and_are_cleaned(tmp_path, raw, reviews):

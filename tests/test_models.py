@@ -226,6 +226,20 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first["lin0.weight"], other["lin0.weight"])
 
 
+def test_what_a_seed_shares_between_depths() -> None:
+    """docs/depth_rates.md: first layer and first blocks are equal, the last layer begins a later block."""
+    data = vector_data()
+    model = experiment(model={"width": 16}).model
+    shallow, deep = (
+        build_model(model, input_shape(data, model), 3, depth, 0).state_dict() for depth in (2, 5)
+    )
+    for name in ("lin0.weight", "blocks.0.lin.weight"):
+        assert torch.equal(shallow[name], deep[name])
+    last = shallow["last.weight"].flatten()
+    assert torch.equal(last, deep["blocks.1.lin.weight"].flatten()[: len(last)])
+    assert not torch.equal(last, deep["last.weight"].flatten())
+
+
 @pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
 def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> None:
     def penalised(penalty: Penalty) -> set[str]:

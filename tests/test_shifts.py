@@ -58,6 +58,19 @@ def test_the_least_loss_is_reached_at_a_finite_depth(
     assert prediction_error(h, data.train.labels, weight, offset) == 0
 
 
+def test_the_usual_epsilon_leaves_a_gap() -> None:
+    """docs/theory.md: small for 12 samples, as large as chance's loss for 30."""
+    penalty = {"rule": "constant", "value": 0.005, "last_layer": 0.005}
+    for samples, low, high in ((4, 1e-7, 1e-6), (10, 0.1, 1.1)):
+        data, depth = vector_data(3, samples, 4), 3 * samples + 8
+        state = shifts(small_run("L-RN1", depth, penalty=penalty), data, SHARP).state
+        usual = small_run("L-RN1", depth, penalty=penalty, model={"layer_norm_eps": 1e-5})
+        h = layers_of(usual, data, state)["last"]
+        fit = unregularised_loss(h, data.train.labels, state["last.weight"], None, "ce")
+        value = fit + 0.0025 * state["last.weight"].square().sum().item()
+        assert low < value - optimal_value("ce", 3, 8, 0.005, False) < high
+
+
 def test_gradient_descent_would_stay_there() -> None:
     run, data = small_run("L-RN1", 24), vector_data(3, 6, 4)
     network = network_of(run, data, shifts(run, data, SHARP).state)

@@ -136,6 +136,18 @@ def test_draws_have_the_unbiased_variance_of_each_mean(seeds):
     assert drawn.mean(axis=0) == pytest.approx([y.mean() for y in groups], abs=0.05)
 
 
+def test_draws_of_a_combination_have_the_variance_of_the_closed_form():
+    """sum w^2 s^2/n; a depth with one run has that of all others' runs."""
+    generator = np.random.default_rng(4)
+    groups = [generator.standard_normal(n) * s for n, s in ((3, 1.0), (1, 1.0), (5, 4.0), (2, 0.5))]
+    weights = np.array([0.5, -1.5, 1.0, 0.25])
+    variances = [y.var(ddof=1) if len(y) > 1 else 0.0 for y in groups]
+    pooled = (3 * variances[0] + 5 * variances[2] + 2 * variances[3]) / 10
+    expected = 0.25 * variances[0] / 3 + 2.25 * pooled + variances[2] / 5 + variances[3] / 32
+    drawn = drawn_means(groups, "a", MANY) @ weights
+    assert drawn.std() == pytest.approx(expected**0.5, rel=0.02)
+
+
 @pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 2), ("tenfold", 3), ("tenfold", 5)])
 def test_intervals_cover_a_planted_slope_as_often_as_they_say(spread, seeds):
     """Of all depths and of the three deepest. Red: percentiles of the draws, which cover 60 to 93 %."""

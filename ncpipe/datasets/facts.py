@@ -1,7 +1,7 @@
 """What is recorded about every prepared data set, whatever its source."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -15,6 +15,7 @@ def describe(
 
     raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class.
     S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
+    shared: what the test split has in common with the training split.
     """
     return {
         "source": source,
@@ -25,6 +26,7 @@ def describe(
             for name, split in (("train", train), ("test", test))
         },
         "duplicates": count_duplicates(train),
+        "shared": count_shared(train, test),
     }
 
 
@@ -34,14 +36,34 @@ def count_duplicates(split: Split) -> dict[str, int]:
     repeated: samples whose input came before (N minus the distinct inputs). conflicting: distinct inputs
     that occur with more than one label.
     """
-    labels_of: dict[bytes, set[int]] = {}
-    lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
-    rows = split.inputs.contiguous().numpy()
-    for row, length, label in zip(rows, lengths, split.labels.tolist(), strict=True):
-        # The length tells a sequence that ends in the padding's id from a shorter one.
-        key = hashlib.sha256(row.tobytes() + length.to_bytes(8, "little")).digest()
-        labels_of.setdefault(key, set()).add(label)
+    labels_of = _labels_of_inputs(split)
     return {
         "repeated": len(split) - len(labels_of),
         "conflicting": sum(len(labels) > 1 for labels in labels_of.values()),
     }
+
+
+def count_shared(train: Split, test: Split) -> dict[str, int]:
+    """How many test samples have an input of the training split, for text the context it was cut to.
+
+    samples: all of them. conflicting: those whose label that input has nowhere in the training split.
+    """
+    labels_of = _labels_of_inputs(train)
+    seen = [(label, labels_of[key]) for key, label in _keys(test) if key in labels_of]
+    return {"samples": len(seen), "conflicting": sum(label not in labels for label, labels in seen)}
+
+
+def _labels_of_inputs(split: Split) -> dict[bytes, set[int]]:
+    labels_of: dict[bytes, set[int]] = {}
+    for key, label in _keys(split):
+        labels_of.setdefault(key, set()).add(label)
+    return labels_of
+
+
+def _keys(split: Split) -> Iterator[tuple[bytes, int]]:
+    """Of each sample, a digest of its input and its label."""
+    lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
+    rows = split.inputs.contiguous().numpy()
+    for row, length, label in zip(rows, lengths, split.labels.tolist(), strict=True):
+        # The length tells a sequence that ends in the padding's id from a shorter one.
+        yield hashlib.sha256(row.tobytes() + length.to_bytes(8, "little")).digest(), label

@@ -1,0 +1,297 @@
+"""Gradient flows and the locally elastic equations, integrated and in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ncpipe.errors import InputError
+from ncpipe.flows import central_path, features_model, locally_elastic
+from ncpipe.flows.features_model import Flow, State, aligned_start, drawn_start, integrate
+from ncpipe.optima.ufm import Decay, optimum
+
+SE, MSE = Flow("se", 3, 4, 0.0, 0.0, True), Flow("mse", 3, 4, 0.0, 0.0, True)
+CE = Flow("ce", 3, 4, 0.0, 0.0, False)
+
+
+@pytest.mark.parametrize("loss", ["se", "mse", "ce"])
+def test_velocities_are_minus_the_gradient_of_the_risk(loss):
+    flow = Flow(loss, 3, 2, 0.3, 0.2, True)
+    start = drawn_start(flow, 5, 2.0, seed=1)
+    free = [torch.from_numpy(part).requires_grad_() for part in vars(start).values()]
+    logits = free[1] @ free[0].T + free[2]
+    targets = torch.from_numpy(flow.targets)
+    fits = {
+        "se": (logits - targets).square().sum() / 2,
+        "mse": (logits - targets).square().sum() / 12,
+        "ce": torch.nn.functional.cross_entropy(logits, targets),
+    }
+    value = fits[loss] + 0.15 * free[0].square().sum() + 0.1 * free[1].square().sum()
+    assert features_model.risk(flow, start) == pytest.approx(value.item(), rel=1e-14)
+    moved = vars(features_model.velocity(flow, start)).values()
+    for expected, found in zip(torch.autograd.grad(value, free), moved, strict=True):
+        assert -expected.numpy() == pytest.approx(found, abs=1e-14)
+
+
+@pytest.mark.parametrize("flow", [SE, MSE])
+def test_on_the_subspace_one_number_moves_to_strong_collapse(flow):
+    """Eq. 17-20: A A^T, b and features as in closed form, to 1e-8, and SNC at the end."""
+    slow = flow.samples if flow.loss == "mse" else 1
+    times = [slow * time for time in (0.1, 0.5, 1.0, 2.0, 12.0)]
+    states = integrate(flow, aligned_start(flow, 5, 0.02), times)
+    centred = np.eye(3) - 1 / 3
+    for time, state in zip(times, states, strict=True):
+        scale = features_model.squared_error_scale(flow, 0.02, time)
+        assert state.weight @ state.weight.T == pytest.approx(scale * centred, abs=1e-8)
+        assert state.features == pytest.approx(features_model.spread_rows(flow, state.weight), abs=1e-8)
+        level = (1 - math.exp(-flow.samples * time / slow)) / 3
+        assert state.bias == pytest.approx(np.full(3, level), abs=1e-8)
+    assert max(features_model.snc_errors(flow, states[-1])) < 1e-6
+    means = states[-1].features.reshape(3, 4, -1).mean(1)
+    assert ((means - means.mean(0)) ** 2).sum(1) == pytest.approx(np.full(3, (1 - 1 / 3) / math.sqrt(4)))
+
+
+def test_mse_is_se_in_another_time():
+    start = drawn_start(SE, 5, 0.3, seed=0)
+    times = [0.2, 1.0, 3.0]
+    slow = integrate(MSE, start, [SE.samples * time for time in times])
+    for first, second in zip(integrate(SE, start, times), slow, strict=True):
+        for one, other in zip(vars(first).values(), vars(second).values(), strict=True):
+            assert one == pytest.approx(other, abs=1e-9)
+
+
+def test_errors_of_strong_collapse_grow_with_the_start_though_the_loss_is_zero():
+    """K23's Figure 3: slopes 2, 1, 1 on log axes. No saddle: A^T A - F F^T is conserved, the risk is 0."""
+    flow = Flow("se", 3, 3, 0.0, 0.0, True)
+    sizes = [1e-3, 1e-2, 1e-1]
+    errors = []
+    for size in sizes:
+        start = drawn_start(flow, 15, size, seed=0)
+        state = integrate(flow, start, [200.0])[-1]
+        errors.append(features_model.snc_errors(flow, state))
+        assert features_model.risk(flow, state) < 1e-6
+        assert features_model.imbalance(state) == pytest.approx(features_model.imbalance(start), rel=1e-6)
+    slopes = np.diff(np.log(errors), axis=0) / np.diff(np.log(sizes))[:, None]
+    assert slopes == pytest.approx(np.array([[2, 1, 1]] * 2), abs=0.02)
+
+
+@pytest.mark.parametrize("flow", [SE, MSE])
+def test_a_small_start_follows_the_linear_flow(flow):
+    slow = flow.samples if flow.loss == "mse" else 1
+    start = drawn_start(flow, 5, 1e-5, seed=2)
+    for time in (0.1, 1.0, 3.0):
+        linear = features_model.linear_solution(flow, start, slow * time)
+        exact = integrate(flow, start, [slow * time])[0]
+        for one, other in zip(vars(linear).values(), vars(exact).values(), strict=True):
+            assert one == pytest.approx(other, abs=1e-8)
+    # eq. 19's bound, and that nothing smaller than exp(1/(K sqrt n)) would do
+    away, aligned = np.ones((3, 5)), aligned_start(flow, 5, 1.0)
+    common = State(2 * away, np.repeat(away, 4, axis=0), np.zeros(3))  # A = sqrt(n) 1 z^T, F = 1 z^T
+    grown = features_model.linear_solution(flow, common, 5.0 * slow)
+    assert np.linalg.norm(grown.weight) / np.linalg.norm(common.weight) == pytest.approx(math.exp(1 / 6))
+    assert features_model.linear_solution(flow, aligned, slow).weight == pytest.approx(
+        math.exp(2) * aligned.weight
+    )
+
+
+def test_cross_entropy_goes_to_the_margin_bound_but_not_to_collapse():
+    """Below eq. 15. tr Sigma_W freezes, so that NC1 falls only as 1/log t."""
+    times = [1e2, 1e4, 1e6, 1e8]
+    start = drawn_start(CE, 6, 1.0, seed=0)
+    states = integrate(CE, start, times)
+    shares = [features_model.margin_share(CE, state) for state in states]
+    assert shares == sorted(shares)
+    assert 0.99 < shares[-1] < 1
+    within, between = np.array([features_model.traces(CE, state) for state in states]).T
+    assert within[-1] == pytest.approx(within[1], rel=0.02)
+    products = within / between * np.log(times)
+    assert products[2:] == pytest.approx(np.full(2, products[-1]), rel=0.05)
+    assert features_model.imbalance(states[-1]) == pytest.approx(features_model.imbalance(start), rel=1e-8)
+
+
+def test_cross_entropy_on_the_subspace_is_its_gap_s_equation():
+    times = [1.0, 1e2, 1e4, 1e8]
+    gaps = features_model.cross_entropy_gap(CE, 0.1, times)
+    states = integrate(CE, aligned_start(CE, 5, 2 * 0.1), times)
+    products = []
+    for time, gap, state in zip(times, gaps, states, strict=True):
+        logits = state.logits
+        assert logits[0, 0] - logits[0, 1] == pytest.approx(gap, rel=1e-8)
+        assert features_model.margin_share(CE, state) == pytest.approx(1, rel=1e-9)
+        products.append(features_model.risk(CE, state) * time * gap)
+    assert products[-1] == pytest.approx((3 - 1) * math.sqrt(4) / 2, rel=0.06)
+    assert products[-1] < products[-2]
+
+
+@pytest.mark.parametrize(("loss", "bias"), [("ce", False), ("mse", False), ("mse", True)])
+def test_decay_repairs_both(loss, bias):
+    """A^T A - F F^T dies as exp(-2 lambda t), and the flow ends at the optimum of `ufm`."""
+    flow = Flow(loss, 3, 4, 0.02, 0.02, bias)
+    start = drawn_start(flow, 6, 1.0, seed=0)
+    times = [1.0, 10.0, 100.0, 3000.0]
+    states = integrate(flow, start, times)
+    for time, state in zip(times[:3], states, strict=False):
+        expected = features_model.imbalance(start) * math.exp(-2 * 0.02 * time)
+        assert features_model.imbalance(state) == pytest.approx(expected, rel=1e-8)
+    best = optimum(loss, 3, 4, 6, Decay(0.02, 0.02, 0.0 if bias else None))
+    assert features_model.risk(flow, states[-1]) == pytest.approx(best.value, rel=1e-9)
+    within, between = features_model.traces(flow, states[-1])
+    assert within < 1e-12 * between
+
+
+# The central path
+
+
+def white_start(classes, per_class, width, seed=0):
+    generator = np.random.default_rng(seed)
+    means = 0.7 * generator.normal(size=(classes, width))
+    return np.repeat(means, per_class, axis=0) + generator.normal(size=(classes * per_class, width))
+
+
+def test_the_loss_is_a_function_of_the_signal_and_does_not_see_the_whitening():
+    features = white_start(3, 12, 5)
+    omega = central_path.signal(features, 3)
+    white = central_path.whitened(features - features.mean(0), 3)
+    for some in (features, white):
+        assert central_path.least_squares_loss(some, 3) == pytest.approx(
+            central_path.loss_of(omega, 3), rel=1e-12
+        )
+    targets = np.repeat(np.eye(3), 12, axis=0)
+    design = np.column_stack([features, np.ones(36)])
+    fitted = design @ np.linalg.lstsq(design, targets, rcond=None)[0]
+    assert central_path.least_squares_loss(features, 3) == pytest.approx(((fitted - targets) ** 2).sum() / 72)
+
+
+def test_the_two_flows_start_at_the_gradient():
+    """`velocity` without what keeps Sigma_W = I is minus the numerical gradient of the loss."""
+    features = central_path.whitened(white_start(3, 6, 4) - white_start(3, 6, 4).mean(0), 3)
+    free = torch.from_numpy(features).requires_grad_()
+    means = free.view(3, 6, 4).mean(1)
+    scatter = free.T @ free / 18
+    value = 1 / 3 - torch.trace(means @ torch.linalg.solve(scatter, means.T)) / 18
+    assert value.item() == pytest.approx(central_path.least_squares_loss(features, 3))
+    (gradient,) = torch.autograd.grad(value, free)
+    step = -(gradient - gradient.mean(0)).numpy()
+    spread, within, _ = central_path.parts(features, 3)
+    change = (step.T @ within + within.T @ step) / 18
+    assert central_path.velocity(features, 3, "tangent") == pytest.approx(
+        step - within @ change / 2, abs=1e-15
+    )
+    white = step - (within + spread) @ change / 2
+    assert central_path.velocity(features, 3, "whitening") == pytest.approx(white, abs=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["tangent", "whitening"])
+def test_singular_values_follow_their_clock_and_become_equal(kind):
+    features = white_start(3, 8, 4)
+    omega = central_path.signal(features, 3)
+    spreads = [omega[0] / omega[1]]
+    for time in (100.0, 1000.0):
+        moved = central_path.follow(features, 3, kind, time, steps=400)
+        _, within, _ = central_path.parts(moved, 3)
+        assert within.T @ within / 24 == pytest.approx(np.eye(4), abs=1e-6)
+        found = central_path.signal(moved, 3)
+        expected = [central_path.signal_at(value, time, 3, 8, kind) for value in omega]
+        assert found == pytest.approx(np.array(expected), rel=1e-6)
+        spreads.append(found[0] / found[1])
+    assert spreads[0] > spreads[1] > spreads[2] > 1
+
+
+def test_renormalising_every_step_is_the_whitening_flow():
+    """Plain steps along the gradient, each followed by Sigma_W^(-1/2): first order in the step."""
+    features = white_start(3, 8, 4)
+    exact = central_path.signal(central_path.follow(features, 3, "whitening", 200.0, steps=400), 3)
+    errors = []
+    for steps in (50, 100):
+        here = central_path.whitened(features - features.mean(0), 3)
+        for _ in range(steps):
+            free = torch.from_numpy(here).requires_grad_()
+            means = free.view(3, 8, 4).mean(1)
+            value = -torch.trace(means @ torch.linalg.solve(free.T @ free / 24, means.T)) / 18
+            (gradient,) = torch.autograd.grad(value, free)
+            here = here - 200.0 / steps * (gradient - gradient.mean(0)).numpy()
+            here = central_path.whitened(here, 3)
+        errors.append(np.abs(central_path.signal(here, 3) - exact).max())
+    assert errors[0] / errors[1] == pytest.approx(2, abs=0.3)
+
+
+@pytest.mark.parametrize(("kind", "slope"), [("tangent", -0.5), ("whitening", -1.0)])
+def test_rates_of_collapse_along_the_central_path(kind, slope):
+    """NC1 ~ 1/omega^2."""
+    late = [central_path.signal_at(1.0, time, 10, 5, kind) ** -2 for time in (1e9, 1e10)]
+    assert math.log10(late[1] / late[0]) == pytest.approx(slope, abs=0.01)
+
+
+# Locally elastic features
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_rates_and_their_multiplicities(classes):
+    own, other = 1.3, -0.4
+    values = np.linalg.eigvals(locally_elastic.drift(classes, classes, own, other, aligned=True))
+    assert np.abs(values.imag).max() < 1e-12
+    first, second = locally_elastic.rates(classes, own, other)
+    expected = [first] + [second] * (classes - 1) + [0.0] * classes * (classes - 1)
+    assert np.sort(values.real) == pytest.approx(np.sort(expected), abs=1e-7)
+    rows = locally_elastic.residuals(classes).ravel()
+    moved = locally_elastic.drift(classes, classes, own, other, aligned=True) @ rows
+    assert moved == pytest.approx(first * rows, abs=1e-12), "the simplex ETF is the single direction"
+
+
+def test_class_means_become_an_etf_for_repulsion_only():
+    classes, start = 4, np.random.default_rng(0).normal(size=(4, 4))
+    for other in (-0.6, 0.3):
+        matrix = locally_elastic.drift(classes, classes, 1.0, other, aligned=True)
+        errors = [locally_elastic.etf_error(locally_elastic.means_at(start, matrix, t)) for t in (30.0, 40.0)]
+        slope = math.log(errors[1] / errors[0]) / 10
+        if other < 0:
+            assert slope == pytest.approx(locally_elastic.etf_slope(classes, other), rel=0.02)
+        else:
+            assert min(1 - other, 1 + 3 * other) > 0, "the condition for separation holds"
+            assert errors[1] > 0.5
+
+
+def test_noise_collapses_relative_to_the_means_as_in_closed_form():
+    start = np.random.default_rng(1).normal(size=(3, 3))
+    matrix = locally_elastic.drift(3, 3, 1.0, -0.5, aligned=True)
+    samples = locally_elastic.simulate(start, matrix, 0.3, 2.0, steps=400, per_class=4000, seed=0)
+    means = locally_elastic.means_at(start, matrix, 2.0)
+    assert samples.mean(1) == pytest.approx(means, abs=0.05)
+    found, centred = samples.mean(1), samples.mean(1) - samples.mean((0, 1))
+    within = ((samples - found[:, None]) ** 2).sum() / samples.shape[0] / samples.shape[1]
+    ratio = within / ((centred**2).sum() / 3)
+    assert ratio == pytest.approx(locally_elastic.nc1_trace_ratio(means, 0.3, 2.0), rel=0.05)
+
+
+def test_separability_needs_an_impact_above_one_over_t():
+    """log |f_i - f_j|/sqrt(t), against the equation for the means with impacts that fall."""
+    for power, strength, grows in ((0.5, 0.5, True), (1.0, 2.6, True), (1.0, 2.4, False), (1.5, 9.0, False)):
+        late = [locally_elastic.log_separation(5, strength, power, time) for time in (1e6, 1e8)]
+        assert (late[1] > late[0]) is grows
+    difference, time = 1.0, 1.0
+    for _ in range(20_000):
+        step = time * 1e-4
+        middle = difference * (1 + step / 2 * 2.6 / time / 5)
+        difference += step * middle * 2.6 / (time + step / 2) / 5
+        time += step
+    found = math.log(difference / math.sqrt(time))
+    assert found == pytest.approx(locally_elastic.log_separation(5, 2.6, 1.0, time), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Flow("se", 1, 3, 0, 0, True), "1 classes of 3"),
+        (lambda: Flow("se", 3, 3, -1, 0, True), "decays -1"),
+        (lambda: integrate(SE, aligned_start(SE, 3, 1), []), "rising"),
+        (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
+        (lambda: aligned_start(SE, 2, 1), "width: 2 is below 3"),
+        (lambda: central_path.whitened(np.ones((6, 5)), 3), "span too little"),
+        (lambda: locally_elastic.drift(1, 1, 1, 0, aligned=False), "classes: 1"),
+        (lambda: locally_elastic.drift(3, 4, 1, 0, aligned=True), "width: 4"),
+    ],
+)
+def test_bad_input_is_one_line(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncpipe.datasets.prepare import prepare
-from ncpipe.features import extract
+from ncpipe.features.passes import extract
 from ncpipe.metrics.table import measure_layer, measure_weights
 from ncpipe.params import load_params
 from ncpipe.specs import Run

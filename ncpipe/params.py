@@ -55,7 +55,7 @@ class Convergence:
     train_error: largest train error at the end.
     window: share of the epochs, the last ones, over which the loss is looked at.
     tolerance: most that the regularised loss moves over them, as a share of its final value.
-    gradient: longest gradient of the regularised loss at the end (`ncpipe.gradient`); null asks for none.
+    gradient: longest gradient of the regularised loss at the end; null asks for none.
     """
 
     train_error: NonNegative

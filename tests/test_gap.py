@@ -9,7 +9,7 @@ from conftest import architecture, experiment, vector_data
 from ncpipe.artifacts import RUNS, write_json
 from ncpipe.commands.measure import describe, terms_of
 from ncpipe.errors import InputError
-from ncpipe.features import extract
+from ncpipe.features.passes import extract
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.optima.gap import (
     NO_OPTIMUM,

@@ -6,8 +6,8 @@ import reference
 import torch
 from conftest import TEXT, architecture, experiment, token_data, vector_data
 
-from ncpipe import gradient
-from ncpipe.forward import load_network
+from ncpipe.features import gradient
+from ncpipe.features.forward import load_network
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.specs import Run
 

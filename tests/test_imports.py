@@ -19,7 +19,6 @@ LAYERS = [
     {"commands"},
     {"scheduling"},
     {"features", "figures", "hooks", "report", "schema"},
-    {"forward", "gradient"},
     {"training"},
     {"proofs"},
     {"flows", "metrics", "models", "optima", "tables"},

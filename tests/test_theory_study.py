@@ -21,7 +21,7 @@ from ncpipe.commands.construct import construct as construct_stage
 from ncpipe.commands.counterexample import write_counterexample
 from ncpipe.commands.fetch import fetch
 from ncpipe.errors import InputError
-from ncpipe.features import extract
+from ncpipe.features.passes import extract
 from ncpipe.figures.constructed import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.proofs.measurements import Kind, constructed_row, counterexample_rows

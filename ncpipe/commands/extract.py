@@ -8,7 +8,8 @@ from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.features import extract, write_features
+from ncpipe.features.files import write_features
+from ncpipe.features.passes import extract
 from ncpipe.params import load_params
 from ncpipe.specs import Device
 from ncpipe.stamps import Stamp

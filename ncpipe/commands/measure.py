@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
-from ncpipe.features import Features, read_features
+from ncpipe.features.files import read_features
+from ncpipe.features.passes import Features
 from ncpipe.figures.labels import plain_label
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss

@@ -8,7 +8,7 @@ import torch
 
 from ncpipe.artifacts import PREPARED
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.features import extract
+from ncpipe.features.passes import extract
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.scheduling.batches import Batch, batches_that_fit
 from ncpipe.scheduling.store import checkpoint_of

@@ -22,7 +22,7 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
     """`runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
 
     A run converged when its history says so (`judge_run`) and, unless `rule.gradient` is None, the gradient
-    of its objective at the end is at most that long (`ncpipe.gradient`).
+    of its objective at the end is at most that long (`ncpipe.features.gradient`).
     """
     histories = dict(iter(history.groupby(RUN)))
     nothing = history.iloc[:0]

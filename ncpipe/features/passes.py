@@ -3,20 +3,14 @@
 N  samples    K  classes    d  width
 """
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
-from ncpipe.forward import layers_by_batch, load_network, places
-from ncpipe.gradient import gradient_norm
+from ncpipe.features.forward import layers_by_batch, load_network, places
+from ncpipe.features.gradient import gradient_norm
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
@@ -27,7 +21,6 @@ from ncpipe.models.penalties import penalties
 from ncpipe.specs import Run
 
 SPLITS = (TRAIN, TEST)
-TRAITS = "network"  # the note in a file that holds them
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,8 @@ class Features:
 
     train, test: last-layer features (N, d) as inputs, with their labels (N,). weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
-    that is penalised. gradient_norm: `ncpipe.gradient`. layers: by name, in the order of the network, then
-    by split.
+    that is penalised. gradient_norm: `ncpipe.features.gradient`. layers: by name, in the order of the
+    network, then by split.
     """
 
     train: Split
@@ -119,75 +112,3 @@ def _keeping(batches: Batches, kept: list[Tensor]) -> Batches:
     for layers, labels in batches:
         kept.append(layers[LAST_LAYER].cpu())
         yield layers, labels
-
-
-def write_features(path: Path, features: Features) -> None:
-    """Write as one safetensors file, whole or not at all."""
-    tensors = {
-        "train.features": features.train.inputs,
-        "train.labels": features.train.labels,
-        "test.features": features.test.inputs,
-        "test.labels": features.test.labels,
-        "weight": features.weight,
-        "penalty.last": torch.tensor(features.last_penalty, dtype=torch.float64),
-        "penalty.inner": torch.tensor(features.inner_penalty, dtype=torch.float64),
-        "gradient.norm": torch.tensor(features.gradient_norm, dtype=torch.float64),
-    }
-    if features.bias is not None:
-        tensors["bias"] = features.bias
-    for index, (name, splits) in enumerate(features.layers.items()):
-        for split, layer in splits.items():
-            for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
-                for field, tensor in record.tensors().items():
-                    tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
-    traits = {TRAITS: json.dumps(asdict(features.traits))}
-    with publish_file(path) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, traits)
-
-
-def read_features(path: Path) -> Features:
-    """Read what `write_features` wrote; InputError if it is missing or damaged."""
-    if not path.is_file():
-        raise InputError(f"{path}: not found; run dvc repro (stage extract)")
-    try:
-        tensors = load_file(path)
-        with safe_open(path, "pt") as file:
-            notes = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
-    try:
-        return _features(tensors, Traits(**json.loads(notes[TRAITS])))
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
-
-
-def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
-    return Features(
-        Split(tensors["train.features"], tensors["train.labels"]),
-        Split(tensors["test.features"], tensors["test.labels"]),
-        tensors["weight"],
-        tensors.get("bias"),
-        tensors["penalty.last"].item(),
-        tensors["penalty.inner"].item(),
-        tensors["gradient.norm"].item(),
-        _read_layers(tensors),
-        traits,
-    )
-
-
-def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit]]:
-    fields: dict[tuple[str, str, str], dict[str, Tensor]] = {}
-    for key in sorted(key for key in tensors if key.startswith("layers/")):
-        _, _, name, split, part, field = key.split("/")
-        fields.setdefault((name, split, part), {})[field] = tensors[key]
-    names = dict.fromkeys(name for name, _, _ in fields)
-    return {
-        name: {
-            split: LayerOnSplit(
-                ClassStatistics(**fields[name, split, "statistics"]),
-                SampleStatistics(**fields[name, split, "samples"]),
-            )
-            for split in SPLITS
-        }
-        for name in names
-    }

@@ -1,0 +1,91 @@
+"""A run's features on disk: one safetensors file, arrays by name and what the network says of itself."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ncpipe.artifacts import publish_file
+from ncpipe.datasets.prepared import Split
+from ncpipe.errors import InputError
+from ncpipe.features.passes import SPLITS, Features, LayerOnSplit, Traits
+from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics
+
+TRAITS = "network"  # the note in a file that holds them
+
+
+def write_features(path: Path, features: Features) -> None:
+    """Write as one safetensors file, whole or not at all."""
+    tensors = {
+        "train.features": features.train.inputs,
+        "train.labels": features.train.labels,
+        "test.features": features.test.inputs,
+        "test.labels": features.test.labels,
+        "weight": features.weight,
+        "penalty.last": torch.tensor(features.last_penalty, dtype=torch.float64),
+        "penalty.inner": torch.tensor(features.inner_penalty, dtype=torch.float64),
+        "gradient.norm": torch.tensor(features.gradient_norm, dtype=torch.float64),
+    }
+    if features.bias is not None:
+        tensors["bias"] = features.bias
+    for index, (name, splits) in enumerate(features.layers.items()):
+        for split, layer in splits.items():
+            for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
+                for field, tensor in record.tensors().items():
+                    tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
+    traits = {TRAITS: json.dumps(asdict(features.traits))}
+    with publish_file(path) as partial:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, traits)
+
+
+def read_features(path: Path) -> Features:
+    """Read what `write_features` wrote; InputError if it is missing or damaged."""
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run dvc repro (stage extract)")
+    try:
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            notes = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+    try:
+        return _features(tensors, Traits(**json.loads(notes[TRAITS])))
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
+
+
+def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
+    return Features(
+        Split(tensors["train.features"], tensors["train.labels"]),
+        Split(tensors["test.features"], tensors["test.labels"]),
+        tensors["weight"],
+        tensors.get("bias"),
+        tensors["penalty.last"].item(),
+        tensors["penalty.inner"].item(),
+        tensors["gradient.norm"].item(),
+        _read_layers(tensors),
+        traits,
+    )
+
+
+def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit]]:
+    fields: dict[tuple[str, str, str], dict[str, Tensor]] = {}
+    for key in sorted(key for key in tensors if key.startswith("layers/")):
+        _, _, name, split, part, field = key.split("/")
+        fields.setdefault((name, split, part), {})[field] = tensors[key]
+    names = dict.fromkeys(name for name, _, _ in fields)
+    return {
+        name: {
+            split: LayerOnSplit(
+                ClassStatistics(**fields[name, split, "statistics"]),
+                SampleStatistics(**fields[name, split, "samples"]),
+            )
+            for split in SPLITS
+        }
+        for name in names
+    }

@@ -150,7 +150,7 @@ def test_equal_samples_give_exactly_zero() -> None:
 def test_statistics_survive_a_file() -> None:
     features, labels = samples(1, 3, 30, 4)
     seen = class_statistics(features, labels, 3)
-    assert ClassStatistics(**seen.tensors()) == seen
+    assert ClassStatistics.from_tensors(**seen.tensors()) == seen
     for weight, train in ((None, None), (torch.ones(3, 4), None), (torch.ones(3, 4), seen)):
         meter = SampleMeter(seen, weight, train=train)
         meter.update(features, labels)

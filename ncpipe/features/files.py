@@ -82,7 +82,7 @@ def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit
     return {
         name: {
             split: LayerOnSplit(
-                ClassStatistics(**fields[name, split, "statistics"]),
+                ClassStatistics.from_tensors(**fields[name, split, "statistics"]),
                 SampleStatistics(**fields[name, split, "samples"]),
             )
             for split in SPLITS

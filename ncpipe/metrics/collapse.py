@@ -9,14 +9,14 @@ import math
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.spectrum import rounding_cutoff
+from ncpipe.metrics.scales import value_times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 
 
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
     """tr(Sigma_W)/tr(Sigma_B), lower is more collapsed, 0 at collapse [S25 Def. 3.4 NC1].
 
-    inf where all class means coincide.
+    inf where all class means coincide to rounding, also where no class has any spread.
     """
     return _ratio(within_trace(statistics), between_trace(statistics))
 
@@ -43,14 +43,17 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     """
     singular, _ = between_directions(statistics)
     within = within_trace(statistics)
-    return math.nan if within.isnan() else _ratio(within, (statistics.classes / singular.square()).sum())
+    if within.isnan():
+        return math.nan
+    ratio = _ratio(within, (statistics.classes / singular.square()).sum())
+    return value_times_two_to(ratio, 4 * statistics.exponent)
 
 
 def cdnv(statistics: ClassStatistics) -> float:
     """Mean over pairs of classes of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
 
-    Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. inf where any two
-    class means coincide.
+    Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. Var_k is the sum
+    over all coordinates. inf where any two class means coincide to rounding.
     """
     variances = statistics.squares / statistics.counts
     first, second = torch.triu_indices(
@@ -58,33 +61,34 @@ def cdnv(statistics: ClassStatistics) -> float:
     ).unbind()
     # The faster distances by |a|^2 - 2ab + |b|^2 lose the digits of close means.
     exact = "donot_use_mm_for_euclid_dist"
-    distances = torch.cdist(statistics.means, statistics.means, compute_mode=exact)[first, second].square()
-    pairs = (variances[first] + variances[second]) / (2 * distances)
-    return math.inf if bool((distances == 0).any()) else pairs.mean().item()
+    distances = torch.cdist(statistics.means, statistics.means, compute_mode=exact)[first, second]
+    pairs = (variances[first] + variances[second]) / (2 * distances.square())
+    return math.inf if bool((distances <= statistics.cutoff).any()) else pairs.mean().item()
 
 
 def within_trace(statistics: ClassStatistics) -> Tensor:
-    """tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2; each sample weighs the same."""
+    """tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2 in the statistics' unit; each sample weighs the same."""
     return statistics.squares.sum() / statistics.samples
 
 
 def between_trace(statistics: ClassStatistics) -> Tensor:
-    """tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2; each class weighs the same."""
+    """tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2 in the statistics' unit; each class weighs the same.
+
+    0 where the class means coincide to rounding.
+    """
     return statistics.centred_means().square().sum() / statistics.classes
 
 
 def between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
     """Singular values s (r,) and right singular vectors v (r, d) of the centred means, without the null ones.
 
-    At most K-1, and those with s_j above `rounding_cutoff` of the class means; none if a mean is not finite.
+    In the statistics' unit. At most K-1, and those with s_j above its `cutoff`; none if a mean is not finite.
     """
     centred = statistics.centred_means()
     if not bool(centred.isfinite().all()):  # the features of a run that diverged
         return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
     _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
-    # Centring rounds at the size of the means themselves, not of their differences.
-    above = int((singular > rounding_cutoff(statistics.means)).sum())
-    rank = min(statistics.classes - 1, above)
+    rank = min(statistics.classes - 1, int((singular > statistics.cutoff).sum()))
     return singular[:rank], directions[:rank]
 
 

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.scales import row_scales
+
+# Lengths whose squares, and those of 1e-16 of them, float64 holds.
+SHORTEST, LONGEST = 2.0**-400, 2.0**500
 
 
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
@@ -25,6 +29,10 @@ def misalignments(features: Tensor, labels: Tensor, weight: Tensor, space: Tenso
     memory to write over, where there is some.
     """
     lengths = torch.linalg.vector_norm(features, dim=1)
+    shortest, longest = torch.aminmax(lengths) if len(lengths) else (torch.ones(()), torch.ones(()))
+    if not (shortest > SHORTEST and longest < LONGEST):
+        features = features / row_scales(features)
+        lengths = torch.linalg.vector_norm(features, dim=1)
     rows = torch.index_select(unit_rows(weight), 0, labels, out=space)
     torch.addcmul(features, lengths.unsqueeze(1), rows, value=-1, out=rows)
     return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2

@@ -6,6 +6,7 @@ K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All 
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.scales import row_scales
 from ncpipe.metrics.spectrum import condition_number, singular_values
 from ncpipe.metrics.statistics import ClassStatistics
 
@@ -37,7 +38,7 @@ def nc2_identity(weight: Tensor) -> float:
 def nc2_means(statistics: ClassStatistics) -> float:
     """|M M^T/|M M^T| - E_K/sqrt(K-1)| with M the centred class means, each of length 1 [K23 eq. 7].
 
-    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0.
+    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0 to rounding.
     """
     rows = unit_rows(statistics.centred_means())
     return _distance_to_etf(rows @ rows.T)
@@ -47,7 +48,7 @@ def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
     """|A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
 
     In [0, 2]; 0 where W is, up to scale and a common shift of its rows, M, and M is a simplex ETF.
-    NaN for W = 0 and where a centred mean is 0.
+    NaN for W = 0 and where a centred mean is 0 to rounding.
     """
     return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means()).T)
 
@@ -57,7 +58,8 @@ def nc2_equinorm(vectors: Tensor) -> float:
 
     Of the centred class means or the rows of W; 0 where all are of one length. NaN where all are 0.
     """
-    lengths = vectors.double().norm(dim=1)
+    rows = vectors.double()
+    lengths = (rows / row_scales(rows.reshape(1, -1))).norm(dim=1)
     return (lengths.std(correction=0) / lengths.mean()).item()
 
 
@@ -81,8 +83,9 @@ def nc2_condition(statistics: ClassStatistics) -> float:
 
 
 def unit_rows(vectors: Tensor) -> Tensor:
-    """Every row over its length; NaN for a row of zeros."""
-    return vectors / vectors.norm(dim=1, keepdim=True)
+    """Every row over its length, at any scale; NaN for a row of zeros."""
+    rows = vectors / row_scales(vectors)
+    return rows / rows.norm(dim=1, keepdim=True)
 
 
 def scaled(matrix: Tensor) -> Tensor:

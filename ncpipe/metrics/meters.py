@@ -11,17 +11,20 @@ from torch import Tensor
 from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import between_directions
 from ncpipe.metrics.decisions import logit_margins, misalignments
+from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
+from ncpipe.metrics.ties import LargestLogits, NearestMeans
 
 
 @dataclass(frozen=True)
 class SampleStatistics:
     """How one split's samples lie about class means and the classifier's rows: counts, sums, and margins.
 
-    samples () : N. within (): sum of |h - mu_y|^2 about the split's own means. spread (r,): that sum along
-    each of `between_directions`, in units of s_j^2. wrong (): samples whose nearest train mean is not their
-    class's.
-    nearest (): sum of |h - mu|^2 to the nearest train mean; None on the train split.
+    samples () : N. within (): sum of |h - mu_y|^2 about the split's own means, in the unit of its
+    ClassStatistics. spread (r,): that sum along each of `between_directions`, in units of s_j^2. wrong ():
+    samples whose nearest train mean is not their class's.
+    nearest (): sum of |h - mu|^2 to the nearest train mean, in the unit of `common_exponent`; None on the
+    train split.
     mismatched (): samples that classifier and nearest train mean put in different classes; misalignment ():
     sum of 1 - cos(h, W_y); margins (N,): logit margins. All None without a classifier.
     Counts int64, all else float64.
@@ -58,17 +61,21 @@ class SampleMeter:
     ) -> None:
         check_classifier(own.classes, own.means.shape[1], weight, bias)
         device = own.means.device
-        self._means, self._train_means = own.means, None if train is None else train.means.to(device)
-        means = own.means if self._train_means is None else self._train_means
-        # About the mean of the means, where a common offset costs no digits.
-        self._centre = means.mean(0)
-        centred = means - self._centre
+        self._own, self._test = own, train is not None
+        exponent = own.exponent if train is None else common_exponent(own, train)
+        self._change = own.exponent - exponent  # from the own means' unit to that of the train means
+        about = own if train is None else train.to(device)
+        self._about = NearestMeans(about.in_unit(exponent), own.in_unit(exponent))
         self._weight = None if weight is None else weight.to(device, torch.float64)
         # |h - mu_k|^2/2 less what all k share, and below it the logits, as one product with h - centre.
-        rows, offsets = [-centred], [centred.square().sum(1) / 2]
+        rows, offsets = [-self._about.centred], [self._about.centred.square().sum(1) / 2]
         if self._weight is not None:
-            rows.append(self._weight)
-            offsets.append(self._weight @ self._centre + (0 if bias is None else bias.to(self._weight)))
+            added = self._weight.new_zeros(own.classes) if bias is None else bias.to(self._weight)
+            self._logit_exponent, scaled, added = _logits_in_range(self._weight, added, exponent)
+            longest = self._about.reach + torch.linalg.vector_norm(self._about.centre)
+            self._largest = LargestLogits(scaled, added, longest)
+            rows.append(scaled)
+            offsets.append(scaled @ self._about.centre + added)
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
         singular, directions = between_directions(own)
         self._whitener = directions / singular.unsqueeze(1)
@@ -79,9 +86,9 @@ class SampleMeter:
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
-        classes, width = self._means.shape
+        classes, width = self._own.means.shape
         check_batch(features, labels, classes, width)
-        for chunk in chunks(features, labels, classes, self._means.device):
+        for chunk in chunks(features, labels, classes, self._own.means.device, self._own.exponent):
             self._add(*chunk)
 
     def result(self) -> SampleStatistics:
@@ -89,10 +96,10 @@ class SampleMeter:
         samples, wrong, mismatched = self._counts.clone().unbind()
         within, nearest, misalignment = self._sums.clone().unbind()
         found = SampleStatistics(samples, within, self._spread.clone(), wrong)
-        if self._train_means is not None:
+        if self._test:
             found = replace(found, nearest=nearest)
         if self._weight is not None:
-            margins = torch.cat(self._margins)
+            margins = times_two_to(torch.cat(self._margins), self._logit_exponent)
             found = replace(found, mismatched=mismatched, misalignment=misalignment, margins=margins)
         return found
 
@@ -100,22 +107,40 @@ class SampleMeter:
         """Add rows (b, d) of float64; both (b, d) tensors are written over."""
         if self._weight is not None:
             self._sums[2] += misalignments(rows, labels, self._weight, space).sum()
-        torch.sub(rows, self._centre, out=space)
+        seen = times_two_to(rows, self._change)
+        torch.sub(seen, self._about.centre, out=space)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
         scores = torch.addmm(self._offsets, self._rows, space.T)
-        decided = scores[: len(self._means)].min(0).indices
+        decided = self._about.decide(scores[: self._own.classes], seen)
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
         if self._weight is not None:
-            logits = scores[len(self._means) :]
-            self._counts[2] += (logits.max(0).indices != decided).sum()
+            logits = scores[self._own.classes :]
+            self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
             self._margins.append(logit_margins(logits.T, labels))
-        if self._train_means is not None:
-            torch.index_select(self._train_means, 0, decided, out=space)
-            self._sums[1] += _squared_norm(torch.sub(rows, space, out=space))
-        rows.sub_(torch.index_select(self._means, 0, labels, out=space))
+        if self._test:
+            torch.index_select(self._about.means, 0, decided, out=space)
+            self._sums[1] += _squared_norm(torch.sub(seen, space, out=space))
+        rows.sub_(torch.index_select(self._own.means, 0, labels, out=space))
         self._sums[0] += _squared_norm(rows)
         self._spread += torch.linalg.vector_norm(self._whitener @ rows.T, dim=1).square_()
+
+
+def common_exponent(own: ClassStatistics, train: ClassStatistics) -> int:
+    """That of the unit in which a split is compared with the train split: the larger one."""
+    return max(own.exponent, train.exponent)
+
+
+def _logits_in_range(weight: Tensor, bias: Tensor, exponent: int) -> tuple[int, Tensor, Tensor]:
+    """e, and a weight (K, d) and bias (K,) from features in units of 2^exponent to logits in units of 2^e.
+
+    e is 0 unless features, weight or bias are extreme.
+    """
+    sizes = size_exponent(largest_entry(weight)), size_exponent(largest_entry(bias))
+    if not any(unit_exponent(size) for size in (*sizes, exponent)):
+        return 0, weight, bias
+    unit = max(sizes[0] + exponent, sizes[1]) if bias.any() else sizes[0] + exponent
+    return unit, times_two_to(weight, exponent - unit), times_two_to(bias, -unit)
 
 
 def _squared_norm(rows: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+
 RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest
 
 
@@ -15,7 +17,9 @@ def singular_values(matrix: Tensor) -> Tensor:
     """Singular values (min(m, n),) of a matrix (m, n), largest first; NaN where an entry is NaN or inf."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
-    return torch.linalg.svdvals(matrix.double())
+    exponent = unit_exponent(size_exponent(largest_entry(matrix)))
+    values = torch.linalg.svdvals(times_two_to(matrix.double(), -exponent))
+    return times_two_to(values, exponent)
 
 
 def rounding_cutoff(matrix: Tensor) -> float:
@@ -50,5 +54,5 @@ def condition_number(singular: Tensor, shape: torch.Size) -> float:
     """s_1/s_min, 1 for orthogonal rows of one length; inf where s_min is 0 to rounding, NaN for A = 0."""
     if singular[0] == 0:
         return math.nan
-    cutoff = max(shape) * torch.finfo(torch.float64).eps * singular[0]
-    return math.inf if singular[-1] <= cutoff else (singular[0] / singular[-1]).item()
+    cutoff = max(shape) * torch.finfo(torch.float64).eps
+    return math.inf if singular[-1] / singular[0] <= cutoff else (singular[0] / singular[-1]).item()

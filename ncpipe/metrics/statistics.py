@@ -5,12 +5,15 @@ B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
+from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.spectrum import rounding_cutoff
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
 # the cache, and makes threads wait for each other more often.
@@ -27,11 +30,14 @@ class ClassStatistics:
     """What the metrics of one layer and split need to know of its classes.
 
     counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
+    exponent: means are in units of 2^exponent, squares of its square; 0 but for features whose largest entry
+    is beyond 2^150 or below 2^-150, the squares of which would leave float64.
     """
 
     counts: Tensor
     means: Tensor
     squares: Tensor
+    exponent: int = 0
 
     @property
     def classes(self) -> int:
@@ -41,13 +47,52 @@ class ClassStatistics:
     def samples(self) -> int:
         return int(self.counts.sum())
 
+    @cached_property
+    def cutoff(self) -> float:
+        """max(K, d) 2^-52 max(s_1, r): lengths between classes up to this are rounding, and count as 0.
+
+        s_1 is the largest singular value of the class means, not centred, because centring rounds at the size
+        of the means themselves; r the largest sqrt(1/n_k sum_i |h_ki - mu_k|^2), at the size of which means
+        round. NaN where a feature is not finite.
+        """
+        spread = (self.squares / self.counts).max().sqrt()
+        return max(rounding_cutoff(self.means), max(self.means.shape) * 2.0**-52 * spread.item())
+
     def centred_means(self) -> Tensor:
-        """mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3]."""
-        return self.means - self.means.mean(0)
+        """mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
+
+        Exactly 0 where no longer than `cutoff`.
+        """
+        return self._centred
+
+    @cached_property
+    def _centred(self) -> Tensor:
+        centred = self.means - self.means.mean(0)
+        rounding = torch.linalg.vector_norm(centred, dim=1, keepdim=True) <= self.cutoff
+        return torch.where(rounding, 0.0, centred)
+
+    def to(self, device: torch.device) -> "ClassStatistics":
+        """The same on a device."""
+        return ClassStatistics(
+            self.counts.to(device), self.means.to(device), self.squares.to(device), self.exponent
+        )
+
+    def in_unit(self, exponent: int) -> "ClassStatistics":
+        """The same in units of 2^exponent."""
+        change = self.exponent - exponent
+        means, squares = times_two_to(self.means, change), times_two_to(self.squares, 2 * change)
+        return ClassStatistics(self.counts, means, squares, exponent) if change else self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Fields by name, for a file; `ClassStatistics(**tensors)` reads them back."""
-        return dict(vars(self))
+        """Fields by name, for a file; `from_tensors(**tensors)` reads them back."""
+        found = {"counts": self.counts, "means": self.means, "squares": self.squares}
+        return found | ({"exponent": torch.tensor(self.exponent)} if self.exponent else {})
+
+    @staticmethod
+    def from_tensors(
+        counts: Tensor, means: Tensor, squares: Tensor, exponent: Tensor | None = None
+    ) -> "ClassStatistics":
+        return ClassStatistics(counts, means, squares, 0 if exponent is None else int(exponent))
 
 
 class StatisticsAccumulator:
@@ -65,6 +110,7 @@ class StatisticsAccumulator:
         self._origins = torch.zeros(classes, width, dtype=torch.float64, device=device)
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
+        self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
         self._all_seen = False
         self._entries = 0
 
@@ -82,13 +128,17 @@ class StatisticsAccumulator:
         """Add everything that another accumulator of the same sizes has seen."""
         if (self.classes, self.width) != (other.classes, other.width):
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
+        self._fit_unit(other._size)
+        change = other._exponent - self._exponent
+        origins, sums = (times_two_to(held, change) for held in (other._origins, other._sums))
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
-        self._origins = torch.where(fresh, other._origins, self._origins)
+        self._origins = torch.where(fresh, origins, self._origins)
         counts = other._counts.double().unsqueeze(1)
-        shift = torch.where(counts > 0, other._origins - self._origins, 0.0)
+        shift = torch.where(counts > 0, origins - self._origins, 0.0)
         self._counts = self._counts + other._counts
-        self._sums += other._sums + counts * shift
-        self._squares += other._squares + (shift * (2 * other._sums + counts * shift)).sum(1)
+        self._sums += sums + counts * shift
+        squares = times_two_to(other._squares, 2 * change)
+        self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
         self._all_seen = bool((self._counts > 0).all())
 
     def result(self) -> ClassStatistics:
@@ -97,7 +147,16 @@ class StatisticsAccumulator:
         counts = self._counts.double().unsqueeze(1)
         offsets = self._sums / counts
         squares = self._squares - (offsets * self._sums).sum(1)
-        return ClassStatistics(self._counts.clone(), self._origins + offsets, squares)
+        return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, self._exponent)
+
+    def _fit_unit(self, size: float) -> None:
+        """Take the unit that suits entries up to `size` and all before; change what is held to it."""
+        self._size = max(self._size, size)
+        exponent = unit_exponent(size_exponent(self._size))
+        if change := self._exponent - exponent:
+            self._exponent = exponent
+            for held, power in ((self._origins, 1), (self._sums, 1), (self._squares, 2)):
+                held.copy_(times_two_to(held, power * change))
 
     def _add_compiled(self, features: Tensor, labels: Tensor) -> None:
         from ncpipe.metrics.compiled import add_rows  # only now: brings a compiler
@@ -108,10 +167,14 @@ class StatisticsAccumulator:
         for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
             if rows.dtype not in (torch.float32, torch.float64):
                 rows = rows.float()  # exact
+            self._fit_unit(largest_entry(rows) if rows.dtype == torch.float64 else 1.0)
+            rows = times_two_to(rows, -self._exponent)
             add_rows(rows.to(self.device).contiguous().numpy(), wanted.numpy(), *held)
 
     def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are written over."""
+        self._fit_unit(largest_entry(rows))
+        rows = times_two_to(rows, -self._exponent)
         if not self._all_seen:
             self._plant_origins(rows, labels)
         rows.sub_(torch.index_select(self._origins, 0, labels, out=space))
@@ -138,12 +201,12 @@ def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassSta
 
 
 def chunks(
-    features: Tensor, labels: Tensor, classes: int, device: torch.device
+    features: Tensor, labels: Tensor, classes: int, device: torch.device, exponent: int = 0
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Rows (b, d) of a batch in turn, in float64 on the device; their labels (b,); memory (b, d) for more.
 
-    Both (b, d) tensors may be written over, and are when the next chunk comes: fresh memory would miss the
-    cache. b is small enough for (b, d) and (b, K) to stay there.
+    Rows are in units of 2^exponent. Both (b, d) tensors may be written over, and are when the next chunk
+    comes: fresh memory would miss the cache. b is small enough for (b, d) and (b, K) to stay there.
     """
     labels = labels.to(device, torch.int64)
     entries = CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"])
@@ -153,7 +216,8 @@ def chunks(
         some = labels[start : start + size]
         rows, other = space[:, : len(some)]
         # Once for all: an operation on mixed types would convert anew, and slower.
-        yield rows.copy_(features[start : start + size].detach()), some, other
+        rows.copy_(features[start : start + size].detach())
+        yield (rows.copy_(times_two_to(rows, -exponent)) if exponent else rows), some, other
 
 
 def _add_by_class(sums: Tensor, labels: Tensor, values: Tensor) -> None:

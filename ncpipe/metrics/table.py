@@ -29,8 +29,9 @@ from ncpipe.metrics.geometry import (
     nc2_means,
     nc3_duality,
 )
-from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.meters import SampleStatistics, common_exponent
 from ncpipe.metrics.passes import first_pass, second_pass
+from ncpipe.metrics.scales import size_exponent, times_two_to, value_times_two_to
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
 
@@ -154,7 +155,7 @@ def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Ranks and singular values of the class means alone, as of pre-activations [S24 sec. 6]."""
-    for metric, value in spectrum_metrics("means", statistics.means):
+    for metric, value in _means_spectrum(statistics):
         yield Measurement(layer, split, metric, value)
 
 
@@ -179,7 +180,11 @@ def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> It
     yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
     yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
     yield "nc2_condition", nc2_condition(statistics)
-    yield from spectrum_metrics("means", statistics.means)
+    yield from _means_spectrum(statistics)
+
+
+def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+    return spectrum_metrics("means", times_two_to(statistics.means, statistics.exponent))
 
 
 def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
@@ -187,7 +192,8 @@ def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]
         margins = samples.margins.cpu().numpy()
         yield "nc3_cosine", samples.misalignment.item() / len(margins)
         yield "margin_min", float(margins.min())
-        yield "margin_mean", float(margins.mean())
+        exponent = size_exponent(np.abs(margins).max())  # their sum may leave float64's range
+        yield "margin_mean", float(np.ldexp(np.ldexp(margins, -exponent).mean(), exponent))
         places = {metric: math.ceil(share * len(margins)) - 1 for metric, share in MARGIN_QUANTILES.items()}
         parted = np.partition(margins, list(places.values()))  # sorting them all takes several times as long
         for metric, place in places.items():
@@ -207,10 +213,13 @@ def _distance_metrics(
     if samples.nearest is None:
         return
     between = between_trace(train)
+    exponent = common_exponent(statistics, train)
+    own, other = statistics.in_unit(exponent), train.in_unit(exponent)
     # sum |h - mu|^2 about another mean than the class's own: every term is positive, so no digit is lost.
-    right = (statistics.squares + statistics.counts * (statistics.means - train.means).square().sum(1)).sum()
+    right = (own.squares + own.counts * (own.means - other.means).square().sum(1)).sum()
     for metric, total in (("weak_test_collapse", samples.nearest), ("strong_test_collapse", right)):
-        yield metric, math.inf if between == 0 else (total / statistics.samples / between).item()
+        ratio = math.inf if between == 0 else (total / own.samples / between).item()
+        yield metric, value_times_two_to(ratio, 2 * (exponent - train.exponent))
 
 
 def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:

@@ -1,0 +1,59 @@
+"""Powers of two that keep squares and products within float64's range.
+
+Multiplying by a power of two is exact, so it changes nothing but what would have left the range.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+# Sizes from 2^-150 to 2^150, all of float32's among them, are taken as they are: their fourth powers stay in
+# range, and so do squares of 1e-60 of them.
+SAFE_EXPONENT = 150
+MAX_STEP = 1000  # 2.0**1074 is none of float64's numbers
+
+
+def size_exponent(size: float) -> int:
+    """e with 2^(e-1) <= size < 2^e; 0 for 0, inf and NaN."""
+    return math.frexp(size)[1] if math.isfinite(size) else 0
+
+
+def unit_exponent(exponent: int) -> int:
+    """The exponent of the unit to measure sizes near 2^exponent in: 0 where they need none."""
+    return exponent if abs(exponent) > SAFE_EXPONENT else 0
+
+
+def largest_entry(array: Tensor) -> float:
+    """max |entry|, 0 of nothing; NaN where an entry is."""
+    if not array.numel():
+        return 0.0
+    least, most = torch.aminmax(array)
+    return max(-least.item(), most.item()) if most.isfinite() else most.item()
+
+
+def times_two_to(array: Tensor, exponent: int) -> Tensor:
+    """array 2^exponent in float64, for any exponent; inf or 0 where float64 ends."""
+    while exponent:
+        step = max(-MAX_STEP, min(MAX_STEP, exponent))
+        array, exponent = array * 2.0**step, exponent - step
+    return array
+
+
+def value_times_two_to(value: float, exponent: int) -> float:
+    """`times_two_to` of one number."""
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def row_scales(rows: Tensor) -> Tensor:
+    """For each row (n, d) a power of two (n, 1) near its largest entry; 1 for a row of zeros, inf or NaN.
+
+    The rows over it are exact, and their lengths neither over- nor underflow.
+    """
+    sizes = rows.abs().amax(1, keepdim=True)
+    mantissas, _ = torch.frexp(sizes)
+    scales = sizes / (2 * mantissas)
+    return torch.where(scales > 0, scales, 1.0)

@@ -1,0 +1,117 @@
+"""The nearest class mean and the largest logit of each sample, where several are equal but for rounding.
+
+What is equal to rounding goes to the lowest class, whatever the batch that a sample comes in. Both classes
+look at scores that one matrix product gives, and compute anew, more exactly, only what these leave open.
+
+b  samples of a chunk    m  those of them that are close    K  classes    d  feature width
+"""
+
+import torch
+from torch import Tensor
+
+from ncpipe.metrics.statistics import ClassStatistics
+
+EPS = 2.0**-52
+SLACK = 8  # the product's and the centring's rounding are below this many cutoffs
+
+
+class NearestMeans:
+    """Decides for the lowest class whose mean is at most `cutoff` further away than the nearest."""
+
+    def __init__(self, statistics: ClassStatistics, samples: ClassStatistics) -> None:
+        """statistics: of the means; samples: of what is to be decided, in the same unit."""
+        self.means, self.cutoff = statistics.means, statistics.cutoff
+        self.centre = self.means.mean(0)
+        self.centred = self.means - self.centre  # where a common offset costs no digits
+        radius = torch.linalg.vector_norm(self.centred, dim=1).max()
+        away = torch.linalg.vector_norm(samples.means - self.centre, dim=1) + samples.squares.sqrt()
+        self.reach = away.max()  # no sample is further from the centre
+        self._close = SLACK * self.cutoff * (self.reach + radius)
+        self._distinct: Tensor | None = None
+
+    def decide(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """Classes (b,) of rows (b, d). scores (K, b): |h - mu|^2/2 less what all classes share."""
+        nearest = scores.min(0)
+        decided = nearest.indices
+        if int(torch.count_nonzero(near := scores <= nearest.values + self._close)) > len(rows):
+            close = near.sum(0) > 1
+            decided[close] = self._compare(rows[close], near[:, close].any(1), decided[close])
+        return decided
+
+    def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
+        """Classes (m,) of rows (m, d) among those marked (K,), by how much further they are than `best`."""
+        lowest = self._lowest_coinciding()
+        classes = torch.unique(lowest[among])
+        if len(classes) == 1:
+            return classes.expand(len(rows))
+        mean = self.means[lowest[best]]
+        offset = rows - mean
+        distance = torch.linalg.vector_norm(offset, dim=1)
+        further = []
+        for k in classes:
+            other = rows - self.means[k]
+            # |h - mu_k| - |h - mu| by |a|^2 - |b|^2 = (a - b)(a + b), exact where the means share an entry.
+            product = torch.linalg.vecdot(mean - self.means[k], other + offset)
+            both = torch.linalg.vector_norm(other, dim=1) + distance
+            further.append(torch.where(both > 0, product / both, 0.0))
+        return classes[_first_near_least(torch.stack(further), self.cutoff)]
+
+    def _lowest_coinciding(self) -> Tensor:
+        """For each class (K,) the lowest one whose mean is at most `cutoff` away."""
+        if self._distinct is None:
+            exact = "donot_use_mm_for_euclid_dist"
+            near = torch.cdist(self.means, self.means, compute_mode=exact) <= self.cutoff
+            self._distinct = near.int().argmax(0)
+        return self._distinct
+
+
+class LargestLogits:
+    """Decides for the lowest class whose logit W_k h + b_k is largest, to rounding at the logits' size.
+
+    Rounding is max(K, d) 2^-52 (max_k |W_k| |h| + max_k |b_k|).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, longest: Tensor) -> None:
+        """longest (): the length of no feature is above it."""
+        self._weight, self._bias = weight, bias
+        self._eps = max(weight.shape) * EPS
+        self._close = SLACK * self._rounding(longest)
+        self._distinct: Tensor | None = None
+
+    def decide(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """Classes (b,) of rows (b, d) with logits (K, b)."""
+        largest = logits.max(0)
+        decided = largest.indices
+        if int(torch.count_nonzero(near := logits >= largest.values - self._close)) > len(rows):
+            close = near.sum(0) > 1
+            decided[close] = self._compare(rows[close], near[:, close].any(1), decided[close])
+        return decided
+
+    def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
+        """Classes (m,) of rows (m, d) among those marked (K,), by how much smaller they are than `best`."""
+        classes = torch.unique(self._lowest_equal()[among])
+        smaller = []
+        for k in classes:
+            product = torch.linalg.vecdot(self._weight[best] - self._weight[k], rows)
+            smaller.append(product + (self._bias[best] - self._bias[k]))
+        rounding = self._rounding(torch.linalg.vector_norm(rows, dim=1))
+        return classes[_first_near_least(torch.stack(smaller), rounding)]
+
+    def _rounding(self, lengths: Tensor) -> Tensor:
+        """Of logits of features of these lengths."""
+        return self._eps * (
+            torch.linalg.vector_norm(self._weight, dim=1).max() * lengths + self._bias.abs().max()
+        )
+
+    def _lowest_equal(self) -> Tensor:
+        """For each class (K,) the lowest one with the same weights and bias."""
+        if self._distinct is None:
+            both = torch.cat([self._weight, self._bias.unsqueeze(1)], 1)
+            _, groups = torch.unique(both, dim=0, return_inverse=True)
+            self._distinct = (groups.unsqueeze(0) == groups.unsqueeze(1)).int().argmax(0)
+        return self._distinct
+
+
+def _first_near_least(values: Tensor, tolerance: Tensor | float) -> Tensor:
+    """The first row (m,) of values (n, m) within the tolerance of the least."""
+    return (values <= values.min(0).values + tolerance).int().argmax(0)

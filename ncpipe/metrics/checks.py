@@ -1,6 +1,7 @@
 """What can be wrong with arrays of features and labels, each said in one line."""
 
 import math
+import warnings
 from typing import TypeAlias
 
 import numpy as np
@@ -25,11 +26,25 @@ BY_SAMPLE = (
     "*_test_collapse",
 )
 Array: TypeAlias = Tensor | np.ndarray
+TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
 
 
 def as_tensor(array: Array) -> Tensor:
-    """The array as a tensor that shares its memory where it can."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+    """The array as a tensor that shares its memory where it can.
+
+    Long double becomes float64, unsigned integers of more than 8 bits int64, and bytes take this machine's
+    order: PyTorch has no others. Raises InputError on what holds no numbers.
+    """
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"an array of type {array.dtype} holds no real numbers")
+    native = array.dtype.newbyteorder("=")
+    if native not in TAKEN_AS_THEY_ARE:
+        native = np.dtype(np.float64 if native.kind == "f" else np.int64)
+    with np.errstate(over="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
+        return torch.from_numpy(np.ascontiguousarray(array, native))
 
 
 def check_arrays(
@@ -83,6 +98,7 @@ def check_finite(title: str, array: Tensor) -> None:
     step = max(1, 2**22 // max(1, array[0].numel()))
     for start in range(0, len(array), step):
         part = array[start : start + step]
+        part = part.float() if part.element_size() == 1 else part  # float8 has no sums
         if math.isfinite(part.sum()):  # much faster than isfinite; an overflow only takes the slow way
             continue
         finite = torch.isfinite(part)

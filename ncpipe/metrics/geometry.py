@@ -79,7 +79,8 @@ def nc2_condition(statistics: ClassStatistics) -> float:
 
     1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
     """
-    return condition_number(singular_values(statistics.means), statistics.means.shape)
+    means = statistics.uncentred_means()
+    return condition_number(singular_values(means), means.shape)
 
 
 def unit_rows(vectors: Tensor) -> Tensor:

@@ -65,6 +65,11 @@ class ClassStatistics:
         """
         return self._centred
 
+    def uncentred_means(self) -> Tensor:
+        """mu_k (K, d); all exactly 0 where none is longer than `cutoff`."""
+        lengths = torch.linalg.vector_norm(self.means, dim=1)
+        return torch.zeros_like(self.means) if bool((lengths <= self.cutoff).all()) else self.means
+
     @cached_property
     def _centred(self) -> Tensor:
         centred = self.means - self.means.mean(0)
@@ -237,6 +242,8 @@ def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> N
     if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.is_complex():
         shape = tuple(labels.shape)
         raise InputError(f"labels must be {len(features)} integers, one a sample, not {labels.dtype} {shape}")
+    if labels.dtype in (torch.uint16, torch.uint32, torch.uint64):  # PyTorch compares none of these
+        labels = labels.long()
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(torch.nonzero((labels < 0) | (labels >= classes))[0])
         raise InputError(

@@ -184,7 +184,7 @@ def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> It
 
 
 def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    return spectrum_metrics("means", times_two_to(statistics.means, statistics.exponent))
+    return spectrum_metrics("means", times_two_to(statistics.uncentred_means(), statistics.exponent))
 
 
 def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
@@ -193,7 +193,8 @@ def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]
         yield "nc3_cosine", samples.misalignment.item() / len(margins)
         yield "margin_min", float(margins.min())
         exponent = size_exponent(np.abs(margins).max())  # their sum may leave float64's range
-        yield "margin_mean", float(np.ldexp(np.ldexp(margins, -exponent).mean(), exponent))
+        with np.errstate(invalid="ignore"):  # inf - inf, where the margins themselves left it
+            yield "margin_mean", float(np.ldexp(np.ldexp(margins, -exponent).mean(), exponent))
         places = {metric: math.ceil(share * len(margins)) - 1 for metric, share in MARGIN_QUANTILES.items()}
         parted = np.partition(margins, list(places.values()))  # sorting them all takes several times as long
         for metric, place in places.items():

@@ -200,6 +200,21 @@ def test_units_follow_what_comes() -> None:
     assert ClassStatistics.from_tensors(**at_once.tensors()) == at_once
 
 
+def test_margins_whose_sum_leaves_float64_have_a_mean() -> None:
+    features, labels, weight, _ = extreme_case()
+    ordinary = split_values(measure_arrays(features, labels, weight), "train")["margin_mean"]
+    found = split_values(measure_arrays(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
+    assert found == math.ldexp(ordinary, 1018)
+
+
+def test_margins_of_held_out_samples_much_smaller_than_the_train_means() -> None:
+    features, labels, weight, test = extreme_case()
+    alone = split_values(measure_arrays(test, labels, weight), "train")
+    rows = measure_arrays(features, labels, weight, None, times_two_to(test, -400), labels)
+    found = split_values(rows, "test")
+    assert math.ldexp(found["margin_mean"], 400) == pytest.approx(alone["margin_mean"], rel=1e-12)
+
+
 @pytest.mark.parametrize("powers", [(700, 690), (690, 700), (-700, -690), (100, -60), (300, -300)])
 def test_splits_of_different_scales_meet_in_one_unit(powers: tuple[int, int]) -> None:
     features, labels, _, test = extreme_case()
@@ -262,10 +277,33 @@ def test_equal_logits_go_to_the_lowest_class_in_any_batch(batch_size: int) -> No
         for size in (batch_size, at_once):
             rows = measure_arrays(features, labels, weight, torch.full((3,), 0.7), batch_size=size)
             assert split_values(rows, "train")["nc4_mismatch"] == 2 / 3  # the classifier says 0 everywhere
-    permuted = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1]], dtype=torch.float64)
-    ones = torch.ones(48, 3, dtype=torch.float64)
-    rows = measure_arrays(features, labels, permuted, None, ones, labels, batch_size=batch_size)
-    assert split_values(rows, "test")["nc4_mismatch"] == 0  # both say 0: 1 is halfway, too
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_ties_that_rounding_would_break(batch_size: int) -> None:
+    """0 between means that are each other's negatives, of samples in other orders; sums in other orders."""
+    labels = torch.tensor([0, 1] * 10)
+    for seed in range(8):
+        draw, half = generator(seed), normal(10, 6, seed=seed)
+        features = torch.stack([half, -half[torch.randperm(10, generator=draw)]], 1).reshape(20, 6)
+        row = normal(6, seed=seed + 100)
+        weight = torch.stack([row, row[torch.randperm(6, generator=draw)]])
+        test = torch.stack([torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)])
+        rows = measure_arrays(
+            features, labels, weight, None, test.repeat(10, 1), labels, batch_size=batch_size
+        )
+        means = class_statistics(features, labels, 2).means
+        nearest = [0, int(means[1].sum() > means[0].sum())]
+        found = split_values(rows, "test")
+        assert found["ncc_error"] == (nearest[0] != 0) / 2 + (nearest[1] != 1) / 2
+        assert found["nc4_mismatch"] == sum(nearest) / 2  # the classifier says 0
+
+
+def test_a_dead_layer_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sample is equally near to every mean: no distances are compared."""
+    monkeypatch.delattr(torch.linalg, "vecdot")
+    features, labels = normal(1, 5).expand(60, 5), torch.arange(60) % 4
+    assert split_values(measure_arrays(features, labels), "train")["ncc_error"] == 3 / 4
 
 
 def test_batches_of_one_decide_like_all_at_once() -> None:

@@ -15,6 +15,8 @@ from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, un
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
 
+FAR = 2.0**20
+
 
 @dataclass(frozen=True)
 class SampleStatistics:
@@ -72,8 +74,10 @@ class SampleMeter:
         if self._weight is not None:
             added = self._weight.new_zeros(own.classes) if bias is None else bias.to(self._weight)
             self._logit_exponent, scaled, added = _logits_in_range(self._weight, added, exponent)
-            longest = self._about.reach + torch.linalg.vector_norm(self._about.centre)
-            self._largest = LargestLogits(scaled, added, longest)
+            away = torch.linalg.vector_norm(self._about.centre)
+            self._largest = LargestLogits(scaled, added, self._about.reach + away)
+            # Of samples far smaller than where they are taken from, nothing would be left.
+            self._direct = bool(away > FAR * self._about.longest)
             rows.append(scaled)
             offsets.append(scaled @ self._about.centre + added)
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
@@ -115,7 +119,7 @@ class SampleMeter:
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
         if self._weight is not None:
-            logits = scores[self._own.classes :]
+            logits = self._largest.logits(seen) if self._direct else scores[self._own.classes :]
             self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
             self._margins.append(logit_margins(logits.T, labels))
         if self._test:

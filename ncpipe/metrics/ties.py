@@ -24,8 +24,9 @@ class NearestMeans:
         self.centre = self.means.mean(0)
         self.centred = self.means - self.centre  # where a common offset costs no digits
         radius = torch.linalg.vector_norm(self.centred, dim=1).max()
-        away = torch.linalg.vector_norm(samples.means - self.centre, dim=1) + samples.squares.sqrt()
-        self.reach = away.max()  # no sample is further from the centre
+        spread = samples.squares.sqrt()  # no sample is further from its class's mean
+        self.longest = (torch.linalg.vector_norm(samples.means, dim=1) + spread).max()  # and none is longer
+        self.reach = (torch.linalg.vector_norm(samples.means - self.centre, dim=1) + spread).max()
         self._close = SLACK * self.cutoff * (self.reach + radius)
         self._distinct: Tensor | None = None
 
@@ -77,6 +78,10 @@ class LargestLogits:
         self._eps = max(weight.shape) * EPS
         self._close = SLACK * self._rounding(longest)
         self._distinct: Tensor | None = None
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """(K, b) of rows (b, d)."""
+        return torch.addmm(self._bias.unsqueeze(1), self._weight, rows.T)
 
     def decide(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Classes (b,) of rows (b, d) with logits (K, b)."""

@@ -1,0 +1,308 @@
+"""Every metric of docs/metrics.md by its definition, in 120 digits: the answers of the conformance suite.
+
+Written from that page and the papers that it names; shares no code with the package. A number of the input is
+taken as the float64 that it is. Slow and plain: sums, inner products and an eigenvalue routine.
+
+N  samples    K  classes    d  width    c  the page's cutoff for lengths between classes
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from mpmath import mp, mpf
+
+Vector = list[mpf]
+Matrix = list[Vector]
+Values = dict[tuple[str, str], mpf]  # by split and metric
+
+mp.dps = 120
+EPS = mpf(2) ** -52
+INF, NAN = mpf("inf"), mpf("nan")
+RANK_TOLERANCE = mpf(1) / 1000
+QUANTILES = {"margin_p05": 5, "margin_p50": 50, "margin_p95": 95}  # percent
+
+
+@dataclass(frozen=True)
+class Layer:
+    """features (N, d) with labels (N,) in 0..K-1; weight (K, d) and bias (K,) where there is a classifier."""
+
+    features: Matrix
+    labels: list[int]
+    weight: Matrix | None = None
+    bias: Vector | None = None
+    test_features: Matrix | None = None
+    test_labels: list[int] | None = None
+
+
+class Classes:
+    """Class means, their centre, spreads and the cutoff of one split."""
+
+    def __init__(self, features: Matrix, labels: Sequence[int]) -> None:
+        count = max(labels) + 1
+        members = [[h for h, y in zip(features, labels, strict=True) if y == k] for k in range(count)]
+        self.features, self.labels, self.count, self.width = features, labels, count, len(features[0])
+        self.means = [average(rows) for rows in members]
+        self.variances = [
+            mp.fsum(square(minus(h, mean)) for h in rows) / len(rows)
+            for mean, rows in zip(self.means, members, strict=True)
+        ]
+        self.within = mp.fsum(len(rows) * v for rows, v in zip(members, self.variances, strict=True)) / len(
+            features
+        )
+        size = max(singular_values(self.means)[0], mp.sqrt(max(self.variances)))
+        self.cutoff = max(count, self.width) * EPS * size
+        if all(length(mean) <= self.cutoff for mean in self.means):
+            self.means = [[mpf(0)] * self.width for _ in self.means]
+        centre = average(self.means)
+        self.centred = [self._resolved(minus(mean, centre)) for mean in self.means]
+        self.between = mp.fsum(square(m) for m in self.centred) / count
+
+    def _resolved(self, vector: Vector) -> Vector:
+        return vector if length(vector) > self.cutoff else [mpf(0)] * self.width
+
+    def nearest(self, h: Vector) -> int:
+        """The lowest class whose mean is at most the cutoff further away than the nearest."""
+        distances = [length(minus(h, mean)) for mean in self.means]
+        return next(k for k, r in enumerate(distances) if r <= min(distances) + self.cutoff)
+
+
+def all_metrics(layer: Layer) -> Values:
+    """Every value by split and metric."""
+    train = Classes(layer.features, layer.labels)
+    values = {("train", name): value for name, value in of_split(train, train, layer)}
+    if layer.test_features is not None and layer.test_labels is not None:
+        test = Classes(layer.test_features, layer.test_labels)
+        values |= {("test", name): value for name, value in of_split(test, train, layer)}
+        values |= {("test", name): value for name, value in of_held_out(test, train)}
+    if layer.weight is not None:
+        values |= {("weights", name): value for name, value in of_weights(layer.weight)}
+    return values
+
+
+def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, mpf]]:
+    directions = between_directions(own)
+    yield "nc1_trace_ratio", ratio(own.within, own.between)
+    yield "nc1_pinv", nc1_pinv(own, directions) if directions else INF
+    yield "nc1_pinv_rank", mpf(len(directions))
+    yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
+    yield "cdnv", cdnv(own)
+    yield from of_vectors("means", own.centred)
+    units = [unit(m) for m in own.centred]
+    yield "nc2_means", NAN if None in units else distance_to_frame(gram(units, units))
+    yield "nc2_condition", condition(own.means)
+    yield from spectrum("means", own.means)
+    nearest = [train.nearest(h) for h in own.features]
+    yield "ncc_error", share(k != y for k, y in zip(nearest, own.labels, strict=True))
+    if layer.weight is not None:
+        yield from of_classifier(own, units, nearest, layer.weight, layer.bias or [mpf(0)] * own.count)
+
+
+def of_classifier(
+    own: Classes, units: list[Vector | None], nearest: list[int], weight: Matrix, bias: Vector
+) -> Iterator[tuple[str, mpf]]:
+    longest, largest = max(map(length, weight)), max(map(abs, bias))
+    decided, margins, cosines = [], [], []
+    for h, y in zip(own.features, own.labels, strict=True):
+        logits = [mp.fdot(row, h) + b for row, b in zip(weight, bias, strict=True)]
+        rounding = max(len(weight), len(h)) * EPS * (longest * length(h) + largest)
+        decided.append(next(k for k, f in enumerate(logits) if f >= max(logits) - rounding))
+        margins.append(logits[y] - max(f for k, f in enumerate(logits) if k != y))
+        cosines.append(cosine(h, weight[y]))
+    yield "nc4_mismatch", share(k != other for k, other in zip(decided, nearest, strict=True))
+    yield "nc3_cosine", 1 - mp.fsum(cosines) / len(cosines)
+    scaled = weight if longest == 0 else [[w / longest for w in row] for row in weight]
+    undefined = None in units or longest == 0
+    yield "nc3_duality", NAN if undefined else distance_to_frame(gram(scaled, units))
+    margins.sort()
+    yield "margin_min", margins[0]
+    yield "margin_mean", mp.fsum(margins) / len(margins)
+    for name, percent in QUANTILES.items():
+        yield name, margins[-(-percent * len(margins) // 100) - 1]  # the ceil(pN)-th smallest
+
+
+def of_held_out(test: Classes, train: Classes) -> Iterator[tuple[str, mpf]]:
+    pairs = list(zip(test.features, test.labels, strict=True))
+    weak = mp.fsum(square(minus(h, train.means[train.nearest(h)])) for h, _ in pairs) / len(pairs)
+    strong = mp.fsum(square(minus(h, train.means[y])) for h, y in pairs) / len(pairs)
+    yield "weak_test_collapse", ratio(weak, train.between)
+    yield "strong_test_collapse", ratio(strong, train.between)
+
+
+def of_weights(weight: Matrix) -> Iterator[tuple[str, mpf]]:
+    inner = gram(weight, weight)
+    identity = [[mpf(i == j) for j in range(len(weight))] for i in range(len(weight))]
+    yield "nc2_etf", distance_to_ray(inner, frame(len(weight)))
+    yield "nc2_identity", distance_to_ray(inner, identity)
+    yield from of_vectors("weights", weight)
+    yield from spectrum("weights", weight)
+
+
+def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
+    """Spread of the lengths, and of the angles about -1/(K-1)."""
+    lengths = [length(v) for v in vectors]
+    mean = mp.fsum(lengths) / len(lengths)
+    deviation = mp.sqrt(mp.fsum((r - mean) ** 2 for r in lengths) / len(lengths))
+    yield f"nc2_equinorm_{name}", deviation / mean if mean else NAN
+    pairs = list(combinations(vectors, 2))
+    gaps = [abs(cosine(v, w) + mpf(1) / (len(vectors) - 1)) for v, w in pairs]
+    yield f"nc2_equiangular_{name}", mp.fsum(gaps) / len(gaps)
+
+
+def spectrum(name: str, matrix: Matrix) -> Iterator[tuple[str, mpf]]:
+    values = singular_values(matrix)
+    total = mp.fsum(values)
+    yield f"rank_{name}", mpf(sum(s > RANK_TOLERANCE * values[0] for s in values))
+    yield f"stable_rank_{name}", mp.fsum(s**2 for s in values) / values[0] ** 2 if total else NAN
+    shares = [s / total for s in values if s] if total else []
+    yield f"effective_rank_{name}", mp.exp(-mp.fsum(p * mp.log(p) for p in shares)) if total else NAN
+    for place, value in enumerate(values, 1):
+        yield f"singular_{name}_{place:03d}", value
+
+
+def between_directions(classes: Classes) -> list[tuple[mpf, Vector]]:
+    """Singular values and right singular vectors of the centred means; above the cutoff, at most K-1."""
+    pairs = [(s, v) for s, v in singular_pairs(classes.centred) if s > classes.cutoff]
+    return pairs[: classes.count - 1]
+
+
+def nc1_pinv(classes: Classes, directions: list[tuple[mpf, Vector]]) -> mpf:
+    """tr(Sigma_W Sigma_B^+)/K with Sigma_B^+ = K sum_j v_j v_j^T/s_j^2."""
+    residuals = [minus(h, classes.means[y]) for h, y in zip(classes.features, classes.labels, strict=True)]
+    return mp.fsum((mp.fdot(v, r) / s) ** 2 for s, v in directions for r in residuals) / len(residuals)
+
+
+def cdnv(classes: Classes) -> mpf:
+    terms = []
+    for i, j in combinations(range(classes.count), 2):
+        distance = length(minus(classes.means[i], classes.means[j]))
+        if distance <= classes.cutoff:
+            return INF
+        terms.append((classes.variances[i] + classes.variances[j]) / (2 * distance**2))
+    return mp.fsum(terms) / len(terms)
+
+
+def condition(matrix: Matrix) -> mpf:
+    values = singular_values(matrix)
+    if values[0] == 0:
+        return NAN
+    return INF if values[-1] <= max(len(matrix), len(matrix[0])) * EPS * values[0] else values[0] / values[-1]
+
+
+def frame(classes: int) -> Matrix:
+    """E = I - 11^T/K."""
+    return [[mpf(i == j) - mpf(1) / classes for j in range(classes)] for i in range(classes)]
+
+
+def distance_to_ray(inner: Matrix, target: Matrix) -> mpf:
+    """min over c >= 0 of |A - c T|/|A|."""
+    if not norm(inner):
+        return NAN
+    best = max(mpf(0), product(inner, target) / product(target, target))
+    pairs = zip(inner, target, strict=True)
+    return norm([[a - best * t for a, t in zip(*rows, strict=True)] for rows in pairs]) / norm(inner)
+
+
+def distance_to_frame(inner: Matrix) -> mpf:
+    """|A/|A| - E/sqrt(K-1)|; NaN for A = 0."""
+    size, root = norm(inner), mp.sqrt(len(inner) - 1)
+    if not size:
+        return NAN
+    pairs = zip(inner, frame(len(inner)), strict=True)
+    return norm([[a / size - e / root for a, e in zip(*rows, strict=True)] for rows in pairs])
+
+
+def singular_values(matrix: Matrix) -> Vector:
+    """min(m, n) of them, largest first."""
+    return [s for s, _ in singular_pairs(matrix)]
+
+
+def singular_pairs(matrix: Matrix) -> list[tuple[mpf, Vector]]:
+    """Singular values, largest first, with right singular vectors (0 where the value is)."""
+    wide = len(matrix) < len(matrix[0])
+    rows = matrix if wide else [list(column) for column in zip(*matrix, strict=True)]
+    size = max(map(length, rows))
+    if not size:
+        return [(mpf(0), [mpf(0)] * len(matrix[0])) for _ in rows]
+    rows = [[x / size for x in row] for row in rows]
+    squares, vectors = mp.eigsy(mp.matrix(gram(rows, rows)))
+    found = []
+    for j in reversed(range(len(rows))):
+        u = list(vectors[:, j])
+        image = [mp.fdot(u, column) for column in zip(*rows, strict=True)]  # s times a unit vector
+        value = length(image)
+        negligible = value < mpf(10) ** (-mp.dps // 3)
+        vector = u if not wide else image if negligible else [x / value for x in image]
+        found.append((mpf(0) if negligible else value * size, vector))
+    assert squares[0] <= squares[len(rows) - 1]
+    return found
+
+
+def share(answers: Iterator[bool]) -> mpf:
+    every = list(answers)
+    return mpf(sum(every)) / len(every)
+
+
+def ratio(numerator: mpf, denominator: mpf) -> mpf:
+    return numerator / denominator if denominator else INF
+
+
+def cosine(a: Vector, b: Vector) -> mpf:
+    lengths = length(a) * length(b)
+    return mp.fdot(a, b) / lengths if lengths else NAN
+
+
+def unit(vector: Vector) -> Vector | None:
+    size = length(vector)
+    return [x / size for x in vector] if size else None
+
+
+def gram(first: Matrix, second: Sequence[Vector | None]) -> Matrix:
+    return [[mp.fdot(a, b) for b in second] for a in first]
+
+
+def product(a: Matrix, b: Matrix) -> mpf:
+    return mp.fsum(mp.fdot(x, y) for x, y in zip(a, b, strict=True))
+
+
+def norm(matrix: Matrix) -> mpf:
+    return mp.sqrt(product(matrix, matrix))
+
+
+def average(rows: Matrix) -> Vector:
+    return [mp.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def square(vector: Vector) -> mpf:
+    return mp.fdot(vector, vector)
+
+
+def length(vector: Vector) -> mpf:
+    return mp.sqrt(square(vector))
+
+
+def read_layer(arrays: Mapping[str, np.ndarray]) -> Layer:
+    """The arrays of a file as exact numbers."""
+
+    def matrix(name: str) -> Matrix | None:
+        return [exact(row) for row in arrays[name]] if name in arrays else None
+
+    features = matrix("features")
+    assert features is not None
+    return Layer(
+        features,
+        arrays["labels"].tolist(),
+        matrix("weight"),
+        exact(arrays["bias"]) if "bias" in arrays else None,
+        matrix("test_features"),
+        arrays["test_labels"].tolist() if "test_labels" in arrays else None,
+    )
+
+
+def exact(numbers: np.ndarray) -> Vector:
+    return [mpf(float(x)) for x in numbers]

@@ -28,6 +28,7 @@ def test_the_table_names_every_metric_and_no_other() -> None:
     assert set(re.findall(r"`(\w+)`", " ".join(first_cells))) == emitted()
 
 
+@pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")  # a dozen images of width 512
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -32,19 +32,19 @@ TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i
 def as_tensor(array: Array) -> Tensor:
     """The array as a tensor that shares its memory where it can.
 
-    Long double becomes float64, unsigned integers of more than 8 bits int64, and bytes take this machine's
-    order: PyTorch has no others. Raises InputError on what holds no numbers.
+    Types that PyTorch does not have (long double, larger unsigned integers, the other order of bytes) become
+    float64 or int64. Raises InputError on what holds no real numbers.
     """
     if isinstance(array, Tensor):
         return array
     if array.dtype.kind not in "fiub":
         raise InputError(f"an array of type {array.dtype} holds no real numbers")
-    native = array.dtype.newbyteorder("=")
-    if native not in TAKEN_AS_THEY_ARE:
-        native = np.dtype(np.float64 if native.kind == "f" else np.int64)
+    kind: np.dtype = array.dtype
+    if kind not in TAKEN_AS_THEY_ARE:
+        kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
     with np.errstate(over="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
-        return torch.from_numpy(np.ascontiguousarray(array, native))
+        return torch.from_numpy(np.ascontiguousarray(array, kind))
 
 
 def check_arrays(

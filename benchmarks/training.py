@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -36,18 +36,24 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
+from ncpipe.architectures.paper import TWO_LAYER_MLPS
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape
 from ncpipe.models.penalties import is_penalised
 from ncpipe.params import Params, load_params
 from ncpipe.scheduling.batches import batches_that_fit, worker_count
-from ncpipe.specs import Architecture, Compute, Run
+from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.stack import Stack
 
+RESNETS, TRANSFORMERS = (
+    get_args(get_type_hints(kind)["architecture"]) for kind in (ResNetModel, TransformerModel)
+)
 CPU = torch.device("cpu")
 HEAD = "network samples  batch   L |     (b)    (b')     (c) |    (a)    (b)   (b') | roofline/(c)"
 
@@ -79,9 +85,9 @@ class Setting:
         return Prepared("image", 10, None, train, train[torch.arange(0, self.samples, 10)], {})
 
     def runs(self, count: int, epochs: int) -> list[Run]:
-        transformer = self.architecture.startswith("L-T")
-        shipped = shipped_params().experiment("digits_t11" if transformer else "digits_rn1")
-        hidden = shipped.model.width if self.architecture.endswith("2") else None
+        residual = self.architecture in RESNETS
+        shipped = shipped_params().experiment("digits_rn1" if residual else "digits_t11")
+        hidden = shipped.model.width if self.architecture in TWO_LAYER_MLPS else None
         model = dataclasses.replace(shipped.model, architecture=self.architecture, mlp_width=hidden)
         spec = dataclasses.replace(
             shipped, model=model, epochs=epochs, log_every=epochs, batch_size=self.batch or "full"
@@ -244,7 +250,7 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 3, 5, 8, 13])
     parser.add_argument("--samples", type=int, nargs="+", default=[500])
     parser.add_argument("--batch-sizes", type=batch_size, nargs="+", default=[None])
-    parser.add_argument("--architectures", nargs="+", default=["L-RN1"], choices=get_args(Architecture))
+    parser.add_argument("--architectures", nargs="+", default=["L-RN1"], choices=RESNETS + TRANSFORMERS)
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=6.0)

@@ -10,20 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Positive
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import check, joined, suggest
-from ncpipe.specs import (
-    Bound,
-    Compute,
-    Count,
-    Device,
-    Experiment,
-    Fraction,
-    Index,
-    NonNegative,
-    Positive,
-    Run,
-)
+from ncpipe.specs import Compute, Device, Experiment, Run
 from ncpipe.yamlfile import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -276,12 +266,8 @@ def _sweep_mistakes(
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
-    least = 1 if spec.model.is_transformer else 2
-    if depth < least:
-        yield (
-            f"{key}: {depth} is too shallow for {name}: {spec.model.architecture} needs L >= {least} "
-            "(L counts the last layer of a ResNet)"
-        )
+    if needs := spec.model.depth_misfit(depth):
+        yield f"{key}: {depth} does not suit {name}: {spec.model.architecture} needs {needs}"
 
 
 def _log_every_mistake(name: str, spec: Experiment, rule: Convergence) -> Iterator[str]:

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
+from ncpipe.bounds import Bound
 from ncpipe.errors import WORD, InputError, cut, shown
-from ncpipe.specs import Bound
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
 MARK = "\0"  # begins the mark of a union's member, which pydantic puts into an error's path

@@ -6,43 +6,16 @@ docstring that begin with a field's name say what the key means, to readers and 
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Positive
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Architecture = Literal["L-RN1", "L-RN2", "L-T11", "L-T12", "L-T21", "L-T22"]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Range of a number in params.yaml, carried by `Annotated` and checked by the reader."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-    open_high: bool = False
-
-    def admits(self, value: float) -> bool:
-        above = value > self.low if self.open_low else value >= self.low
-        below = value < self.high if self.open_high else value <= self.high
-        return above and below and math.isfinite(value)
-
-    def __str__(self) -> str:
-        parts = []
-        if self.low > -math.inf:
-            parts.append(f"{'>' if self.open_low else '>='} {self.low:g}")
-        if self.high < math.inf:
-            parts.append(f"{'<' if self.open_high else '<='} {self.high:g}")
-        return " and ".join(parts) or "finite"
-
-
-Count = Annotated[int, Bound(low=1)]
-Index = Annotated[int, Bound(low=0, high=2**32 - 1)]
-Positive = Annotated[float, Bound(low=0, open_low=True)]
-NonNegative = Annotated[float, Bound(low=0)]
-Fraction = Annotated[float, Bound(low=0, high=1, open_high=True)]
 
 
 @dataclass(frozen=True)
@@ -56,6 +29,8 @@ class ImageData:
     normalisation: `standardise` subtracts each channel's mean over the drawn training set and divides by
     its standard deviation; `unit` leaves pixels in [0, 1].
     """
+
+    kind: ClassVar[Kind] = "image"
 
     source: Literal["digits", "mnist", "cifar10"]
     per_class: Count
@@ -78,6 +53,8 @@ class TextData:
     context: tokens of a review; shorter ones are padded.
     keep: which tokens of a longer review stay, those at its start or those at its end.
     """
+
+    kind: ClassVar[Kind] = "tokens"
 
     source: Literal["imdb"]
     per_class: Count
@@ -107,6 +84,8 @@ class GaussianMixtureData:
     seed: of the means and the samples.
     """
 
+    kind: ClassVar[Kind] = "vector"
+
     source: Literal["gaussian_mixture"]
     classes: Annotated[int, Bound(low=2)]
     dimension: Count
@@ -120,47 +99,7 @@ class GaussianMixtureData:
 Data = ImageData | TextData | GaussianMixtureData
 
 
-@dataclass(frozen=True)
-class Model:
-    """An architecture of S25 Def. 3.1, 3.2 (norm: post) or B.1, B.2 (norm: pre).
-
-    architecture: L-RN1 or L-RN2, a ResNet of one- or two-layer blocks; L-Tax, a transformer with a matrices
-    each for values and scores and x-layer MLPs.
-    norm: `post` normalises after each branch has been added, `pre` inside the branch alone.
-    width: d, of every layer.
-    last_bias: whether the last layer has a bias; it is not penalised.
-    layer_norm_eps: added to the variance that a layer normalisation divides by.
-    initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
-    or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
-    layer alone is drawn.
-    gain: of the drawn weights.
-    mlp_width: hidden width of two-layer MLPs (L-RN2, L-T12, L-T22); no key of the others.
-    patch: of a transformer: side of the square patches of an image, or coordinates per token of a vector;
-    no key of the others.
-    """
-
-    architecture: Architecture
-    norm: Literal["post", "pre"]
-    width: Annotated[int, Bound(low=2)]
-    last_bias: bool
-    layer_norm_eps: NonNegative
-    initialisation: Literal["normal", "uniform", "construction"]
-    gain: Positive
-    mlp_width: Count | None = None
-    patch: Count | None = None
-
-    def __post_init__(self) -> None:
-        two_layers = self.architecture.endswith("2")
-        if two_layers and self.mlp_width is None:
-            raise ValueError(f"mlp_width is needed: {self.architecture} has two-layer MLPs")
-        if not two_layers and self.mlp_width is not None:
-            raise ValueError(f"mlp_width does not apply: {self.architecture} has one-layer MLPs; remove it")
-        if not self.is_transformer and self.patch is not None:
-            raise ValueError(f"patch does not apply to {self.architecture}; remove it")
-
-    @property
-    def is_transformer(self) -> bool:
-        return self.architecture.startswith("L-T")
+Model = ResNetModel | TransformerModel
 
 
 @dataclass(frozen=True)
@@ -322,18 +261,8 @@ class Experiment:
     log_every: Count
 
     def __post_init__(self) -> None:
-        arch = self.model.architecture
-        if isinstance(self.data, TextData):
-            if not self.model.is_transformer:
-                raise ValueError(
-                    f"model.architecture: {arch} takes vectors or images, imdb is token sequences"
-                )
-            if self.model.patch is not None:
-                raise ValueError("model.patch does not apply to token sequences; remove it")
-        elif self.model.is_transformer and self.model.patch is None:
-            raise ValueError(
-                f"model.patch is needed: {arch} reads {self.data.source} as a sequence of patches"
-            )
+        if problem := self.model.misfit(self.data.kind, self.data.source):
+            raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
 

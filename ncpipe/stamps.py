@@ -17,6 +17,8 @@ RUN_RECORD = "run.json"
 PACKAGE = Path(__file__).resolve().parent
 # All that decides the numbers of a run: what the stage `train` lists, less what only reads and reports.
 TRAINING_CODE = (
+    "architectures",
+    "bounds.py",
     "datasets/prepared.py",
     "models",
     "randomness.py",

@@ -96,7 +96,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.experiments", ["onne"], "sweep.experiments: unknown 'onne'; did you mean 'one'"),
         ("sweep.seeds", [], "sweep.seeds: empty"),
         ("sweep.seeds", [1, 1], "sweep.seeds: 1 is listed twice"),
-        ("sweep.depths", [1, 2], "sweep.depths: 1 is too shallow for one: L-RN1 needs L >= 2"),
+        ("sweep.depths", [1, 2], "sweep.depths: 1 does not suit one: L-RN1 needs L >= 2"),
         ("experiments.ONE", experiment_tree(), "collides with '"),
         ("experiments.one.epoch", 3, "experiments.one.epoch: unknown key; did you mean 'epochs'"),
         ("experiments.one.epochs", "many", "one.epochs: expected a whole number, got text ('many')"),
@@ -118,7 +118,7 @@ def test_every_command_refuses_a_bad_params_file(
     [
         ("fetch onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
-        ("train one 1 0", "depth: 1 is too shallow for one"),
+        ("train one 1 0", "depth: 1 does not suit one"),
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
         ("extract one", "data/grid/one.csv: not found"),
         ("measure one", "data/grid/one.csv: not found"),

@@ -26,7 +26,8 @@ LAYERS = [
     {"params", "stamps"},
     {"records", "yamlfile"},
     {"console", "specs", "artifacts", "randomness"},
-    {"errors"},
+    {"architectures"},
+    {"bounds", "errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Only reads arguments and talks to the user: no stage lists it.
@@ -45,6 +46,7 @@ FORBIDDEN = {
     "optima": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "hooks": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "architectures": {"torch", "pydantic_core"},
     "report": {"torch", "dvc", "typer", "pandas"},
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }

@@ -66,7 +66,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.experiments", [], "sweep.experiments: empty"),
         ("sweep.seeds", [], "sweep.seeds: empty"),
         ("sweep.depths", [2, 3, 2], "sweep.depths: 2 is listed twice"),
-        ("sweep.depths", [2, 1], "sweep.depths: 1 is too shallow for one: L-RN1 needs L >= 2"),
+        ("sweep.depths", [2, 1], "sweep.depths: 1 does not suit one: L-RN1 needs L >= 2"),
         ("sweep.depths", 5, "sweep.depths: expected a list, got a whole number (5)"),
         ("sweep.depths", [2, "3"], "sweep.depths[1]: expected a whole number, got text ('3')"),
         ("sweep.seeds", [-1], "sweep.seeds[0]: -1 is out of range"),
@@ -91,7 +91,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
         ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),
         ("experiments.one.model.architecture", "L-T11", "one: model.patch is needed: L-T11 reads"),
-        ("experiments.one.model.patch", 2, "model: patch does not apply to L-RN1"),
+        ("experiments.one.model.patch", 2, "one.model.patch: unknown key; allowed: architecture, norm"),
         ("experiments.one.batch_size", "all", "batch_size: 'all' is unknown; allowed: full"),
         ("experiments.one.batch_size", 0, "batch_size: 0 is out of range"),
         ("experiments.one.loss", "hinge", "experiments.one.loss: 'hinge' is unknown; allowed: ce, mse"),
@@ -128,13 +128,13 @@ def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
         "compute.threads: missing; add it",
         "slopes: missing; add it",
         "experiments.one.data: vocabulary is a number with `tokenizer: corpus`",
-        "experiments.one.model: patch does not apply to L-RN1",
+        "experiments.one.model.patch: unknown key",
         "experiments.one.loss: 'hinge' is unknown",
         "experiments.one.epochs: 0 is out of range; it must be >= 1",
         "experiments.one.width: unknown key",
         "sweep.depths: 2 is listed twice",
         "sweep.experiments: unknown 'tow'; did you mean 'two'? allowed: one, two",
-        "sweep.depths: 1 is too shallow for two",
+        "sweep.depths: 1 does not suit two",
     ]
     lines = [line.removeprefix(f"{tmp_path}/params.yaml: ") for line in str(caught.value).splitlines()]
     assert sorted(lines) == sorted(line for start in starts for line in lines if line.startswith(start))

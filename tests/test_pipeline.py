@@ -518,7 +518,7 @@ class TestBadEnds:
         assert output.code != 0
         assert len(output.ran) == 1
         assert output.trained == []
-        assert "sweep.depths: 1 is too shallow" in output.err
+        assert "sweep.depths: 1 does not suit" in output.err
 
     @pytest.mark.parametrize("limit", [512, 1200])
     def test_a_full_disk_is_one_line(self, limit: int, cut: Clone, own_copy: Copy) -> None:

@@ -39,7 +39,7 @@ def layers_by_batch(
     """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,)."""
     model = run.spec.model
     samples = arrange(split, data.kind, model, device, torch.float64)
-    rows = max(1, ROWS // (input_shape(data, model).tokens or 1))
+    rows = max(1, ROWS // input_shape(data, model).rows)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
         yield all_layers(network, part.inputs, part.lengths), part.labels

@@ -23,7 +23,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     it is that of one side, and need not be small. NaN or inf where the loss is not finite.
     """
     samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
-    rows = max(1, ROWS // (input_shape(data, run.spec.model).tokens or 1))
+    rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
     learned = {name: role for name, role in network.roles().items() if role != "frozen"}
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]

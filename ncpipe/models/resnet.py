@@ -6,6 +6,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.models.inputs import InputShape, flattened
 from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
 from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
 
@@ -63,3 +65,22 @@ class ResNet(Network):
             x = x + block.leave(z)
             x = x if self.pre_norm else self.norm(x)
         yield Layer("last", self.positions[-1], self.norm(x) if self.pre_norm else x)
+
+
+def arrange(inputs: Tensor, spec: ResNetModel) -> Tensor:
+    return flattened(inputs)
+
+
+def build(spec: ResNetModel, shape: InputShape, classes: int, depth: int) -> ResNet:
+    return ResNet(
+        shape.size,
+        classes,
+        depth,
+        spec.width,
+        spec.mlp_width,
+        spec.norm == "pre",
+        spec.last_bias,
+        spec.layer_norm_eps,
+        spec.gain,
+        spec.uniform,
+    )

@@ -6,6 +6,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
+from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.models.inputs import InputShape, patches
 from ncpipe.models.layers import (
     MLP,
     Affine,
@@ -121,3 +123,30 @@ def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         return z[..., -1, :]
     index = (lengths - 1).unsqueeze(-1).unsqueeze(-1)
     return torch.take_along_dim(z, index.expand(*z.shape[:-2], 1, 1), dim=-2).squeeze(-2)
+
+
+def arrange(inputs: Tensor, spec: TransformerModel) -> Tensor:
+    assert spec.patch is not None  # checked with the data
+    return patches(inputs, spec.patch)
+
+
+def build(spec: TransformerModel, shape: InputShape, classes: int, depth: int) -> Transformer:
+    assert shape.tokens is not None
+    embedding = (
+        PatchEmbedding(shape.size, shape.tokens, spec.width)
+        if shape.vocabulary is None
+        else TokenEmbedding(shape.vocabulary, shape.tokens, spec.width)
+    )
+    return Transformer(
+        embedding,
+        classes,
+        depth,
+        spec.width,
+        spec.two_matrix_attention,
+        spec.mlp_width,
+        spec.norm == "pre",
+        spec.last_bias,
+        spec.layer_norm_eps,
+        spec.gain,
+        spec.uniform,
+    )

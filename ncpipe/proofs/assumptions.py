@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange
@@ -27,6 +29,16 @@ class Assumption:
     problem: str | None
 
 
+def paper_model(run: Run) -> ResNetModel | TransformerModel:
+    """The run's spec as one of the architectures that the proofs are about; InputError for any other."""
+    model = run.spec.model
+    if isinstance(model, ResNetModel | TransformerModel):
+        return model
+    raise InputError(
+        f"{run.name}: the proofs' networks are L-RN and L-T networks; none is known for {model.architecture}"
+    )
+
+
 def check_assumptions(run: Run, data: Prepared) -> None:
     """Raise InputError that names the first condition of Theorems 4.3 and 4.6 that is not met."""
     for assumption in assumptions(run, data):
@@ -38,7 +50,7 @@ def check_assumptions(run: Run, data: Prepared) -> None:
 
 def assumptions(run: Run, data: Prepared) -> Iterator[Assumption]:
     """The conditions of Theorems 4.3 and 4.6 and of their proofs' constructions, with what fails of each."""
-    model = run.spec.model
+    model = paper_model(run)
     counts = torch.bincount(data.train.labels, minlength=data.classes)
     yield Assumption(
         "sec. 3",
@@ -112,7 +124,7 @@ def _no_optimum(run: Run, data: Prepared) -> str | None:
         check_range(
             spec.loss,
             data.classes,
-            spec.model.width,
+            paper_model(run).width,
             spec.penalty.last_strength(run.depth),
             spec.model.last_bias,
         )

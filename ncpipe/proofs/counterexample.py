@@ -25,6 +25,7 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.optima.frames import zero_sum_basis
 from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.optimum import Optimum
+from ncpipe.proofs.assumptions import paper_model
 from ncpipe.proofs.construction import idle, join, make_plan, stage_two
 from ncpipe.proofs.embeddings import State
 from ncpipe.proofs.networks import block_weights, network_state, optimum_of
@@ -73,7 +74,7 @@ def motionless_state(run: Run, data: Prepared, embedding: State, features: Tenso
 
     features (N, d): of the training samples behind lin_0 and LN.
     """
-    model = run.spec.model
+    model = paper_model(run)
     still = block_weights(idle(1, model.width), 0, model.mlp_width)
     fitted = best_last_layer(run, features, data.train.labels, optimum_of(run, data))
     return network_state(run, embedding, [still] * (run.depth - 1), fitted)
@@ -90,7 +91,7 @@ def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tenso
             f"L = {run.depth} is too shallow to collapse {plan.classes} classes; take 2K + 1 or more"
         )
     blocks = join([stage_two(plan, count, float(count)), idle(rest, plan.width)])
-    mlps = [block_weights(blocks, index, run.spec.model.mlp_width) for index in range(len(blocks))]
+    mlps = [block_weights(blocks, index, paper_model(run).mlp_width) for index in range(len(blocks))]
     return network_state(run, embedding, mlps, solved)
 
 

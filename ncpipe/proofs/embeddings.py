@@ -6,8 +6,10 @@ M  distinct samples    D  input size    d  width    C  tokens    V  vocabulary  
 import torch
 from torch import Tensor
 
+from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape
+from ncpipe.proofs.assumptions import paper_model
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Run
 
@@ -20,7 +22,7 @@ def resnet_embedding(run: Run, inputs: Tensor, draws: int) -> State:
     The proof takes any draw from a continuous distribution; the penalty of all blocks falls with the square
     of the smallest distance, and lin_0 has none.
     """
-    width = run.spec.model.width
+    width = paper_model(run).width
     mean = inputs.mean(0)
     _, singular, axes = torch.linalg.svd(inputs - mean, full_matrices=False)
     rank = int((singular > singular[0] * 1e-9).sum())
@@ -48,6 +50,7 @@ def transformer_embedding(run: Run, data: Prepared, shift: float) -> State:
     0).
     """
     model = run.spec.model
+    assert isinstance(model, TransformerModel)
     state: State = {}
     if data.vocabulary is None:
         shape = input_shape(data, model)
@@ -65,7 +68,7 @@ def transformer_embedding(run: Run, data: Prepared, shift: float) -> State:
     keep = torch.zeros(model.width, model.width, dtype=torch.float64)
     keep[:half, :half] = torch.eye(half)
     move = keep.roll(half, 0)
-    if model.architecture[3] == "1":
+    if not model.two_matrix_attention:
         return state | {"blocks.0.attention.vo.weight": shift * move}
     root = shift**0.5
     return state | {"blocks.0.attention.v.weight": root * keep, "blocks.0.attention.o.weight": root * move}

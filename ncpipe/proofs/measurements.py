@@ -21,6 +21,7 @@ from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
 from ncpipe.optima.gap import Objective, gap_to_optimum
+from ncpipe.proofs.assumptions import paper_model
 from ncpipe.proofs.construction import stage_one_bound, stage_two_bound
 from ncpipe.proofs.counterexample import (
     Place,
@@ -49,7 +50,7 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
         return asdict(_NO_STAGES) | measured(run, data, shifts(run, data, choices).state)
     built = construct(run, data, replace(choices, constants=kind))
     plan, layout = built.plan, built.layout
-    layers = 1 if run.spec.model.mlp_width is None else 2
+    layers = 1 if paper_model(run).mlp_width is None else 2
     biases, strength = run.spec.penalty.biases, run.spec.penalty.inner_strength(run.depth)
     first, second = (strength / 2 * part.square(layers, biases) for part in moving_blocks(plan, layout))
     bounds = (

@@ -11,13 +11,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.bounds import Bound, Count, Index
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.optima.frames import zero_sum_basis
 from ncpipe.optima.gufm import optimum
 from ncpipe.optima.optimum import Optimum
-from ncpipe.proofs.assumptions import check_assumptions, distinct_samples
+from ncpipe.proofs.assumptions import check_assumptions, distinct_samples, paper_model
 from ncpipe.proofs.construction import (
     Blocks,
     Constants,
@@ -31,7 +33,7 @@ from ncpipe.proofs.construction import (
     stage_two,
 )
 from ncpipe.proofs.embeddings import State, resnet_embedding, starts_of, transformer_embedding
-from ncpipe.specs import Bound, Count, Index, Run
+from ncpipe.specs import Run
 
 LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
 LENGTHS_TRIED = 24
@@ -91,13 +93,13 @@ def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None 
     elif plan.samples * layout.first + plan.classes * layout.second + layout.idle != run.depth - 1:
         raise InputError(f"{run.name}: {layout} does not add up to L - 1 with N = {plan.samples}")
     blocks = join([*moving_blocks(plan, layout), idle(layout.idle, plan.width)])
-    mlps = [block_weights(blocks, index, run.spec.model.mlp_width) for index in range(len(blocks))]
+    mlps = [block_weights(blocks, index, paper_model(run).mlp_width) for index in range(len(blocks))]
     return Construction(plan, layout, solved, network_state(run, embedding, mlps, solved))
 
 
 def embedding_of(run: Run, data: Prepared, distinct: Split, choices: Choices) -> State:
     """The first layer, and a transformer's first attention, that set `distinct` samples apart."""
-    if run.spec.model.is_transformer:
+    if isinstance(run.spec.model, TransformerModel):
         return transformer_embedding(run, data, run.depth**-choices.attention_exponent)
     return resnet_embedding(run, distinct.inputs, choices.draws)
 
@@ -106,7 +108,8 @@ def optimum_of(run: Run, data: Prepared) -> Optimum:
     """The features model's optimum with the run's loss, width and lambda_L."""
     spec = run.spec
     strength = spec.penalty.last_strength(run.depth)
-    return optimum(spec.loss, data.classes, spec.model.width, strength, spec.model.last_bias)
+    model = paper_model(run)
+    return optimum(spec.loss, data.classes, model.width, strength, model.last_bias)
 
 
 def even_layout(run: Run, plan: Plan) -> Layout:
@@ -127,7 +130,7 @@ def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
         raise too_shallow(run, plan, f"N + {LEAST_SECOND}K + 1 = {least}")
     most = room // plan.classes
     spread = torch.logspace(math.log10(LEAST_SECOND), math.log10(most), LENGTHS_TRIED, dtype=torch.float64)
-    layers = 1 if run.spec.model.mlp_width is None else 2
+    layers = 1 if paper_model(run).mlp_width is None else 2
     biases = run.spec.penalty.biases
     half = run.spec.penalty.inner_strength(run.depth) / 2
     best, least_loss = None, math.inf
@@ -182,13 +185,13 @@ def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Opt
 
     A transformer's L - 1 blocks come after a first one that attends only; what is not given is 0.
     """
-    model = run.spec.model
+    model = paper_model(run)
     state = dict(embedding)
-    if not model.is_transformer:
+    if not isinstance(model, TransformerModel):
         for index, mlp in enumerate(mlps):
             state |= {f"blocks.{index}.{name}": tensor for name, tensor in mlp.items()}
     else:
-        matrices = ("qk", "vo") if model.architecture[3] == "1" else ("q", "k", "v", "o")
+        matrices = ("q", "k", "v", "o") if model.two_matrix_attention else ("qk", "vo")
         nothing = torch.zeros(model.width, model.width, dtype=torch.float64)
         first = block_weights(idle(1, model.width), 0, model.mlp_width)
         for index, mlp in enumerate([first, *mlps]):

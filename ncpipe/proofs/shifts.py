@@ -19,7 +19,7 @@ from torch.autograd.functional import jacobian as jacobian_of
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.optima.frames import zero_sum_basis
-from ncpipe.proofs.assumptions import check_assumptions, distinct_samples
+from ncpipe.proofs.assumptions import check_assumptions, distinct_samples, paper_model
 from ncpipe.proofs.embeddings import State, on_sphere, starts_of
 from ncpipe.proofs.networks import Choices, embedding_of, network_state, optimum_of, turned_towards
 from ncpipe.randomness import seeded_generator
@@ -49,11 +49,11 @@ def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
     small.
     """
     check_assumptions(run, data)
-    if run.spec.model.layer_norm_eps != 0:
+    if paper_model(run).layer_norm_eps != 0:
         raise InputError(f"{run.name}: merging samples by biases needs model.layer_norm_eps: 0")
     distinct, _ = distinct_samples(run, data)
     embedding = embedding_of(run, data, distinct, choices)
-    width = run.spec.model.width
+    width = paper_model(run).width
     points = starts_of(run, data, distinct, embedding)
     merging = merge_classes(points, distinct.labels)
     for shift in merging:
@@ -66,7 +66,7 @@ def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
         ends = on_sphere(ends + shift)
     solved = turned_towards(solved, ends, torch.arange(data.classes))
     biases = torch.cat([merging, placing, torch.zeros(room - len(placing), width, dtype=torch.float64)])
-    blocks = [_bias_block(bias, run.spec.model.mlp_width) for bias in biases]
+    blocks = [_bias_block(bias, paper_model(run).mlp_width) for bias in biases]
     return Shifts(len(merging), len(placing), network_state(run, embedding, blocks, solved))
 
 

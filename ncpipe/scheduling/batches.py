@@ -173,7 +173,7 @@ def _train_some(
 
 
 def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
-    if runs[0].spec.model.initialisation != "construction":
+    if not runs[0].spec.model.starts_built:
         return None
     from ncpipe.proofs.networks import WARM_START, constructed_state
 

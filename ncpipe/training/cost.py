@@ -42,9 +42,9 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     One epoch is timed, after those in which it settles, on as many samples as make `ROWS` rows; more samples
     take longer in proportion.
     """
-    tokens = input_shape(data, run.spec.model).tokens or 1
-    samples = min(len(data.train), max(1, ROWS // tokens))
-    part = dataclasses.replace(data, train=data.train[:samples], test=data.test[: max(1, ROWS // tokens)])
+    rows = input_shape(data, run.spec.model).rows
+    samples = min(len(data.train), max(1, ROWS // rows))
+    part = dataclasses.replace(data, train=data.train[:samples], test=data.test[: max(1, ROWS // rows)])
     epochs = WARM_UP + 2 if device.type == "cuda" else 2
     short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
     session = Session([short] * (1 if run.spec.optimizer.name == "lbfgs" else runs), part, device, dtype)

@@ -66,7 +66,7 @@ class Session:
         self.train, self.test = (
             arrange(split, data.kind, self.spec.model, device, dtype) for split in (data.train, data.test)
         )
-        self.chunk = max(1, EVALUATION_ROWS // (shape.tokens or 1))
+        self.chunk = max(1, EVALUATION_ROWS // shape.rows)
         samples = len(self.train)
         self.batch = samples if self.spec.batch_size == "full" else min(self.spec.batch_size, samples)
         self.steps_per_epoch = math.ceil(samples / self.batch)

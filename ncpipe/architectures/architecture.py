@@ -1,0 +1,35 @@
+"""What the spec of any architecture answers beside its own keys.
+
+Specs import no torch, and so do not share a file with their networks: whoever reads a params.yaml needs them,
+and most of those who do (claiming a trained run, tables, figures) would wait for torch longer than they work.
+"""
+
+from typing import Literal
+
+Kind = Literal["vector", "image", "tokens"]
+
+
+class Architecture:
+    """Base of the records below `model` in params.yaml; the first field of each is `architecture`.
+
+    norm: the kind of normalisation, `none` without one. initialisation: where weights come from. last_bias:
+    whether the last layer has a bias.
+    """
+
+    architecture: str
+    norm: str
+    initialisation: str
+    last_bias: bool
+
+    @property
+    def starts_built(self) -> bool:
+        """Whether training starts from a construction (`ncpipe.proofs`) instead of drawn weights."""
+        return False
+
+    def misfit(self, kind: Kind, source: str) -> str:
+        """Why data of this kind cannot be read, '' if they can. source: their name."""
+        raise NotImplementedError
+
+    def depth_misfit(self, depth: int) -> str:
+        """What depths the architecture takes, if this is none of them; else ''."""
+        raise NotImplementedError

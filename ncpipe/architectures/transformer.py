@@ -1,0 +1,55 @@
+"""Spec of L-T11, L-T12, L-T21 and L-T22; `ncpipe.models.transformer` has the network."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.paper import PaperArchitecture
+from ncpipe.bounds import Bound, Count, NonNegative, Positive
+
+
+@dataclass(frozen=True)
+class TransformerModel(PaperArchitecture):
+    """A transformer of S25 Def. 3.2 (norm: post) or B.2 (norm: pre).
+
+    architecture: L-Tax, with a matrices each for values and scores, and x-layer MLPs.
+    norm: `post` normalises after each branch has been added, `pre` inside the branch alone.
+    width: d, of every layer.
+    last_bias: whether the last layer has a bias; it is not penalised.
+    layer_norm_eps: added to the variance that a layer normalisation divides by.
+    initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
+    or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
+    layer alone is drawn.
+    gain: of the drawn weights.
+    mlp_width: hidden width of two-layer MLPs (L-T12, L-T22); no key of the others.
+    patch: side of the square patches of an image, or coordinates per token of a vector; no key on token
+    sequences.
+    """
+
+    architecture: Literal["L-T11", "L-T12", "L-T21", "L-T22"]
+    norm: Literal["post", "pre"]
+    width: Annotated[int, Bound(low=2)]
+    last_bias: bool
+    layer_norm_eps: NonNegative
+    initialisation: Literal["normal", "uniform", "construction"]
+    gain: Positive
+    mlp_width: Count | None = None
+    patch: Count | None = None
+
+    def __post_init__(self) -> None:
+        self.check_mlp_width()
+
+    @property
+    def two_matrix_attention(self) -> bool:
+        """W_O W_V and W_K^T W_Q in place of W_VO and W_QK."""
+        return self.architecture in ("L-T21", "L-T22")
+
+    def misfit(self, kind: Kind, source: str) -> str:
+        if kind == "tokens" and self.patch is not None:
+            return "model.patch does not apply to token sequences; remove it"
+        if kind != "tokens" and self.patch is None:
+            return f"model.patch is needed: {self.architecture} reads {source} as a sequence of patches"
+        return ""
+
+    def depth_misfit(self, depth: int) -> str:
+        return ""

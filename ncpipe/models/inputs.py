@@ -1,0 +1,49 @@
+"""Samples as networks read them.
+
+N  samples    D  coordinates    C  tokens    p  patch size    V  vocabulary
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ncpipe.errors import InputError
+
+POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, against a row of a layer's width
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """What a network reads: D coordinates, C tokens of p coordinates, C of V token ids, or images.
+
+    size: D, p, 1, or an image's channels. tokens: C, None without. vocabulary: V, None without. positions:
+    height x width of an image, None elsewhere.
+    """
+
+    size: int
+    tokens: int | None = None
+    vocabulary: int | None = None
+    positions: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """About how many rows of a layer's width a sample makes: what sizes a pass."""
+        if self.positions is not None:
+            return max(1, self.positions // POSITIONS_PER_ROW)
+        return self.tokens or 1
+
+
+def flattened(inputs: Tensor) -> Tensor:
+    """(N, ...) -> (N, D)."""
+    return inputs.flatten(1)
+
+
+def patches(inputs: Tensor, patch: int) -> Tensor:
+    """(N, C, p), row by row, of images (N, c, h, w) or vectors (N, D); `patch` a square's side or p."""
+    for length in inputs.shape[2:] if inputs.dim() == 4 else inputs.shape[1:]:
+        if length % patch:
+            raise InputError(f"model.patch: {patch} does not divide the input's side {length}")
+    if inputs.dim() == 2:
+        return inputs.unflatten(1, (-1, patch))
+    squares = inputs.unfold(2, patch, patch).unfold(3, patch, patch)  # (N, c, h/p, w/p, p, p)
+    return squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2).contiguous()

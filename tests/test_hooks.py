@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from ncpipe.cli import app
 from ncpipe.commands.metrics import read_arrays
 from ncpipe.errors import InputError, MeasurementWarning
-from ncpipe.hooks import collect_features, last_token, measure_model
+from ncpipe.metrics.hooks import collect_features, last_token, measure_model
 from ncpipe.metrics.table import Measurement, measure_arrays
 
 # Few samples of wide features, which is nothing to measure by and enough to test with.

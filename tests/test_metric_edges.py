@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ncpipe.errors import InputError
-from ncpipe.hooks import measure_model
 from ncpipe.metrics import statistics
 from ncpipe.metrics.decisions import misalignments
+from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from ncpipe.cli import app
 from ncpipe.errors import InputError
+from ncpipe.metrics.report import MEANINGS, SINGULAR, print_measurements
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.report import MEANINGS, SINGULAR, print_measurements
 
 ROOT = Path(__file__).resolve().parent.parent
 

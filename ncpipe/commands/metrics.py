@@ -14,8 +14,8 @@ from torch import Tensor
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays, count_classes
+from ncpipe.metrics.report import print_measurements, write_csv, write_json
 from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays
-from ncpipe.report import print_measurements, write_csv, write_json
 
 REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")

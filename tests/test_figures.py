@@ -20,11 +20,12 @@ from ncpipe.figures.depth_sweep import BESIDE, depth_sweep
 from ncpipe.figures.guides import guide_of
 from ncpipe.figures.labels import (
     Column,
+    by_experiment,
+    caption,
     gap_columns,
     paper_columns,
     plain_label,
     row_label,
-    row_labels,
     slope_label,
 )
 from ncpipe.figures.save import save_figure
@@ -424,13 +425,15 @@ def test_labels_of_tables_and_of_rows(change, plain, drawn):
     """NaN is what a table read from a file has where there is no number."""
     run = USUAL | change
     assert (plain_label(run), row_label(run)) == (plain, drawn)
+    network, rest = caption(run).split("\n")  # a title is wide enough for either
+    assert f"{network}, {rest}".replace("$", "").replace("\\", "") == plain
 
 
 def test_a_table_of_another_version_says_what_to_run_again():
     runs = pd.DataFrame([{"experiment": "b"} | USUAL, {"experiment": "a"} | USUAL])
-    assert list(row_labels(runs)) == ["b", "a"]
+    assert list(by_experiment(row_label, runs)) == ["b", "a"]
     with pytest.raises(InputError, match="runs: no column 'source'; run the stages measure and"):
-        row_labels(runs.drop(columns="source"))
+        by_experiment(row_label, runs.drop(columns="source"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import gap_columns, row_labels
+from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
 from ncpipe.figures.layers import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
@@ -32,16 +32,17 @@ def plot() -> None:
     """
     order = load_params().sweep.experiments
     runs, history = _read("runs"), _read("history")
-    known = row_labels(runs)
+    known = by_experiment(row_label, runs)
     if missing := [name for name in order if name not in known]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
     labels = {name: known[name] for name in order}
     with publish_folder(FIGURES) as folder:
         for name, figure in _sweep_figures(runs, labels):
             save_figure(figure, folder, name)
+        captions = by_experiment(caption, runs)
         for name in order:
             own = [table[table["experiment"] == name] for table in (history, runs)]
-            save_figure(training_curves(own[0], own[1], labels[name]), folder, f"curves_{name}")
+            save_figure(training_curves(own[0], own[1], captions[name]), folder, f"curves_{name}")
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:
@@ -77,7 +78,7 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
     """depth_sweep and loss_gap, a row for each experiment of the tables."""
     runs = tables["runs"]
-    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, row_labels(runs)
+    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, by_experiment(row_label, runs)
     yield "depth_sweep", depth_sweep(*by_depth)
     yield "loss_gap", depth_sweep(*by_depth, gap_columns)
 

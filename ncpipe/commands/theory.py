@@ -5,7 +5,7 @@ import pandas as pd
 from ncpipe.artifacts import CONSTRUCTED, COUNTEREXAMPLE, RESULTS, THEORY, publish_folder
 from ncpipe.console import say
 from ncpipe.figures.constructed import constructed_gap, counterexample, trained_and_constructed
-from ncpipe.figures.labels import paper_columns, row_labels
+from ncpipe.figures.labels import by_experiment, caption, paper_columns, row_label
 from ncpipe.figures.save import save_figure
 from ncpipe.params import load_params
 from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
@@ -24,14 +24,16 @@ def theory() -> None:
     networks = with_nc2(_joined(order, "networks"), nc2)
     slopes = constructed_slopes(networks)
     example = read_table(COUNTEREXAMPLE, "counterexample")
-    known = row_labels(runs)
-    labels = {name: known[name] for name in order}
+    captions, labels = (
+        {name: known[name] for name in order}
+        for known in (by_experiment(caption, runs), by_experiment(row_label, runs))
+    )
     with publish_folder(THEORY) as folder:
         tables = {"networks": networks, "slopes": slopes, "counterexample": example}
         for name, table in (tables | {"assumptions": _joined(order, "assumptions")}).items():
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
         trained = trained_means(summary, nc2)
-        save_figure(constructed_gap(networks, labels), folder, "constructed_gap")
+        save_figure(constructed_gap(networks, captions), folder, "constructed_gap")
         save_figure(trained_and_constructed(networks, trained, labels), folder, "trained_and_constructed")
         save_figure(counterexample(example), folder, "counterexample")
     for _, row in slopes[(slopes["column"] == "inner_penalty") & slopes["slope"].notna()].iterrows():

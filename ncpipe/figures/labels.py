@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,21 +67,21 @@ def plain_label(run: Mapping[Any, Any]) -> str:
     return ", ".join([" ".join(_network(run)), *_strengths(run), *_exceptions(run)])
 
 
+def caption(run: Mapping[Any, Any]) -> str:
+    """The same for a figure's title, with lambda as mathtext: the network, and below it the rest."""
+    return f"{' '.join(_network(run))}\n{', '.join(_rest(run))}"
+
+
 def row_label(run: Mapping[Any, Any]) -> str:
-    """The same for a figure's row: the network, and below it the rest with lambda as mathtext.
-
-    Lines that are longer than a row is high are broken.
-    """
-    strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
-    lines = [*_lines(_network(run), " "), *_lines([*strengths, *_exceptions(run)], ", ")]
-    return "\n".join(lines)
+    """The caption with lines broken that are longer than a row is high."""
+    return "\n".join([*_lines(_network(run), " "), *_lines(_rest(run), ", ")])
 
 
-def row_labels(runs: pd.DataFrame) -> dict[str, str]:
-    """`row_label` by experiment, in the order of `runs`; InputError where another version made the table."""
+def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame) -> dict[str, str]:
+    """An experiment's label, in the order of `runs`; InputError where another version made the table."""
     first = runs.drop_duplicates("experiment").set_index("experiment")
     try:
-        return {str(name): row_label(run) for name, run in first.to_dict("index").items()}
+        return {str(name): label(run) for name, run in first.to_dict("index").items()}
     except KeyError as error:
         raise InputError(f"runs: no column {error}; run the stages measure and aggregate again") from None
 
@@ -104,6 +104,11 @@ def _strengths(run: Mapping[Any, Any]) -> list[str]:
     if own is not None and not math.isnan(own):
         strengths.append(f"lambda_L = {own:g}")
     return strengths
+
+
+def _rest(run: Mapping[Any, Any]) -> list[str]:
+    strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
+    return [*strengths, *_exceptions(run)]
 
 
 def _exceptions(run: Mapping[Any, Any]) -> list[str]:

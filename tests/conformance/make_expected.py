@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from conforming import COUNTS
 from exact_metrics import EPS, Layer, Matrix, all_metrics, read_layer
 from mpmath import mp, mpf
 
@@ -20,7 +21,6 @@ HERE = Path(__file__).resolve().parent
 EXPECTED = HERE / "expected.json"
 DRAWS = 8
 DIGITS = 25
-COUNTS = {"nc1_pinv_rank", "rank_means", "rank_weights", "ncc_error", "nc4_mismatch"}
 # Distances between arrays of norm 1, which can be 0 whatever the input: no smaller ulp than theirs.
 OF_UNIT_SIZE = {"nc2_etf", "nc2_identity", "nc2_means", "nc3_duality"}
 OF_UNIT_SIZE |= {

@@ -2,34 +2,24 @@
 
 import ast
 import json
-import math
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conforming import conforms
 from exact_metrics import all_metrics
-from make_expected import COUNTS, EXPECTED, read_file, text
+from make_expected import EXPECTED, read_file, text
 from make_features import FOLDER, write
+from peers import rows
 
 from ncpipe.commands.metrics import read_arrays
 from ncpipe.metrics import statistics
 from ncpipe.metrics.table import Measurement, measure_arrays
 
-RELATIVE, ULPS = Fraction(1, 10**9), 10
-LEAST = Fraction(2) ** -1074  # of float64's positive numbers
+PAGE = (EXPECTED.parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 ANSWERS: dict[str, dict[str, dict[str, list[str]]]] = json.loads(EXPECTED.read_text())
 NAMES = sorted(ANSWERS)
 ORDER = ("features", "labels", "weight", "bias", "test_features", "test_labels")
-
-
-def conforms(metric: str, found: float, value: str, ulp: str) -> bool:
-    """Equal where not finite or a count, else to 1e-9 of the value or 10 of its ulps."""
-    nearest = float(value)
-    if metric in COUNTS or not math.isfinite(nearest) or not math.isfinite(found):
-        return found == nearest or (math.isnan(found) and math.isnan(nearest))
-    error = abs(Fraction(found) - Fraction(value))
-    return error <= max(RELATIVE * abs(Fraction(value)), ULPS * Fraction(ulp), LEAST)
 
 
 def answers(name: str) -> dict[tuple[str, str], list[str]]:
@@ -79,8 +69,26 @@ def test_the_answers_are_what_the_definitions_give(names: list[str]) -> None:
         assert {key: text(value) for key, value in exact.items()} == stored, name
 
 
+@pytest.mark.peers
+@pytest.mark.parametrize("package", ["kowalski", "neural_collapse", "nc_toolbox"])
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_the_pages_table_is_what_its_script_prints(package: str) -> None:
+    pytest.importorskip(package, exc_type=ImportError)
+    table = PAGE.split("## Conformance")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    column = lines[0].index(f"`{package}`")
+    with np.errstate(all="ignore"):
+        assert {line[0]: [line[column]] for line in lines[2:]} == dict(rows([package]))
+
+
+def test_the_page_says_how_many() -> None:
+    counts = len(NAMES), sum(len(answers(name)) for name in NAMES)
+    assert f"holds {counts[0]} small feature files" in PAGE
+    assert f"in all {counts[1]} values" in PAGE
+
+
 def test_the_answers_share_no_code_with_the_package() -> None:
-    for module in ("exact_metrics", "make_expected", "make_features"):
+    for module in ("conforming", "exact_metrics", "make_expected", "make_features"):
         tree = ast.parse((EXPECTED.parent / f"{module}.py").read_text())
         names = {
             alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names

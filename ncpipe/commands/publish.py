@@ -100,9 +100,11 @@ def _processor() -> str:
 
 
 def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
-    """Core hours of the batches that trained the sweep's depths, by experiment, from the log of times.
+    """Hours that the batches took which trained the sweep's depths, added up, from the log of times.
 
-    stopped: how often a batch was stopped and taken up again. What a killed process did is not in the log.
+    By the experiment that a batch is named after. threads: of each batch, so hours x threads are core hours
+    of a machine with nothing else to do. stopped: how often a batch was stopped and taken up again. What a
+    killed process did is not in the log.
     """
     path = LOGS / BATCH_LOG
     if not path.is_file():
@@ -112,7 +114,8 @@ def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
     log = log[pd.MultiIndex.from_frame(log[["experiment", "depth"]]).isin(asked)]
     return {
         str(name): {
-            "core_hours": round(float(own["seconds"].sum()) * threads / 3600, 2),
+            "batch_hours": round(float(own["seconds"].sum()) / 3600, 2),
+            "threads": threads,
             "batches": int((own["ended"] == FINISHED).sum()),
             "stopped": int((own["ended"] != FINISHED).sum()),
         }

@@ -1,12 +1,15 @@
 """Stage grid: the runs of the sweep, one table per experiment."""
 
 import csv
+from pathlib import Path
 
 from ncpipe.artifacts import GRID, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
 from ncpipe.specs import Run
+from ncpipe.stamps import PACKAGE
 
+LINK = Path("ncpipe")  # beside params.yaml: the package, in a study a link to it
 COLUMNS = ["depth", "seed"]
 
 
@@ -17,12 +20,22 @@ def write_grid() -> None:
     tables as they are, and so nothing else to do.
     """
     params = load_params()
+    _check_link()
     with publish_folder(GRID) as folder:
         for name in params.sweep.experiments:
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(COLUMNS)
                 writer.writerows((run.depth, run.seed) for run in params.runs_of(name))
+
+
+def _check_link() -> None:
+    """A study that was copied with what its links lead to would watch code that does not run."""
+    if LINK.is_dir() and LINK.resolve() != PACKAGE:
+        raise InputError(
+            f"{LINK}: a copy of the package, and the one that runs is {PACKAGE}; delete the copy and make a "
+            "link in its place (ln -s ../../ncpipe ncpipe)"
+        )
 
 
 def read_grid(params: Params, experiment: str) -> list[Run]:

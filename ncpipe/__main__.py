@@ -18,7 +18,7 @@ def main() -> None:
     if checkout is not None and checkout / "ncpipe" != PACKAGE:
         paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", "ncpipe", *sys.argv[1:]]
+        command = [sys.executable, "-P", "-m", "ncpipe", *sys.argv[1:]]  # -P: not from a copy in this folder
         if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
             sys.exit(subprocess.run(command, env=environment, check=False).returncode)
         os.execve(sys.executable, command, environment)

@@ -257,6 +257,24 @@ def theory() -> None:
 
 
 @command()
+def compare(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(
+            help="Experiments of DVC's, git revisions, or `workspace`; the first is what the others are held "
+            "against.",
+            show_default=False,
+        ),
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="A long table, every digit.")] = False,
+) -> None:
+    """Print what differs: parameters and, per experiment, slopes, gaps and counts with their differences."""
+    from ncpipe.commands.compare import compare as compare_revisions
+
+    compare_revisions(revisions, as_csv)
+
+
+@command()
 def metrics(
     file: Annotated[
         Path,

@@ -1,4 +1,4 @@
-"""A clone of this repository in which the tests run DVC, and what they read from its output."""
+"""Clones of this repository in which the tests run DVC: their fixtures, and what is read from the output."""
 
 import copy
 import hashlib
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import experiment_tree
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
-TIMEOUT = 600  # seconds for one command, on a machine that others use too
+TIMEOUT = 1800  # seconds for one command, on a machine that others use too
 EPOCHS = 1500  # about a second: long enough to be killed in
 
 # A shell's background job, as pytest may be, ignores Ctrl-C, and so would everything that it starts.
@@ -88,10 +89,15 @@ def trained_in(text: str) -> list[str]:
 
 
 class Clone:
-    """A git checkout with its own DVC cache."""
+    """A git checkout with its own DVC cache; or one of its studies, a DVC project that shares it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, top: Path | None = None) -> None:
         self.folder = folder
+        self.top = top or folder
+
+    def study(self, name: str) -> "Clone":
+        """The study in stages/NAME: commands run there, on the params.yaml there."""
+        return Clone(self.top / "stages" / name, self.top)
 
     @classmethod
     def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
@@ -101,9 +107,10 @@ class Clone:
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, listed.split("\0")):
             source, target = ROOT / name, folder / name
-            if source.is_file() and name != "dvc.lock":
+            if (source.is_file() or source.is_symlink()) and source.name != "dvc.lock":
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)
+                target.unlink(missing_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
             else:
                 target.unlink(missing_ok=True)
         clone = cls(folder)
@@ -115,8 +122,8 @@ class Clone:
         return clone
 
     def copy(self, folder: Path) -> "Clone":
-        shutil.copytree(self.folder, folder, symlinks=True)
-        return Clone(folder)
+        shutil.copytree(self.top, folder, symlinks=True)
+        return Clone(folder / self.folder.relative_to(self.top), folder)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -126,7 +133,7 @@ class Clone:
         return kept | {
             "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
             "DVC_NO_ANALYTICS": "1",
-            "DVC_SITE_CACHE_DIR": str(self.folder.parent / "dvc-site"),
+            "DVC_SITE_CACHE_DIR": str(self.top.parent / "dvc-site"),
             "CI": "1",  # no look for a newer DVC
             "TERM": "dumb",
         }
@@ -156,8 +163,8 @@ class Clone:
         return json.loads(self.run(*command, "--json").out)
 
     def stale(self) -> list[str]:
-        """Stages of the root pipeline that are stale by themselves, not through another, sorted."""
-        return sorted(self.json("dvc", "status", "dvc.yaml"))
+        """Stages that are stale by themselves, not through another, sorted."""
+        return sorted(self.json("dvc", "status"))
 
     def commit(self) -> None:
         self.run("git", "add", "--all")
@@ -224,6 +231,43 @@ class Clone:
         text = "".join(said)
         assert stopped, f"{command} never said what it was to be stopped at:\n{text}"
         return Output(code, text, text)
+
+
+Copy = Callable[[Clone], Clone]
+
+
+@pytest.fixture
+def own_copy(tmp_path: Path) -> Copy:
+    """Copies a clone for a test that changes it."""
+    return lambda clone: clone.copy(tmp_path / "clone")
+
+
+@pytest.fixture(scope="session")
+def swept_first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("swept") / "clone", PARAMS)
+    return clone, clone.repro()
+
+
+@pytest.fixture(scope="session")
+def swept(swept_first: tuple[Clone, Output]) -> Clone:
+    """A fresh clone after `dvc repro`. Not to be changed."""
+    return swept_first[0]
+
+
+@pytest.fixture(scope="session")
+def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+    clone = swept.copy(tmp_path_factory.mktemp("cut") / "clone")
+    clone.edit_params("sweep.depths", [2])
+    clone.edit_params("sweep.seeds", [0])
+    output = clone.repro()
+    clone.commit()
+    return clone, output
+
+
+@pytest.fixture(scope="session")
+def cut(cut_first: tuple[Clone, Output]) -> Clone:
+    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
+    return cut_first[0]
 
 
 def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:

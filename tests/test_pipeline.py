@@ -8,15 +8,15 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline import EPOCHS, PARAMS, ROOT, Clone, Output, trained_in, trains
+from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Output, trained_in, trains
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -33,42 +33,6 @@ OUTPUTS = [
 ]
 RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json"}
 SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
-
-Copy = Callable[[Clone], Clone]
-
-
-@pytest.fixture
-def own_copy(tmp_path: Path) -> Copy:
-    """Copies a clone for a test that changes it."""
-    return lambda clone: clone.copy(tmp_path / "clone")
-
-
-@pytest.fixture(scope="session")
-def swept_first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("swept") / "clone", PARAMS)
-    return clone, clone.repro()
-
-
-@pytest.fixture(scope="session")
-def swept(swept_first: tuple[Clone, Output]) -> Clone:
-    """A fresh clone after `dvc repro`. Not to be changed."""
-    return swept_first[0]
-
-
-@pytest.fixture(scope="session")
-def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
-    clone = swept.copy(tmp_path_factory.mktemp("cut") / "clone")
-    clone.edit_params("sweep.depths", [2])
-    clone.edit_params("sweep.seeds", [0])
-    output = clone.repro()
-    clone.commit()
-    return clone, output
-
-
-@pytest.fixture(scope="session")
-def cut(cut_first: tuple[Clone, Output]) -> Clone:
-    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
-    return cut_first[0]
 
 
 def table(clone: Clone, name: str) -> list[dict[str, str]]:
@@ -133,15 +97,6 @@ class TestFreshClone:
         status = swept.run("git", "status", "--porcelain").out
         assert status.split() == ["??", "dvc.lock"]
         assert list((swept.folder / "data").rglob(".gitignore")) == []
-
-    def test_a_study_is_complete_beside_the_root(self, swept: Clone, own_copy: Copy) -> None:
-        """Red: a path in stages/*/dvc.yaml that does not lead to the root; a command that reads the root's
-        params.yaml."""
-        clone = own_copy(swept)
-        output = clone.run("dvc", "repro", "stages/smoke/dvc.yaml:grid")
-        assert output.ran == ["stages/smoke/dvc.yaml:grid"] or output.ran == ["grid"]
-        assert (clone.folder / "stages/smoke/data/grid/mixture_rn1.csv").is_file()
-        assert clone.stale() == []
 
 
 class TestWhatRuns:
@@ -303,6 +258,54 @@ class TestExperiments:
         diff = compared.json("dvc", "metrics", "diff", "quick", "slow")["data/results/metrics.json"]
         assert diff["alpha.deepest.log10_nc1_trace_ratio"]["diff"] != 0
         assert not [name for name in diff if name.startswith("beta")]
+
+    def test_the_readmes_line_shows_what_changed_and_no_more(self, compared: Clone) -> None:
+        """Red: a metric for each split and each NC2; a line of README's that DVC does not take."""
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        [line] = re.findall(r"^dvc (exp show --only-changed .*?)(?:\s+#.*)?$", readme, re.MULTILINE)
+        shown = compared.run("dvc", *shlex.split(line), "--no-pager").out
+        [head] = [row for row in shown.splitlines() if "Experiment" in row]
+        columns = head.split()
+        assert columns[:2] == ["Experiment", "Created"]
+        assert "experiments.alpha.optimizer.learning_rate" in columns
+        series = ("nc1_trace_ratio", "nc2_etf", "nc3_cosine", "loss_gap")
+        metrics = {f"alpha.deepest.log10_{name}" for name in series}  # one depth, so no slope
+        assert metrics == set(columns[2:]) - {"experiments.alpha.optimizer.learning_rate"}
+
+    def test_compare_reads_experiments_without_a_checkout(self, compared: Clone) -> None:
+        """Red: results read from the workspace; a parameter of an experiment that is not in the sweep."""
+        before = compared.run("git", "status", "--porcelain").out
+        said = compared.run("ncpipe", "compare", "quick", "slow", "HEAD")
+        assert said.err == ""
+        lines = [line.split() for line in said.out.splitlines()]
+        assert ["experiments.alpha.optimizer.learning_rate", "0.05", "0.001", "0.02"] in lines
+        assert sum(line[0].startswith("experiments.") for line in lines if line) == 1
+        theirs = compared.json("dvc", "metrics", "diff", "quick", "slow")["data/results/metrics.json"]
+        gap = theirs["alpha.deepest.log10_loss_gap"]
+        numbers = [f"{gap['old']:.2f}", f"{gap['new']:.2f}", f"{gap['diff']:+.2f}", "1", "of", "1"]
+        [shown, *_] = [line for line in lines if line[:2] == ["log10", "loss_gap"]]
+        assert shown[: 6 + len(numbers)] == ["log10", "loss_gap", "at", "L", "=", "2", *numbers]
+        table = compared.run("ncpipe", "compare", "quick", "slow", "--csv").out
+        rows = list(csv.DictReader(table.splitlines()))
+        assert {row["difference"] for row in rows if row["experiment"] == "beta"} == {"", "0.0"}
+        assert compared.run("git", "status", "--porcelain").out == before
+
+    @pytest.mark.parametrize(
+        ("revisions", "message"),
+        [
+            (["quick", "quik"], "quik: neither a git revision nor an experiment of DVC's"),
+            (["quick", "HEAD~1"], "HEAD~1: data/results/points.csv is not in it"),
+            (["quick"], "compare: give two or more"),
+        ],
+    )
+    def test_what_cannot_be_compared_is_one_line(
+        self, revisions: list[str], message: str, compared: Clone
+    ) -> None:
+        """Red: a traceback of DVC's; a table of nothing."""
+        output = compared.run("ncpipe", "compare", *revisions, check=False)
+        assert (output.code, output.out) == (1, "")
+        [line] = output.err.splitlines()
+        assert line.startswith(f"ncpipe: {message}")
 
     def test_plots_diff(self, compared: Clone) -> None:
         """Red: dvc.yaml without the figure or without the data of NC against depth."""

@@ -240,7 +240,9 @@ def test_nothing_measured_gives_empty_tables_with_their_columns():
     nothing = measure(runs, noisy).iloc[:0]
     assert summarise(nothing, runs).empty
     assert "slope" in loglog_slopes(nothing, runs, SLOPES)
-    json.dumps(dvc_metrics(summarise(nothing, runs), loglog_slopes(nothing, runs, SLOPES), runs))
+    series = {"a": {("nc1_trace_ratio", "train")}}
+    metrics = dvc_metrics(summarise(nothing, runs), loglog_slopes(nothing, runs, SLOPES), runs, series)
+    assert metrics == {"a": {"runs": 15, "converged": 15}}
 
 
 def test_rows_come_in_the_order_of_the_runs_whatever_the_order_of_measurements():
@@ -274,13 +276,15 @@ def dvc_tables():
 def test_metrics_are_strict_json_of_the_tables_numbers():
     table, runs = dvc_tables()
     summary, slopes = summarise(table, runs), loglog_slopes(table, runs, SLOPES)
-    metrics = dvc_metrics(summary, slopes, runs)
+    shown = {name: {("nc1_trace_ratio", "train")} for name in ("z", "dead")}
+    metrics = dvc_metrics(summary, slopes, runs, shown)
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
     assert metrics["dead"] == {"runs": 15, "converged": 0}
     assert (metrics["z"]["runs"], metrics["z"]["converged"]) == (15, 12)
     train = slopes[(slopes["experiment"] == "z") & (slopes["split"] == "train")].iloc[0]
     assert metrics["z"]["slope_nc1_trace_ratio"] == train["slope"]
-    assert set(metrics["z"]["deepest"]) == {"depth", "log10_nc1_trace_ratio", "log10_nc1_trace_ratio_test"}
+    assert set(metrics["z"]) == {"runs", "converged", "slope_nc1_trace_ratio", "deepest"}
+    assert set(metrics["z"]["deepest"]) == {"depth", "log10_nc1_trace_ratio"}  # one column each of exp show
     assert metrics["z"]["deepest"]["depth"] == 8
 
 

@@ -264,10 +264,10 @@ def test_depths_that_are_too_small_are_said_and_left_out(
 @pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path")
 def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
     """Red: a stage that reads or writes outside its folder; an output that no stage names."""
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    write_params(clone.folder / "stages/theory", small_study())
-    clone.repro("stages/theory/dvc.yaml")
-    made = clone.folder / "stages/theory/data/theory"
+    study = Clone.of_working_tree(tmp_path / "clone", PARAMS).study("theory")
+    study.write_params(small_study())
+    study.repro()
+    made = study.folder / "data/theory"
     figures = ("constructed_gap", "trained_and_constructed", "counterexample")
     tables = ("networks", "slopes", "assumptions", "counterexample")
     assert {path.name for path in made.iterdir()} == {
@@ -277,8 +277,8 @@ def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
     networks = rows_of(made / "networks.csv")
     assert {row["experiment"] for row in networks} == {"rn1", "rn2"}
     assert all(float(row["train_error"]) == 0 for row in networks)
-    assert clone.repro("stages/theory/dvc.yaml").ran == []
-    status = clone.run("git", "status", "--porcelain").out.split("\n")
+    assert study.repro().ran == []
+    status = study.run("git", "status", "--porcelain").out.split("\n")
     assert {line.split()[-1] for line in status if line} == {
         "stages/theory/params.yaml",
         "stages/theory/dvc.lock",

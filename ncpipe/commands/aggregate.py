@@ -16,7 +16,7 @@ from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
-# What DVC's metrics and the lines on the terminal show; the tables hold everything.
+# What `dvc plots` draws against depth; the tables hold everything.
 HEADLINES = (
     "nc1_trace_ratio",
     "nc2_etf",
@@ -48,11 +48,11 @@ def aggregate() -> None:
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
+    experiments = {str(name): own for name, own in runs.groupby("experiment", sort=False)}
+    series = {name: _headline_series(own) for name, own in experiments.items()}
     sentences = [
-        experiment_sentence(
-            str(name), slopes, leave_out, runs, _headline_series(own), failures(own, params.convergence)
-        )
-        for name, own in runs.groupby("experiment", sort=False)
+        experiment_sentence(name, slopes, leave_out, runs, series[name], failures(own, params.convergence))
+        for name, own in experiments.items()
     ]
     tables = {
         "points": usable_points(last, runs),
@@ -67,8 +67,9 @@ def aggregate() -> None:
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }
-    headline, headline_slopes = (table[table["metric"].isin(HEADLINES)] for table in (summary, slopes))
-    tables |= {f"depth/{name}": table for name, table in depth_series(headline).items()}
+    drawn = summary[summary["metric"].isin(HEADLINES)]
+    tables |= {f"depth/{name}": table for name, table in depth_series(drawn).items()}
+    shown = {name: set(own.values()) for name, own in series.items()}
     curves = curve_series(history, runs)
     tables |= {f"curves/{name}-L{depth}": table for (name, depth), table in curves.items()}
     with publish_folder(RESULTS) as folder:
@@ -76,7 +77,7 @@ def aggregate() -> None:
             path = folder / f"{name}.csv"
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
-        write_json(folder / "metrics.json", dvc_metrics(headline, headline_slopes, runs))
+        write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
         (folder / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
     some = runs.groupby("experiment")["converged"].transform("any")  # of the others the sentence says why
     for line in [*sentences, *unbounded_sentences(runs), *failure_lines(runs[some], params.convergence)]:

@@ -1,28 +1,37 @@
 """The few numbers and curves that `dvc metrics` and `dvc plots` show."""
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ncpipe.tables.points import LAST, RUN, series_name
 
 
-def dvc_metrics(summary: pd.DataFrame, slopes: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Any]:
+def dvc_metrics(
+    summary: pd.DataFrame,
+    slopes: pd.DataFrame,
+    runs: pd.DataFrame,
+    series: Mapping[str, Collection[tuple[str, str]]],
+) -> dict[str, Any]:
     """Per experiment: runs, converged, slope_<series> and, under `deepest`, depth and log10_<series>.
 
-    Series are those of the last layer, named by `points.series_name`. `deepest` is the deepest depth with a
-    used run and is absent when there is none. JSON has no NaN, so a number that does not exist is left out.
+    series: by experiment (metric, split) of the last-layer series to show, each a column of `dvc exp show`;
+    named by `points.series_name`. `deepest` is the deepest depth with a used run and is absent when there is
+    none. JSON has no NaN, so a number that does not exist is left out.
     """
-    return {
-        str(name): {
+    found = {}
+    for name, table in runs.groupby("experiment", sort=False):
+        fits, means = (_chosen(own, str(name), series[str(name)]) for own in (slopes, summary))
+        found[str(name)] = {
             "runs": len(table),
             "converged": int(table["converged"].sum()),
-            **_finite(slopes, str(name), "slope", "slope"),
-            **_deepest(summary, str(name)),
+            **_finite(fits, "slope", "slope"),
+            **_deepest(means),
         }
-        for name, table in runs.groupby("experiment", sort=False)
-    }
+    return found
 
 
 def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -51,20 +60,22 @@ def _widen(table: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(columns=None).reset_index()
 
 
-def _deepest(summary: pd.DataFrame, experiment: str) -> dict[str, dict[str, float]]:
-    own = summary[
-        (summary["experiment"] == experiment) & (summary["layer"] == LAST) & (summary["n_used"] > 0)
-    ]
-    if own.empty:
-        return {}
-    depth = int(own["depth"].max())
-    values = _finite(own[own["depth"] == depth], experiment, "log10_mean", "log10")
-    return {"deepest": {"depth": depth, **values}}
-
-
-def _finite(table: pd.DataFrame, experiment: str, column: str, prefix: str) -> dict[str, float]:
+def _chosen(table: pd.DataFrame, experiment: str, series: Collection[tuple[str, str]]) -> pd.DataFrame:
     own = table[(table["experiment"] == experiment) & (table["layer"] == LAST)]
-    rows = zip(own["split"], own["metric"], own[column], strict=True)
+    asked = [pair in series for pair in zip(own["metric"], own["split"], strict=True)]
+    return own[np.array(asked, dtype=bool)]
+
+
+def _deepest(means: pd.DataFrame) -> dict[str, dict[str, float]]:
+    used = means[means["n_used"] > 0]
+    if used.empty:
+        return {}
+    depth = int(used["depth"].max())
+    return {"deepest": {"depth": depth, **_finite(used[used["depth"] == depth], "log10_mean", "log10")}}
+
+
+def _finite(table: pd.DataFrame, column: str, prefix: str) -> dict[str, float]:
+    rows = zip(table["split"], table["metric"], table[column], strict=True)
     return {
         f"{prefix}_{series_name(split, metric)}": float(value)
         for split, metric, value in rows

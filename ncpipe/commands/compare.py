@@ -1,0 +1,175 @@
+"""`ncpipe compare`: what differs between experiments of DVC's (or git revisions), and what it does."""
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from ncpipe.artifacts import RESULTS
+from ncpipe.commands.console import say
+from ncpipe.commands.revisions import read_revision
+from ncpipe.errors import InputError
+from ncpipe.figures.labels import paper_columns
+from ncpipe.params import PARAMS_FILE, Slopes
+from ncpipe.records import read
+from ncpipe.tables.compare import Results, compare_results
+from ncpipe.yamlfile import parse_yaml
+
+FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
+GAP = ("loss_gap", "train")
+PLAIN_WIDTH = 160  # columns where no terminal says how many there are
+ABSENT = "-"
+
+Tree = dict[str, Any]
+
+
+def compare(revisions: Sequence[str], as_csv: bool) -> None:
+    """Print the parameters that differ and, per experiment, counts, slopes and depths' means side by side.
+
+    The first revision is what the others are held against; its `slopes` say how intervals are made.
+    """
+    if len(revisions) < 2:
+        raise InputError("compare: give two or more, as `ncpipe compare HEAD workspace`")
+    if len(set(revisions)) < len(revisions):
+        raise InputError(f"compare: {', '.join(revisions)} names one of them twice")
+    read_ones = {revision: _read(revision) for revision in revisions}
+    trees = {revision: tree for revision, (tree, _) in read_ones.items()}
+    results = {revision: found for revision, (_, found) in read_ones.items()}
+    first = revisions[0]
+    try:
+        rule = read(Slopes, trees[first].get("slopes"), "slopes")
+    except InputError as error:
+        raise InputError(f"{first}: {PARAMS_FILE}: {error}") from None
+    tables = [
+        compare_results(results, experiment, _series(results[first].runs, experiment), rule)
+        for experiment in _common(results)
+    ]
+    if as_csv:
+        pd.concat(tables).to_csv(sys.stdout, index=False, lineterminator="\n")
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console.print(_parameter_table(trees, console.is_terminal))
+    for table in tables:
+        console.print()
+        console.print(_result_table(table, revisions, console.is_terminal))
+    console.print(
+        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
+        "their runs are compared one by one."
+    )
+
+
+def _read(revision: str) -> tuple[Tree, Results]:
+    """params.yaml as a plain tree, and the results."""
+    params, points, runs = read_revision(revision, FILES)
+    try:
+        tree = parse_yaml(params)
+    except InputError as error:
+        raise InputError(f"{revision}: {PARAMS_FILE}: {error}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{revision}: {PARAMS_FILE}: not a mapping")
+    try:
+        return tree, Results(pd.read_csv(io.StringIO(points)), pd.read_csv(io.StringIO(runs)))
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
+
+
+def _common(results: dict[str, Results]) -> list[str]:
+    """Experiments that all have, in the first one's order; a line about each other."""
+    own = {revision: list(dict.fromkeys(found.runs["experiment"])) for revision, found in results.items()}
+    for experiment in dict.fromkeys(name for names in own.values() for name in names):
+        if lacking := [revision for revision, names in own.items() if experiment not in names]:
+            say(f"ncpipe: {experiment}: not in {', '.join(lacking)}")
+    common = [name for name in next(iter(own.values())) if all(name in names for names in own.values())]
+    if not common:
+        raise InputError(f"compare: {', '.join(results)} have no experiment in common")
+    return common
+
+
+def _series(runs: pd.DataFrame, experiment: str) -> list[tuple[str, str]]:
+    """Metric and split of NC1, NC2 and NC3 as the experiment's loss has them, and of the gap."""
+    row = runs[runs["experiment"] == experiment].iloc[0]
+    columns = paper_columns(str(row["loss_name"]), bool(row["last_bias"]))
+    return [*((column.metric, column.split) for column in columns), GAP]
+
+
+def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:
+    """Dotted key -> its value in each tree, as YAML writes it, where they are not all equal.
+
+    Experiments that no tree sweeps say nothing about the results and are left out.
+    """
+    flat = {name: dict(_leaves(_swept(tree))) for name, tree in trees.items()}
+    keys = dict.fromkeys(key for leaves in flat.values() for key in leaves)
+    rows = {key: [leaves.get(key, ABSENT) for leaves in flat.values()] for key in keys}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}
+
+
+def _swept(tree: Tree) -> Tree:
+    names = (tree.get("sweep") or {}).get("experiments") or []
+    experiments = tree.get("experiments") or {}
+    return tree | {"experiments": {name: experiments.get(name) for name in names}}
+
+
+def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, dict) and tree:
+        for key, branch in tree.items():
+            yield from _leaves(branch, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(tree, default=str).strip('"')
+
+
+def _parameter_table(trees: dict[str, Tree], boxed: bool) -> Table | str:
+    rows = different_parameters(trees)
+    if not rows:
+        return "no parameter differs"
+    table = _table(boxed, "parameter", *trees)
+    for key, values in rows.items():
+        table.add_row(key, *values)
+    return table
+
+
+def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) -> Table:
+    first, *others = revisions
+    title = str(table["experiment"].iloc[0])
+    shown = _table(
+        boxed, title, first, *(head for name in others for head in (name, f"less {first}", "pairs"))
+    )
+    for _, rows in table.groupby(["quantity", "series"], sort=False):
+        quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
+        cells = []
+        for _, row in rows.iterrows():
+            form = "d" if quantity in ("runs", "converged") else ".2f"
+            cells.append(_number(row["value"], row["low"], row["high"], form))
+            if row["revision"] != first:
+                change = _number(row["difference"], row["difference_low"], row["difference_high"], f"+{form}")
+                cells += [change, row["pairs"]]
+        place = "" if pd.isna(depth) else f" at L = {depth}"
+        shown.add_row(" ".join(filter(None, [quantity, series])) + place, *cells)
+    return shown
+
+
+def _table(boxed: bool, head: str, *columns: str) -> Table:
+    table = Table(head, *columns)
+    if not boxed:
+        table.box = None
+    for column in table.columns:
+        column.no_wrap = True
+    return table
+
+
+def _number(value: float, low: float, high: float, form: str) -> str:
+    """'-0.37 [-0.43, -0.32]', without the interval where there is none."""
+    if math.isnan(value):
+        return ABSENT
+    if form.endswith("d"):
+        return format(int(value), form)
+    plain = form.removeprefix("+").replace(".", "z.")
+    text = format(value, form.replace(".", "z."))
+    return text if math.isnan(low) else f"{text} [{low:{plain}}, {high:{plain}}]"

@@ -1,0 +1,174 @@
+"""The same experiments under two settings, side by side: rates and depths' means, and their differences.
+
+p  depths of a series    n  runs at a depth
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ncpipe.params import Slopes
+from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.points import LAST, series_name
+from ncpipe.tables.slopes import slope_weights
+
+QUANTITIES = ("runs", "converged", "slope", "log10")
+KEYS = ["experiment", "quantity", "series", "depth"]
+ESTIMATE = ["value", "low", "high"]
+CHANGE = ["difference", "difference_low", "difference_high", "pairs"]
+COLUMNS = [*KEYS, "revision", *ESTIMATE, *CHANGE]
+
+
+class Results(NamedTuple):
+    """Tables of `aggregate`: points (`points.usable_points`) and runs (with converged)."""
+
+    points: pd.DataFrame
+    runs: pd.DataFrame
+
+
+class Term(NamedTuple):
+    """The used runs at one depth, log10 value by seed, and the weight of their mean in a combination."""
+
+    depth: int
+    weight: float
+    values: pd.Series
+
+
+Terms = list[Term]
+
+
+def compare_results(
+    revisions: Mapping[str, Results], experiment: str, series: Iterable[tuple[str, str]], rule: Slopes
+) -> pd.DataFrame:
+    """One row per quantity and revision of one experiment; others are held against the first revision.
+
+    series: (metric, split), of the last layer. quantity: `runs` and `converged` (counts); `slope`, of
+    log10 value on log10 L; `log10`, the mean at the deepest depth that all revisions have used runs at,
+    which is `depth`. value, low, high: as in `slopes.loglog_slopes`; NaN where there is none.
+
+    difference: the value less that of the first revision, with its interval from `difference_interval`;
+    pairs: at how many of the depths the runs entered as pairs, as '5 of 5'. Both are empty in the first
+    revision's rows, and for counts there is no interval.
+    """
+    rows = _counts(revisions, experiment)
+    for metric, split in series:
+        named = {
+            name: _by_depth(results.points, experiment, metric, split) for name, results in revisions.items()
+        }
+        label = series_name(split, metric)
+        for quantity, depth, terms in _quantities(named):
+            seed = "|".join([experiment, LAST, split, metric])  # the draws of slopes.csv
+            base = next(iter(terms.values()))
+            for index, (name, own) in enumerate(terms.items()):
+                change = _change(base, own, seed, rule) if index else {}
+                keys = {"quantity": quantity, "series": label, "depth": depth, "revision": name, "pairs": ""}
+                rows.append(keys | dict(zip(ESTIMATE, _estimate(own, seed, rule), strict=True)) | change)
+    rows.sort(key=lambda row: QUANTITIES.index(row["quantity"]))
+    table = pd.DataFrame(rows).assign(experiment=experiment).reindex(columns=COLUMNS)
+    return table.astype({"depth": "Int64"})
+
+
+def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
+    """Value and interval of sum w' mean' - sum w mean, over the other's terms and the base's.
+
+    Where both have the same seeds at a depth, a seed's two runs are one draw: they share what the seed
+    decides, so they are not independent, and w' y' - w y is drawn as a whole. Elsewhere the two are drawn
+    apart. Pairs are right whether or not the two runs have anything in common; where they have nothing it
+    costs degrees of freedom only. Two settings with the same runs differ by 0 [0, 0].
+
+    Draws and interval are those of a slope (`intervals`), each group of runs divided by the size of its
+    weights, so that a lone run takes a spread of the right size from the others.
+    """
+    groups, weights = _groups(base, other)
+    drawn = drawn_means(groups, name, rule)
+    value = float(weights @ [values.mean() for values in groups])
+    return (value, *combination_interval(weights, groups, drawn, rule.level))
+
+
+def paired_depths(base: Terms, other: Terms) -> set[int]:
+    """Depths at which both have used runs of the same seeds."""
+    seeds = {term.depth: set(term.values.index) for term in base}
+    return {term.depth for term in other if seeds.get(term.depth) == set(term.values.index)}
+
+
+def _groups(base: Terms, other: Terms) -> tuple[list[np.ndarray], np.ndarray]:
+    """Independent groups of runs and the weights of their means, whose combination is the difference."""
+    paired = paired_depths(base, other)
+    earlier = {term.depth: term for term in base}
+    groups, weights = [], []
+    for sign, terms in ((-1, base), (1, other)):
+        for term in terms:
+            if term.depth not in paired:
+                groups.append(term.values.to_numpy())
+                weights.append(sign * term.weight)
+    for term in other:
+        if term.depth in paired:
+            before = earlier[term.depth]
+            size = math.hypot(term.weight, before.weight)
+            one, less = (term.weight / size, before.weight / size) if size else (math.sqrt(0.5),) * 2
+            groups.append((one * term.values - less * before.values[term.values.index]).to_numpy())
+            weights.append(size)
+    return groups, np.array(weights)
+
+
+def _counts(revisions: Mapping[str, Results], experiment: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for quantity, count in (("runs", len), ("converged", sum)):
+        for index, (name, results) in enumerate(revisions.items()):
+            value = int(count(results.runs.loc[results.runs["experiment"] == experiment, "converged"]))
+            change = {"difference": value - rows[-index]["value"]} if index else {}
+            rows.append(
+                {"quantity": quantity, "series": "", "revision": name, "value": value, "pairs": ""} | change
+            )
+    return rows
+
+
+def _estimate(terms: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
+    """Value and interval of one revision's combination; NaN without terms."""
+    if not terms:
+        return (math.nan,) * 3
+    return difference_interval([], terms, name, rule)
+
+
+def _change(base: Terms, other: Terms, name: str, rule: Slopes) -> dict[str, Any]:
+    if not base or not other:
+        return {}
+    depths = {term.depth for term in (*base, *other) if term.weight}
+    pairs = f"{len(paired_depths(base, other) & depths)} of {len(depths)}"
+    return dict(zip(CHANGE, (*difference_interval(base, other, name, rule), pairs), strict=True))
+
+
+def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[str, Any, dict[str, Terms]]]:
+    """Quantity, its depth if it has one, and each revision's terms."""
+    yield "slope", None, {name: _slope_terms(groups) for name, groups in named.items()}
+    common = set.intersection(*(set(groups) for groups in named.values()))
+    if common:
+        deepest = max(common)
+        yield (
+            "log10",
+            deepest,
+            {
+                name: [Term(depth, float(depth == deepest), values) for depth, values in groups.items()]
+                for name, groups in named.items()
+            },
+        )
+
+
+def _slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
+    """Terms whose combination is the slope on log10 L; none for fewer than two depths."""
+    if len(groups) < 2:
+        return []
+    counts = np.array([len(values) for values in groups.values()])
+    weights = slope_weights(np.log10(list(groups)), counts)
+    return [Term(d, float(w), values) for (d, values), w in zip(groups.items(), weights, strict=True)]
+
+
+def _by_depth(points: pd.DataFrame, experiment: str, metric: str, split: str) -> dict[int, pd.Series]:
+    """Depth -> log10 values of the used runs, by seed; ascending."""
+    asked = {"experiment": experiment, "layer": LAST, "metric": metric, "split": split, "used": True}
+    own = points[(points[list(asked)] == pd.Series(asked)).all(axis=1)].sort_values(["depth", "seed"])
+    tables = (table.set_index("seed") for _, table in own.groupby("depth"))
+    return {int(table["depth"].iloc[0]): table["log10"] for table in tables}

@@ -1,0 +1,162 @@
+"""Differences between two settings of the same experiments, against Welch's and the paired t interval."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_tables import DEPTHS, grid, measure, noisy, set_converged
+from scipy import stats
+
+from ncpipe.commands.compare import different_parameters
+from ncpipe.params import Slopes
+from ncpipe.tables.compare import Results, Term, compare_results, difference_interval
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.slopes import loglog_slopes, slope_weights
+
+RULE = Slopes(draws=500, seed=0, level=0.95)
+FEW = Slopes(draws=200, seed=0, level=0.95)
+MANY = Slopes(draws=40_000, seed=0, level=0.95)
+NC1 = [("nc1_trace_ratio", "train")]
+
+
+def results(value, runs=None):
+    runs = grid() if runs is None else runs
+    return Results(usable_points(measure(runs, value), runs), runs)
+
+
+def compared(rule=RULE, **revisions):
+    return compare_results(revisions, "a", NC1, rule).set_index(["quantity", "revision"])
+
+
+def terms(weights, groups, first_seed=0, depths=DEPTHS):
+    return [
+        Term(depth, weight, pd.Series(values, range(first_seed, first_seed + len(values))))
+        for depth, weight, values in zip(depths, weights, groups, strict=False)
+    ]
+
+
+def steeper(depth, seed):
+    return noisy(depth, seed) * depth**-0.2 * (1 + 0.05 * math.cos(11 * depth + 3 * seed))
+
+
+def test_each_revision_has_the_numbers_of_its_slopes_table():
+    """Red: other draws than those of slopes.csv, so that two tables of one result disagree."""
+    runs = set_converged(grid(), {(2, 0), (13, 1)})
+    table = compared(base=results(noisy), other=results(steeper, runs))
+    for name, value, own in (("base", noisy, grid()), ("other", steeper, runs)):
+        [fit] = loglog_slopes(measure(own, value), own, RULE).to_dict("records")
+        row = table.loc[("slope", name)]
+        assert [row["value"], row["low"], row["high"]] == pytest.approx(
+            [fit["slope"], fit["low"], fit["high"]], rel=1e-12
+        )
+    assert table.loc[("runs", "other"), "value"] == 15
+    assert table.loc[("converged", "other"), ["value", "difference"]].tolist() == [13, -2]
+
+
+def test_the_difference_of_slopes_is_the_slope_of_the_differences():
+    """Of pairs: log10 of the ratio of each seed's two values. Red: an interval of independent slopes."""
+    row = compared(MANY, base=results(noisy), other=results(steeper)).loc[("slope", "other")]
+    runs = grid()
+    ratio = measure(runs, lambda depth, seed: steeper(depth, seed) / noisy(depth, seed))
+    [fit] = loglog_slopes(ratio, runs, MANY).to_dict("records")
+    assert row["difference"] == pytest.approx(fit["slope"], rel=1e-10)
+    assert [row["difference_low"], row["difference_high"]] == pytest.approx(
+        [fit["low"], fit["high"]], rel=0.02
+    )
+    assert row["pairs"] == "5 of 5"
+
+
+def test_equal_seeds_at_one_depth_give_the_paired_t_interval():
+    generator = np.random.default_rng(0)
+    before, after = generator.standard_normal((2, 5))
+    found = difference_interval(terms([1.0], [before]), terms([1.0], [after]), "a", MANY)
+    theirs = stats.ttest_rel(after, before).confidence_interval(0.95)
+    assert found == pytest.approx([(after - before).mean(), theirs.low, theirs.high], rel=0.02)
+
+
+def test_other_seeds_at_one_depth_give_welchs_interval():
+    generator = np.random.default_rng(0)
+    before, after = generator.standard_normal(3), 4 * generator.standard_normal(5)
+    found = difference_interval(terms([1.0], [before]), terms([1.0], [after], first_seed=2), "a", MANY)
+    theirs = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
+    assert found == pytest.approx([after.mean() - before.mean(), theirs.low, theirs.high], rel=0.02)
+
+
+def test_the_same_runs_differ_by_nothing():
+    """Also where one setting has a depth more: what both share cancels in the depths' means."""
+    same = compared(base=results(noisy), other=results(noisy))
+    for quantity in ("slope", "log10"):
+        row = same.loc[(quantity, "other")]
+        assert [row["difference"], row["difference_low"], row["difference_high"]] == [0, 0, 0]
+    more = compared(base=results(noisy), other=results(noisy, grid(depths=(*DEPTHS, 21))))
+    row = more.loc[("log10", "other")]
+    assert (row["depth"], row["difference"], row["difference_high"]) == (13, 0, 0)
+    row = more.loc[("slope", "other")]
+    assert row["pairs"] == "5 of 6"
+    lone = row["high"] - row["low"] + more.loc[("slope", "base"), "high"] - more.loc[("slope", "base"), "low"]
+    assert 0 < row["difference_high"] - row["difference_low"] < lone / 2
+
+
+def test_a_lone_run_takes_a_spread_of_its_own_size():
+    """Red: spreads of pairs, which are those of two runs, lent to one."""
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(600):
+        one, two = generator.standard_normal((2, 5, 3))
+        base = terms(slope_weights(np.log10(DEPTHS), np.full(5, 3)), one)
+        counts = np.array([3, 3, 3, 3, 1])
+        other = terms(slope_weights(np.log10(DEPTHS), counts), [*two[:4], two[4][:1]])
+        _, low, high = difference_interval(base, other, str(trial), FEW)
+        hits += low <= 0 <= high
+    assert 0.925 <= hits / 600 <= 0.985
+
+
+def test_one_run_at_the_deepest_depth_is_not_exact():
+    """Red: depths without a weight that lend no spread."""
+    runs = grid()
+    runs = runs[(runs["depth"] < 13) | (runs["seed"] == 0)]
+    row = compared(base=results(noisy, runs), other=results(steeper, runs)).loc[("log10", "other")]
+    assert row["difference_low"] < row["difference"] < row["difference_high"]
+
+
+@pytest.mark.parametrize(("seeds", "correlation"), [(2, 0.9), (3, 0.9), (3, 0.0), (3, -0.9)])
+def test_intervals_of_pairs_cover_as_often_as_they_say(seeds, correlation):
+    """Red: runs of one seed taken for independent: too wide where they move together, and where they move
+    apart intervals that cover 84 %."""
+    generator = np.random.default_rng(seeds)
+    weights = slope_weights(np.log10(DEPTHS), np.full(5, seeds))
+    hits, width, apart = 0, 0.0, 0.0
+    for trial in range(400):
+        shared, own = generator.standard_normal((2, 5, seeds))
+        other = correlation * shared + math.sqrt(1 - correlation**2) * own
+        _, low, high = difference_interval(terms(weights, shared), terms(weights, other), str(trial), FEW)
+        hits += low <= 0 <= high
+        width += high - low
+        _, low, high = difference_interval(terms(weights, shared), terms(weights, other, 9), str(trial), FEW)
+        apart += high - low
+    assert 0.925 <= hits / 400 <= 0.99
+    assert (width < 0.6 * apart) == (correlation > 0.5)
+
+
+def test_an_experiment_without_values_has_counts_only():
+    runs = grid(converged=False)
+    table = compared(base=results(noisy), other=results(noisy, runs))
+    assert table.loc[("converged", "other"), "difference"] == -15
+    assert math.isnan(table.loc[("slope", "other"), "value"])
+    assert math.isnan(table.loc[("slope", "other"), "difference"])
+    assert "log10" not in table.index
+
+
+def test_parameters_that_differ_and_no_others():
+    base = {
+        "sweep": {"experiments": ["a"], "seeds": [0, 1]},
+        "experiments": {"a": {"x": 1, "l": "ce"}, "b": {}},
+    }
+    other = {"sweep": {"experiments": ["a"], "seeds": [0]}, "experiments": {"a": {"x": 2, "l": "ce"}}}
+    assert different_parameters({"base": base, "other": other}) == {
+        "sweep.seeds": ["[0, 1]", "[0]"],
+        "experiments.a.x": ["1", "2"],
+    }
+    other["experiments"]["a"]["new"] = None
+    assert different_parameters({"base": base, "other": other})["experiments.a.new"] == ["-", "null"]

@@ -1,0 +1,224 @@
+"""DVC's own commands after `dvc repro`, at the root and in a study: each ends well and without a warning.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import csv
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pipeline import PARAMS, ROOT, Clone, Copy, Output
+
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout"),
+    pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path"),
+]
+
+CLEAN = "Data and pipelines are up to date."
+CHEAP = "slopes.draws={}"  # without an effect on one run a depth: only `aggregate` runs
+TOLERANCE = "convergence.tolerance=1e-9"  # no run has converged
+QUEUE_SECONDS = 240
+# What `dvc gc` always says.
+EXPECTED = "WARNING: This will remove all cache except items used in the workspace of the current repo."
+
+SHOWN = {
+    "status": ["status"],
+    "dag": ["dag"],
+    "exp list": ["exp", "list"],
+    "exp show": ["exp", "show"],
+    "exp diff": ["exp", "diff", "one", "two"],
+    "metrics show": ["metrics", "show"],
+    "metrics diff": ["metrics", "diff", "one", "two"],
+    "plots show": ["plots", "show"],
+    "plots diff": ["plots", "diff", "one", "two"],
+}
+CHANGED = {
+    "exp apply": ["exp", "apply", "two"],
+    "exp branch": ["exp", "branch", "two", "a-branch"],
+    "exp remove": ["exp", "remove", "three"],
+    "commit": ["commit", "-f"],
+    "gc": ["gc", "-w", "-f"],
+    "status, at last": ["status"],
+}
+RUN = ["exp run", "exp run --queue", "queue start", "exp run --run-all", "exp run --temp"]
+
+
+@dataclass
+class Place:
+    """A DVC project after `dvc repro`, committed; what each command then run in it said."""
+
+    clone: Clone
+    said: dict[str, Output] = field(default_factory=dict)
+
+    def dvc(self, name: str, *command: str) -> None:
+        self.said[name] = self.clone.run("dvc", *command, check=False)
+
+
+@pytest.fixture(scope="session")
+def root_and_study(cut: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+    """`cut`, and in it stages/smoke with the root's parameters after its own `dvc repro`; committed."""
+    clone = cut.copy(tmp_path_factory.mktemp("commands") / "clone")
+    study = clone.study("smoke")
+    study.write_params(clone.params())
+    output = study.repro()
+    clone.commit()
+    return clone, output
+
+
+@pytest.fixture(scope="module", params=["root", "study"])
+def place(
+    request: pytest.FixtureRequest,
+    root_and_study: tuple[Clone, Output],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Place:
+    clone = root_and_study[0].copy(tmp_path_factory.mktemp(request.param) / "clone")
+    at = Place(clone if request.param == "root" else clone.study("smoke"))
+    at.dvc("exp run", "exp", "run", "-n", "one", "-S", TOLERANCE)
+    queue(at, "two", "three")
+    at.dvc("queue start", "queue", "start", "-j", "2")
+    wait_for_queue(at.clone)
+    queue(at, "four")
+    at.dvc("exp run --run-all", "exp", "run", "--run-all")
+    at.dvc("exp run --temp", "exp", "run", "--temp", "-n", "five", "-S", CHEAP.format(5))
+    for name, command in (SHOWN | CHANGED).items():
+        at.dvc(name, *command)
+    return at
+
+
+def queue(at: Place, *names: str) -> None:
+    for name in names:
+        option = CHEAP.format(100 + len(name))
+        at.dvc("exp run --queue", "exp", "run", "--queue", "-n", name, "-S", option)
+
+
+def wait_for_queue(clone: Clone) -> None:
+    """Until DVC's queue is empty; its workers are killed, and the test fails, if it never is."""
+    end = time.monotonic() + QUEUE_SECONDS
+    while re.search("Queued|Running", listing := clone.run("dvc", "queue", "status").out):
+        if time.monotonic() > end:
+            clone.run("dvc", "queue", "stop", "--kill", check=False)
+            raise AssertionError(f"DVC's queue stands still:\n{listing}")
+        time.sleep(1)
+
+
+def complaints(output: Output) -> list[str]:
+    lines = [*output.out.splitlines(), *output.err.splitlines()]
+    found = [line for line in lines if re.search("warning|error|failed|fatal", line, re.IGNORECASE)]
+    ours = re.compile(r"loss .*, train error|^Train|^not converged:")
+    return [line for line in found if line != EXPECTED and not ours.search(line)]
+
+
+@pytest.mark.parametrize("name", [*RUN, *SHOWN, *CHANGED])
+def test_a_command_ends_well_and_complains_of_nothing(place: Place, name: str) -> None:
+    """Red: the studies as part of the root's project; an output that DVC cannot load in an experiment."""
+    output = place.said[name]
+    assert output.code == 0, output.err
+    assert complaints(output) == []
+    if name in SHOWN:
+        assert output.err == ""
+    if name.startswith("status"):
+        assert output.out.splitlines() == [CLEAN]
+
+
+def test_experiments_are_all_there(place: Place) -> None:
+    """Red: a queued experiment that fails in the copy of the repository that DVC makes for it."""
+    names = ("one", "two", "three", "four", "five")
+    assert all(f"[{name}]" in place.said["exp list"].out for name in names)
+    rows = place.clone.run("dvc", "exp", "show", "--csv", "--all-branches").out.splitlines()
+    found = {row["Experiment"]: row for row in csv.DictReader(rows)}
+    assert set(names) - {"three"} <= set(found)
+    assert {found[name]["slopes.draws"] for name in ("two", "five")} == {"103", "5"}
+    assert place.clone.params()["slopes"]["draws"] == 103  # `exp apply` of two
+    assert place.clone.params()["convergence"] == PARAMS["convergence"]
+
+
+def test_push_and_pull_into_a_second_clone(
+    place: Place, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Red: an output outside DVC's cache; a result that depends on where its clone lies."""
+    clone = place.clone
+    inside = clone.folder.relative_to(clone.top)
+    clone.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
+    clone.commit()
+    pushed = clone.run("dvc", "push")
+    clone.run("git", "clone", "--quiet", str(clone.top), str(tmp_path / "second"))
+    second = Clone(tmp_path / "second" / inside, tmp_path / "second")
+    pulled = second.run("dvc", "pull")
+    assert complaints(pushed) == complaints(pulled) == []
+    output = second.repro()
+    assert output.ran == output.restored == []
+    assert second.run("dvc", "status").out.splitlines() == [CLEAN]
+    assert second.digests("data/results", "data/figures") == clone.digests("data/results", "data/figures")
+
+
+class TestStudies:
+    def test_the_root_does_not_see_them(self, root_and_study: tuple[Clone, Output]) -> None:
+        """Red: a study without a .dvc of its own."""
+        clone, _ = root_and_study
+        assert clone.run("dvc", "stage", "list", "--all", "--name-only").out.count("grid") == 1
+        assert clone.run("git", "status", "--porcelain").out == ""
+
+    def test_they_take_what_the_root_has_trained(self, root_and_study: tuple[Clone, Output]) -> None:
+        """The study has the root's parameters, the root also runs of another depth and seed.
+
+        Red: a cache that is not the root's; a stage of the study that differs from the root's."""
+        clone, output = root_and_study
+        assert output.trained == []
+        assert {name.partition("@")[0] for name in output.ran} <= {"extract", "measure"}
+        assert clone.study("smoke").digests("data/results") == {
+            f"stages/smoke/{name}": digest for name, digest in clone.digests("data/results").items()
+        }
+
+    def test_a_fresh_clone_needs_no_dvc_init(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: a file below .dvc that git does not keep; a command that reads the root's params.yaml."""
+        clone = own_copy(cut)
+        clone.run("git", "clean", "--quiet", "-xdf", "--exclude=/data", "--exclude=/.dvc")
+        study = clone.study("smoke")
+        output = clone.run("dvc", "--cd", "stages/smoke", "repro", "grid")
+        assert output.ran == ["grid"]
+        assert (study.folder / "data/grid/mixture_rn1.csv").is_file()
+        assert clone.run("git", "status", "--porcelain").out == "?? stages/smoke/dvc.lock\n"
+        assert clone.stale() == []
+        for path in (clone.folder / "ncpipe/commands", clone.folder / "ncpipe/models"):
+            (path / "__pycache__").mkdir(exist_ok=True)
+            (path / "__pycache__/any.pyc").write_bytes(b"compiled")
+        assert "grid" not in study.stale()
+
+    def test_a_copied_package_is_refused(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: a study whose dependencies are a copy of the package that nothing runs."""
+        study = own_copy(cut).study("smoke")
+        (study.folder / "ncpipe").unlink()
+        study.run("cp", "-R", "../../ncpipe", "ncpipe")
+        output = study.run("ncpipe", "grid", check=False)
+        assert (output.code, output.out) == (1, "")
+        [line] = output.err.splitlines()
+        assert line.startswith("ncpipe: ncpipe: a copy of the package")
+
+    def test_runs_train_and_sweep_in_them(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
+        """Seed 0 is in the cache by the root's `dvc repro`, 7 by the study's, 8 is the sweep's to train.
+
+        Red: a look for DVC's project, its lock or its run cache at the root; stage names with a path."""
+        clone = own_copy(root_and_study[0])
+        study = clone.study("smoke")
+        study.run("git", "rm", "--quiet", "dvc.lock")
+        study.run("rm", "-r", "data")
+        study.edit_params("sweep", {"experiments": ["alpha"], "depths": [2], "seeds": [7, 0]})
+        assert study.repro("train@alpha-2-7").trained == ["train@alpha-2-7"]
+        study.edit_params("sweep.seeds", [7, 0, 8])
+        output = study.run("ncpipe", "sweep")
+        assert output.trained == ["train@alpha-2-8"]
+        assert "1 runs restored from DVC's run cache" in output.err
+        assert "1 runs registered" in output.err
+        assert study.run("dvc", "status").out.splitlines() == [CLEAN]
+        assert clone.run("dvc", "status").out.splitlines() == [CLEAN]
+
+    def test_gc_keeps_what_it_is_told_of(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
+        """Red: studies at which the paths of README's line do not lead to a project."""
+        clone = own_copy(root_and_study[0])
+        clone.run("dvc", "gc", "-w", "-f", "-p", *(f"stages/{p.name}" for p in clone.folder.glob("stages/*")))
+        assert clone.study("smoke").run("dvc", "status").out.splitlines() == [CLEAN]

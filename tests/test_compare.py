@@ -1,5 +1,6 @@
 """Differences between two settings of the same experiments, against Welch's and the paired t interval."""
 
+import io
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
-from ncpipe.commands.compare import different_parameters
+from ncpipe.commands.compare import compare, different_parameters
+from ncpipe.errors import InputError
 from ncpipe.params import Slopes
 from ncpipe.tables.compare import Results, Term, compare_results, difference_interval
 from ncpipe.tables.points import usable_points
@@ -160,3 +162,54 @@ def test_parameters_that_differ_and_no_others():
     }
     other["experiments"]["a"]["new"] = None
     assert different_parameters({"base": base, "other": other})["experiments.a.new"] == ["-", "null"]
+
+
+# The command, on files in place of DVC's revisions
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """By revision: the texts of params.yaml, points.csv and runs.csv."""
+    texts = {}
+    monkeypatch.setattr("ncpipe.commands.compare.read_revision", lambda revision, _: texts[revision])
+    return texts
+
+
+def texts_of(value, names=("a",)):
+    runs = grid(names).assign(loss_name="ce", last_bias=False)
+    points, _ = results(value, runs)
+    params = f"sweep: {{experiments: [{', '.join(names)}]}}\nslopes: {{draws: 100, seed: 0, level: 0.9}}\n"
+    return [params, points.to_csv(index=False), runs.to_csv(index=False)]
+
+
+def test_what_only_one_revision_has_is_one_line(files, capsys):
+    files |= {"base": texts_of(noisy, ("a", "b")), "other": texts_of(steeper, ("c", "a"))}
+    compare(["base", "other"], as_csv=False)
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["ncpipe: b: not in other", "ncpipe: c: not in base"]
+    assert "90 % intervals" in said.out
+    [slope] = [line for line in said.out.splitlines() if line.split()[:2] == ["slope", "nc1_trace_ratio"]]
+    row = compared(Slopes(100, 0, 0.9), base=results(noisy), other=results(steeper)).loc[("slope", "other")]
+    shown = f"{row['difference']:+.2f} [{row['difference_low']:.2f}, {row['difference_high']:.2f}]"
+    assert slope.split() == [*slope.split()[:-6], *shown.split(), "5", "of", "5"]
+    compare(["base", "other"], as_csv=True)
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert set(table["experiment"]) == {"a"}
+    table = table[table["revision"] == "other"].set_index(["quantity", "series"])
+    found = table.loc[("slope", "nc1_trace_ratio"), "difference"]
+    assert found == pytest.approx(row["difference"], rel=1e-12)
+
+
+def test_what_cannot_be_compared_says_why(files):
+    files |= {"base": texts_of(noisy), "other": texts_of(noisy, ("b",)), "bad": ["a: [", "", ""]}
+    files["old"] = ["sweep: {}\n", *texts_of(noisy)[1:]]
+    files["torn"] = [files["base"][0], "", files["base"][2]]
+    for revisions, message in (
+        (["base", "other"], "have no experiment in common"),
+        (["base", "base"], "names one of them twice"),
+        (["base", "bad"], r"bad: params\.yaml: not valid YAML"),
+        (["old", "base"], r"old: params\.yaml: slopes"),
+        (["base", "torn"], r"torn: data/results: damaged"),
+    ):
+        with pytest.raises(InputError, match=message):
+            compare(revisions, as_csv=False)

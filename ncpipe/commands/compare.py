@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ncpipe.artifacts import RESULTS
-from ncpipe.commands.console import say
 from ncpipe.commands.revisions import read_revision
+from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.figures.labels import paper_columns
 from ncpipe.params import PARAMS_FILE, Slopes

@@ -32,4 +32,5 @@ Count = Annotated[int, Bound(low=1)]
 Index = Annotated[int, Bound(low=0, high=2**32 - 1)]
 Positive = Annotated[float, Bound(low=0, open_low=True)]
 NonNegative = Annotated[float, Bound(low=0)]
+Number = int | float  # as it is written: 64 is no 64.0
 Fraction = Annotated[float, Bound(low=0, high=1, open_high=True)]

@@ -64,6 +64,10 @@ Device = Annotated[
     typer.Option(help="In place of compute.device.", show_default=False),
 ]
 
+Value = Annotated[
+    str | None,
+    typer.Option(help="Of sweep.axis, in a study that has one.", metavar="NUMBER", show_default=False),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -123,11 +127,12 @@ def fetch(
             show_default=False,
         ),
     ] = None,
+    value: Value = None,
 ) -> None:
     """Download (or take from a mirror) an experiment's data set; balance, normalise, check and store it."""
     from ncpipe.commands.fetch import fetch as fetch_data
 
-    fetch_data(experiment, mirror)
+    fetch_data(experiment, mirror, _number(value))
 
 
 @stage()
@@ -141,11 +146,12 @@ def train(
     ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    value: Value = None,
 ) -> None:
     """Train one network (and those of the sweep that fit beside it); write it to data/runs."""
     from ncpipe.commands.train import train as train_run
 
-    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds)
+    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
 
 
 @command()
@@ -301,6 +307,12 @@ def schema() -> None:
     from ncpipe.commands.schema import write_schema
 
     write_schema()
+
+
+def _number(text: str | None) -> int | float | None:
+    from ncpipe.yamlfile import parse_number
+
+    return None if text is None else parse_number(text)
 
 
 def run_cli() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Positive
+from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import check, joined, suggest
 from ncpipe.specs import Compute, Device, Experiment, Run
@@ -23,16 +23,21 @@ MOST_LINES = 100  # mistakes that are listed
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs: every experiment at every depth, with every seed.
+    """The runs: every experiment at every depth and every value of the axis, if it has one, with every seed.
 
     experiments: names under `experiments`.
     depths: L, as the architectures' definitions count it.
     seeds: of the initial weights and the mini-batches.
+    axis: one more key to vary, the dotted one of an experiment, as penalty.value; the stages fetch and train
+    of the study's dvc.yaml have to vary it too.
+    values: numbers that the axis takes, in place of what the experiments say.
     """
 
     experiments: tuple[str, ...]
     depths: tuple[Count, ...]
     seeds: tuple[Index, ...]
+    axis: str | None = None
+    values: tuple[Number, ...] = ()
 
 
 AXES = typing.get_type_hints(Sweep, include_extras=True)
@@ -163,31 +168,50 @@ class Params:
         return self.theory
 
     def grid(self) -> tuple[Run, ...]:
-        """All runs of the sweep: experiments in the file's order, depths and seeds ascending."""
+        """All runs of the sweep: experiments in the file's order; depths, values and seeds ascending."""
         return tuple(run for name in self.sweep.experiments for run in self.runs_of(name))
 
     def runs_of(self, experiment: str) -> tuple[Run, ...]:
-        """The sweep's runs of one experiment, by depth and seed."""
-        spec = self.experiment(experiment)
+        """The sweep's runs of one experiment, by depth, value and seed."""
+        specs = {value: self.experiment(experiment, value) for value in self.values()}
         return tuple(
-            Run(experiment, depth, seed, spec)
+            Run(experiment, depth, seed, spec, self.sweep.axis, value)
             for depth in sorted(self.sweep.depths)
+            for value, spec in specs.items()
             for seed in sorted(self.sweep.seeds)
         )
 
-    def experiment(self, name: str) -> Experiment:
+    def values(self) -> tuple[Number | None, ...]:
+        """Those of the sweep's axis, ascending; None alone if it has no axis."""
+        return tuple(sorted(self.sweep.values)) or (None,)
+
+    def experiment(self, name: str, value: Number | None = None) -> Experiment:
+        """What an experiment's runs are, at a value of the sweep's axis if it has one."""
         if name not in self.experiments:
             raise InputError(
                 cut(f"experiment {shown(name)} is not in params.yaml; {suggest(name, self.experiments)}")
             )
-        return self.experiments[name]
+        spec, axis = self.experiments[name], self.sweep.axis
+        if axis is None and value is not None:
+            raise InputError(f"value {value}: sweep.axis of params.yaml names no key that has values")
+        if axis is not None and value is None:
+            raise InputError(
+                f"sweep.axis is {axis}: name one of its values, --value=...; dvc.yaml does it in the stages "
+                "fetch and train by a matrix over sweep.values"
+            )
+        if axis is None or value is None:
+            return spec
+        varied, mistakes = _varied(name, spec, axis, value)
+        if mistakes:
+            raise InputError("\n".join(map(cut, mistakes)))
+        return typing.cast(Experiment, varied)
 
-    def run(self, experiment: str, depth: int, seed: int) -> Run:
+    def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
         """One run, in the sweep or not."""
-        spec = self.experiment(experiment)
+        spec = self.experiment(experiment, value)
         for mistake in _depth_mistake(experiment, spec, depth, "depth"):
             raise InputError(mistake)
-        return Run(experiment, depth, seed, spec)
+        return Run(experiment, depth, seed, spec, self.sweep.axis, value)
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
@@ -218,8 +242,7 @@ def parse_params(tree: object) -> Params:
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
-    axes = {name: values for name, values in sweep.items() if values is not None}
-    mistakes += map(cut, _sweep_mistakes(axes, specs, rule))
+    mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
     if mistakes:
         raise InputError("\n".join(mistakes))
     return params
@@ -245,24 +268,49 @@ def _name_mistakes(experiments: Iterable[object]) -> list[str]:
 
 
 def _sweep_mistakes(
-    axes: Mapping[str, tuple[Any, ...]],
+    sweep: Mapping[str, Any],
     experiments: Mapping[Any, Experiment | None],
     rule: Convergence | None,
 ) -> Iterator[str]:
-    """What no grid can be made of: `axes` are those that read, the others None where they do not."""
-    for axis, values in axes.items():
-        if not values:
-            yield f"sweep.{axis}: empty, so there is nothing to run; list at least one"
-        for value in (value for value, times in Counter(values).items() if times > 1):
-            yield f"sweep.{axis}: {shown(value)} is listed twice; remove one"
-    for name in dict.fromkeys(axes.get("experiments", ())):
+    """What no grid can be made of. In `sweep` None is what does not read, and what is missing has no key."""
+    axis, values_of_axis = sweep.get("axis"), sweep.get("values", ())
+    for key in ("experiments", "depths", "seeds", *(["values"] if axis else [])):
+        values = values_of_axis if key == "values" else sweep.get(key)
+        if values == ():
+            yield f"sweep.{key}: empty, so there is nothing to run; list at least one"
+        for value in (value for value, times in Counter(values or ()).items() if times > 1):
+            yield f"sweep.{key}: {shown(value)} is listed twice; remove one"
+    if values_of_axis and not axis:
+        yield "sweep.values: has no sweep.axis; name the key whose values these are, or remove them"
+    for name in dict.fromkeys(sweep.get("experiments") or ()):
         if name not in experiments:
             yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"
-        elif spec := experiments[name]:
-            for depth in dict.fromkeys(axes.get("depths", ())):
+            continue
+        specs = [experiments[name]]
+        if axis and specs[0]:
+            varied = [_varied(name, specs[0], axis, value) for value in values_of_axis or ()]
+            specs = [spec for spec, _ in varied]
+            yield from dict.fromkeys(mistake for _, mistakes in varied for mistake in mistakes)
+        for spec in filter(None, specs):
+            for depth in dict.fromkeys(sweep.get("depths") or ()):
                 yield from _depth_mistake(name, spec, depth, "sweep.depths")
             if rule:
                 yield from _log_every_mistake(name, spec, rule)
+
+
+def _varied(name: str, spec: Experiment, axis: str, value: Number) -> tuple[Experiment | None, list[str]]:
+    """An experiment with the value at the axis, a dotted key; or None and the mistakes."""
+    tree = place = dataclasses.asdict(spec)
+    *above, key = axis.split(".")
+    for step in above:
+        if not isinstance(place.get(step), dict):
+            place[step] = {}
+        place = place[step]
+    place[key] = value
+    varied, mistakes = check(Experiment, tree, f"experiments.{name}")
+    own = f"experiments.{name}.{axis}: "
+    to_blame = ("values" if m.startswith(own) and f"{own}unknown" not in m else "axis" for m in mistakes)
+    return varied, [f"sweep.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ncpipe.bounds import Bound
 from ncpipe.errors import WORD, InputError, cut, shown
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
+NUMBER = "number"  # our name for the error of a value that is neither a whole nor any other number
 MARK = "\0"  # begins the mark of a union's member, which pydantic puts into an error's path
 TEXT, OTHER = f"{MARK}text", f"{MARK}other"
 
@@ -67,7 +68,14 @@ def schema_of(kind: Any, describe: Describe | None = None) -> CoreSchema:
         return _number_schema(arguments[0], arguments[1])
     if origin in UNIONS:
         rest = _options(kind)
-        if len(rest) == 1:
+        schema: CoreSchema
+        if set(rest) == {int, float}:
+            schema = core_schema.union_schema(
+                [_number_schema(int, Bound()), _number_schema(float, Bound())],
+                custom_error_type=NUMBER,
+                custom_error_message=NUMBER,
+            )
+        elif len(rest) == 1:
             schema = schema_of(rest[0], describe)
         else:
             which, members = _members(rest)
@@ -178,6 +186,8 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if error["type"] == NUMBER:
+        expected, origin = float, None
     if is_dataclass(expected) or origin in (dict, *UNIONS):
         return f"expected keys with values, got {kind_of(wrong)}"
     if origin is tuple:

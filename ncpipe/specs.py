@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from ncpipe.architectures.architecture import Kind
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.transformer import TransformerModel
-from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Positive
+from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Number, Positive
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -297,12 +297,32 @@ class Run:
     depth: int
     seed: int
     spec: Experiment
+    axis: str | None = None  # key of the experiment that the study varies, if it varies one
+    value: Number | None = None  # of that key; spec has it
 
     @property
     def name(self) -> str:
-        return f"{self.experiment} L={self.depth} seed={self.seed}"
+        varied = "" if self.axis is None else f" {self.axis}={self.value}"
+        return f"{self.experiment} L={self.depth}{varied} seed={self.seed}"
 
     @property
     def path(self) -> Path:
         """Place of the run below a folder of runs (or of features)."""
-        return Path(self.experiment) / f"L{self.depth}" / f"s{self.seed}"
+        place = Path(self.experiment) / f"L{self.depth}"
+        return (place if self.value is None else place / _folder(self.value)) / f"s{self.seed}"
+
+    @property
+    def data(self) -> Path:
+        """Place of its data below the folder of prepared data sets."""
+        return data_place(self.experiment, self.value)
+
+
+def data_place(experiment: str, value: Number | None) -> Path:
+    """Place of an experiment's data: one for each value of the study's axis, if it has one."""
+    place = Path(experiment)
+    return place if value is None else place / _folder(value)
+
+
+def _folder(value: Number) -> str:
+    """The number as DVC writes it in an item of a matrix, which is how Python does."""
+    return f"x{value}"

@@ -4,7 +4,9 @@ DVC reads params.yaml with ruamel.yaml, whose rules these are: 1e-3 and 010 are 
 What would mean something else elsewhere, or nothing (dates, tags, a key twice), is refused.
 """
 
+import math
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +67,14 @@ def parse_yaml(text: str) -> Any:
         raise InputError(f"not valid YAML: {where}{error.problem or error.context}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:  # characters that no YAML has
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def parse_number(text: str) -> int | float:
+    """A number as params.yaml has it; InputError for anything else."""
+    value = parse_yaml(text)
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise InputError(f"{shown(text)} is not a number")
+    return typing.cast(int | float, value)
 
 
 class _Reader:

@@ -1,6 +1,7 @@
 """Stage extract: last-layer features of an experiment's runs, and statistics of every layer."""
 
 import dataclasses
+import functools
 
 from tqdm import tqdm
 
@@ -18,10 +19,10 @@ from ncpipe.training.run_folder import read_state
 
 
 def extract_experiment(experiment: str, device: Device | None = None) -> None:
-    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT/L<depth>/s<seed>.safetensors."""
+    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each."""
     params = load_params()
     runs = read_grid(params, experiment)
-    data = read_prepared(PREPARED / experiment)
+    read = functools.lru_cache(maxsize=1)(read_prepared)  # runs of one depth and value stand side by side
     double = dataclasses.replace(params.compute, device=device or params.compute.device, precision="float64")
     if double.device == "mps":  # has no float64
         double = dataclasses.replace(double, device="cpu")
@@ -29,6 +30,7 @@ def extract_experiment(experiment: str, device: Device | None = None) -> None:
     say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
     with publish_folder(FEATURES / experiment) as folder:
         for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
+            data = read(PREPARED / run.data)
             state = read_state(RUNS / run.path, Stamp(run, data.checksum, params.compute))
             path = (folder / run.path.relative_to(experiment)).with_suffix(".safetensors")
             write_features(path, extract(run, state, data, place))

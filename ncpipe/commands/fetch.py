@@ -3,18 +3,24 @@
 from pathlib import Path
 
 from ncpipe.artifacts import PREPARED, RAW
+from ncpipe.bounds import Number
 from ncpipe.console import say
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import write_prepared
 from ncpipe.params import load_params
+from ncpipe.specs import data_place
 
 
-def fetch(experiment: str, mirror: Path | None = None) -> None:
-    """experiments.EXPERIMENT.data of params.yaml -> data/prepared/EXPERIMENT."""
-    spec = load_params().experiment(experiment).data
+def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
+    """experiments.EXPERIMENT.data of params.yaml -> data/prepared/EXPERIMENT.
+
+    In a study with an axis, at one of its values -> data/prepared/EXPERIMENT/x<value>.
+    """
+    spec = load_params().experiment(experiment, value).data
     data = prepare(spec, RAW, mirror, progress=True)
-    write_prepared(PREPARED / experiment, data)
+    place = data_place(experiment, value)
+    write_prepared(PREPARED / place, data)
     say(
-        f"fetch {experiment}: {spec.source}, {len(data.train)} training and {len(data.test)} test samples, "
+        f"fetch {place}: {spec.source}, {len(data.train)} training and {len(data.test)} test samples, "
         f"{data.classes} classes"
     )

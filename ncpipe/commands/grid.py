@@ -4,13 +4,14 @@ import csv
 from pathlib import Path
 
 from ncpipe.artifacts import GRID, publish_folder
+from ncpipe.bounds import Number
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import PACKAGE
+from ncpipe.yamlfile import parse_number
 
 LINK = Path("ncpipe")  # beside params.yaml: the package, in a study a link to it
-COLUMNS = ["depth", "seed"]
 
 
 def write_grid() -> None:
@@ -25,8 +26,16 @@ def write_grid() -> None:
         for name in params.sweep.experiments:
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(COLUMNS)
-                writer.writerows((run.depth, run.seed) for run in params.runs_of(name))
+                writer.writerow(_columns(params))
+                writer.writerows(
+                    (run.depth, *([] if run.value is None else [run.value]), run.seed)
+                    for run in params.runs_of(name)
+                )
+
+
+def _columns(params: Params) -> list[str]:
+    """depth and seed, and between them the key that is the study's axis."""
+    return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
 
 
 def _check_link() -> None:
@@ -45,9 +54,14 @@ def read_grid(params: Params, experiment: str) -> list[Run]:
         raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            axes = [(int(row["depth"]), int(row["seed"])) for row in csv.DictReader(file)]
-    except (KeyError, TypeError, ValueError):
-        axes = []
-    if not axes:
+            header, *rows = csv.reader(file)
+        places = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
+    except (IndexError, TypeError, ValueError):
+        header, places = [], []
+    if not places or header != _columns(params):
         raise InputError(f"{path}: damaged; run ncpipe grid")
-    return [params.run(experiment, depth, seed) for depth, seed in axes]
+    return [params.run(experiment, *place) for place in places]
+
+
+def _value(row: list[str]) -> Number | None:
+    return parse_number(row[1]) if len(row) > 2 else None

@@ -42,11 +42,11 @@ def measure(experiment: str) -> None:
     gram: list[dict[str, Any]] = []
     places: dict[int, dict[str, float]] = {}
     grid = read_grid(params, experiment)
-    checksum = data_checksum(PREPARED / experiment)
     for run in grid:
-        key = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
+        varied = {} if run.axis is None else {"axis": run.axis, "x": run.value}
+        key = {"experiment": run.experiment, "depth": run.depth, **varied, "seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
+        state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), params.compute))
         description = describe(run, features)
         measurements += [key | asdict(row) for row in _measure(features, state)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]

@@ -55,9 +55,9 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     start = time.time() - psutil.Process().create_time()  # all it did so far is what a stage begins with
     params = load_params()
     compute = params.compute_on(device)
-    for name in params.sweep.experiments:
-        if not (PREPARED / name / FACTS).is_file():
-            say(f"{name}: data not prepared, so not in the plan; run dvc repro fetch")
+    for data in dict.fromkeys(run.data for run in params.grid()):
+        if not (PREPARED / data / FACTS).is_file():
+            say(f"{data}: data not prepared, so not in the plan; run dvc repro fetch")
     begin = time.monotonic()
     stale = stale_stages("dvc.yaml")
     status = time.monotonic() - begin
@@ -73,7 +73,12 @@ def print_plan(device: Device | None, workers: int | None) -> None:
         return
     changed = {stamp.run.experiment for stamp in todo}
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
-    remade = {name: params.runs_of(name) for name in changed if (PREPARED / name / FACTS).is_file()}
+    remade = {name: params.runs_of(name) for name in changed}
+    remade = {
+        name: runs
+        for name, runs in remade.items()
+        if all((PREPARED / run.data / FACTS).is_file() for run in runs)
+    }
     rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
     print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
     print(f"in all about {duration(_train_seconds(planned, count) + rest)}")

@@ -1,6 +1,7 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
+from ncpipe.bounds import Number
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
@@ -19,8 +20,11 @@ def train(
     alone: bool = False,
     workers: int | None = None,
     checkpoint_seconds: float = 60.0,
+    value: Number | None = None,
 ) -> None:
-    """One run of params.yaml on data/prepared/EXPERIMENT -> data/runs/EXPERIMENT/L<depth>/s<seed>.
+    """One run of params.yaml on its prepared data -> data/runs/EXPERIMENT/L<depth>/s<seed>.
+
+    In a study with an axis, at one of its values -> data/runs/EXPERIMENT/L<depth>/x<value>/s<seed>.
 
     The runs of the sweep that are stale too and have the same shape (its other seeds, first of all) train
     with it, unless `alone` or DVC has them in its run cache; their folders wait in data/.ahead until DVC asks
@@ -29,9 +33,9 @@ def train(
     a GPU). A run that diverges is a result too: its folder says so.
     """
     params = load_params()
-    run = params.run(experiment, depth, seed)
+    run = params.run(experiment, depth, seed, value)
     compute = params.compute_on(device)
-    stamp = Stamp(run, data_checksum(PREPARED / experiment), compute)
+    stamp = Stamp(run, data_checksum(PREPARED / run.data), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)
     with batch_lock(stamp):
         if claim(stamp.key(), RUNS / run.path):

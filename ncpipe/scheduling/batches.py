@@ -69,7 +69,7 @@ def train_first(
 
     runs, finished: how many there are in all, and how many of these are trained already.
     """
-    data = read_prepared(PREPARED / stamps[0].run.experiment)
+    data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)
     count = worker_count(stamps[0].compute, place, workers)
     stamps = groups(stamps)[0]  # the first one's
@@ -133,7 +133,7 @@ def _train_some(
     stop: threading.Event,
 ) -> Batch:
     """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
-    data = read_prepared(PREPARED / stamps[0].run.experiment)
+    data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)  # each thread has its own settings
     say(_announcement(stamps, data, str(place)))
     checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)

@@ -1,5 +1,8 @@
 """Which runs of the sweep have no result yet, and who may train them."""
 
+import contextlib
+from pathlib import Path
+
 from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS
@@ -18,12 +21,12 @@ def batch_lock(stamp: Stamp) -> FileLock:
 def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
     """The stamps of the sweep's runs, less those whose data are not prepared yet."""
     stamps = []
-    for name in params.sweep.experiments:
-        try:
-            checksum = data_checksum(PREPARED / name)
-        except InputError:
-            continue
-        stamps += [Stamp(run, checksum, compute) for run in params.runs_of(name)]
+    checksums: dict[Path, str] = {}
+    for run in params.grid():
+        with contextlib.suppress(InputError):
+            checksum = checksums.get(run.data) or data_checksum(PREPARED / run.data)
+            checksums[run.data] = checksum
+            stamps.append(Stamp(run, checksum, compute))
     return stamps
 
 

@@ -54,7 +54,7 @@ class Planned:
 def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> list[Planned]:
     """The batches of a group: at least `parts`, if it has as many runs, and as many as memory asks for."""
     run = group[0].run
-    data, dtype = read_prepared(PREPARED / run.experiment), DTYPES[group[0].compute.precision]
+    data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
     need = bytes_per_run(run, data, place, dtype)
     batches = batches_that_fit(group, need, place, workers, parts)
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
@@ -78,7 +78,7 @@ def rest_seconds(
 def _extract_seconds(runs: Sequence[Run], place: torch.device) -> float:
     """Of all runs of an experiment, from one of middle depth; layers take alike."""
     run = sorted(runs, key=lambda run: run.depth)[len(runs) // 2]
-    data = read_prepared(PREPARED / run.experiment)
+    data = read_prepared(PREPARED / run.data)
     network = build_model(
         run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
     )

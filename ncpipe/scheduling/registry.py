@@ -17,7 +17,8 @@ LOCK = Path("dvc.lock")
 
 def stage_name(run: Run) -> str:
     """DVC's name of the stage that trains a run."""
-    return f"train@{run.experiment}-{run.depth}-{run.seed}"
+    value = "" if run.value is None else f"-{run.value}"
+    return f"train@{run.experiment}-{run.depth}{value}-{run.seed}"
 
 
 def stale_stages(target: str = "train") -> set[str]:

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from ncpipe.tables.points import RUN
+from ncpipe.tables.keys import RUN
 
 DEPTHS = (2, 3, 5, 8, 13)
 

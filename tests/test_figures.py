@@ -32,7 +32,8 @@ from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, paper_style
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import Slopes
-from ncpipe.tables.points import RUN, usable_points
+from ncpipe.tables.keys import RUN
+from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
 

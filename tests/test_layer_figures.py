@@ -19,8 +19,8 @@ from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.style import depth_colours
 from ncpipe.figures.train_test import train_against_test
+from ncpipe.tables.keys import RUN
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
-from ncpipe.tables.points import RUN
 
 DEPTHS = (2, 5, 12)
 CLASSES = 4

@@ -9,7 +9,7 @@ from made_tables import places_of
 
 from ncpipe.metrics.decisions import effective_depth
 from ncpipe.tables import layers as tables
-from ncpipe.tables.points import RUN
+from ncpipe.tables.keys import RUN
 
 
 def resnet(depth):

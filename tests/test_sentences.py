@@ -21,7 +21,7 @@ SERIES = {
 def sentence(runs, *tables, rule=RULE, name="a", series=SERIES):
     table = pd.concat(tables)
     slopes, fewer = loglog_slopes(table, runs, rule), leave_out_slopes(table, runs, rule)
-    return experiment_sentence(name, slopes, fewer, runs, series)
+    return experiment_sentence({"experiment": name}, slopes, fewer, runs, series)
 
 
 def metric(runs, title, slope, spread=0.02, bend=0.0):
@@ -96,7 +96,7 @@ def test_where_no_run_converged_the_sentence_says_why_and_nothing_else():
     table = metric(runs, "NC1", -0.42)
     tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE)
     why = ["9 with train error 0.1 > 0: raise epochs", "6 diverged: lower optimizer.learning_rate"]
-    assert experiment_sentence("dead", *tables, runs, SERIES, why) == (
+    assert experiment_sentence({"experiment": "dead"}, *tables, runs, SERIES, why) == (
         "dead: 0 of 15 runs converged, so it has no rates; 9 with train error 0.1 > 0: raise epochs; "
         "6 diverged: lower optimizer.learning_rate."
     )

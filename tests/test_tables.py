@@ -15,7 +15,8 @@ from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Slopes
 from ncpipe.tables.convergence import failure_lines, failures, judge_run, judge_runs
 from ncpipe.tables.gaps import unbounded_sentences
-from ncpipe.tables.points import RUN, usable_points
+from ncpipe.tables.keys import RUN
+from ncpipe.tables.points import usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
@@ -307,11 +308,11 @@ def test_curves_are_means_over_finished_runs():
         for depth, seed, done in zip(runs["depth"], runs["seed"], runs["finished"], strict=True)
     ]
     curves = curve_series(pd.concat(parts), runs)
-    assert list(curves) == [("a", 2), ("a", 10)]
-    assert curves["a", 2]["epoch"].tolist() == [10, 20, 30]
-    assert curves["a", 2]["loss"].tolist() == [2.5] * 3
-    assert curves["a", 10]["loss"].tolist() == [10.0] * 3
-    assert curves["a", 2]["fit"].tolist() == [1.25] * 3
+    assert list(curves) == ["a-L2", "a-L10"]
+    assert curves["a-L2"]["epoch"].tolist() == [10, 20, 30]
+    assert curves["a-L2"]["loss"].tolist() == [2.5] * 3
+    assert curves["a-L10"]["loss"].tolist() == [10.0] * 3
+    assert curves["a-L2"]["fit"].tolist() == [1.25] * 3
 
 
 def test_tables_import_neither_torch_nor_matplotlib():

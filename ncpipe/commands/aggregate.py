@@ -9,6 +9,7 @@ from ncpipe.params import load_params
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_sentences
+from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -48,11 +49,11 @@ def aggregate() -> None:
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
-    experiments = {str(name): own for name, own in runs.groupby("experiment", sort=False)}
-    series = {name: _headline_series(own) for name, own in experiments.items()}
+    series = {str(name): _headline_series(own) for name, own in runs.groupby("experiment", sort=False)}
     sentences = [
-        experiment_sentence(name, slopes, leave_out, runs, series[name], failures(own, params.convergence))
-        for name, own in experiments.items()
+        experiment_sentence(line, slopes, leave_out, runs, series[name], failures(own, params.convergence))
+        for line in distinct(runs, line_keys(runs))
+        for name, own in [(str(line["experiment"]), rows_at(runs, line))]
     ]
     tables = {
         "points": usable_points(last, runs),
@@ -68,10 +69,10 @@ def aggregate() -> None:
         "gram": gram,
     }
     drawn = summary[summary["metric"].isin(HEADLINES)]
-    tables |= {f"depth/{name}": table for name, table in depth_series(drawn).items()}
+    tables |= {f"{abscissa(runs)}/{name}": table for name, table in depth_series(drawn).items()}
     shown = {name: set(own.values()) for name, own in series.items()}
     curves = curve_series(history, runs)
-    tables |= {f"curves/{name}-L{depth}": table for (name, depth), table in curves.items()}
+    tables |= {f"curves/{name}": table for name, table in curves.items()}
     with publish_folder(RESULTS) as folder:
         for name, table in tables.items():
             path = folder / f"{name}.csv"

@@ -40,27 +40,24 @@ def measure(experiment: str) -> None:
     runs: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
     gram: list[dict[str, Any]] = []
-    places: dict[int, dict[str, float]] = {}
+    places: list[dict[str, Any]] = []
     grid = read_grid(params, experiment)
     for run in grid:
         varied = {} if run.axis is None else {"axis": run.axis, "x": run.value}
-        key = {"experiment": run.experiment, "depth": run.depth, **varied, "seed": run.seed}
+        place = {"experiment": run.experiment, "depth": run.depth, **varied}
+        key = place | {"seed": run.seed}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), params.compute))
         description = describe(run, features)
         measurements += [key | asdict(row) for row in _measure(features, state)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
-        places[run.depth] = features.traits.places
+        places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
         history += [key | row for row in read_history(RUNS / run.path)]
     with publish_folder(METRICS / experiment) as folder:
         tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
-        tables["places"] = [
-            {"experiment": experiment, "depth": depth, "layer": layer, "position": position}
-            for depth, own in places.items()
-            for layer, position in own.items()
-        ]
+        tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in places)]
         for name, rows in tables.items():
             pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 

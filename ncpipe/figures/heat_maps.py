@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.figures.panels import state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, paper_style
-from ncpipe.tables.points import RUN
+from ncpipe.tables.keys import RUN
 
 ROW_HEIGHT = 1.75  # inches
 MATRICES = {"means": "class means", "duality": "$W$ with means"}

@@ -20,7 +20,8 @@ from ncpipe.figures.panels import (
     state_nothing,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
-from ncpipe.tables.points import LAST, RUN
+from ncpipe.tables.keys import RUN
+from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
 TITLES = {"means": "class means", "weights": r"last-layer weights $W$"}

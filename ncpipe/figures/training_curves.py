@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ncpipe.figures.style import INK, PAGE_WIDTH, depth_colours, paper_style
-from ncpipe.tables.points import RUN
+from ncpipe.tables.keys import RUN
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.params import Convergence
-from ncpipe.tables.points import RUN
+from ncpipe.tables.keys import abscissa, run_keys, symbol
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
 # Reasons why a run did not converge; the first that holds is the run's.
@@ -24,9 +24,9 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
     A run converged when its history says so (`judge_run`) and, unless `rule.gradient` is None, the gradient
     of its objective at the end is at most that long (`ncpipe.features.gradient`).
     """
-    histories = dict(iter(history.groupby(RUN)))
+    histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
-    keys = runs[RUN].itertuples(index=False, name=None)
+    keys = runs[run_keys(runs)].itertuples(index=False, name=None)
     judged = [
         judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
@@ -140,8 +140,11 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
 
 
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
-    depths = sorted(own["depth"].unique())
-    return "" if len(depths) == runs["depth"].nunique() else f" (L = {', '.join(map(str, depths))})"
+    column = abscissa(runs)
+    places = sorted(own[column].unique())
+    if len(places) == runs[column].nunique():
+        return ""
+    return f" ({symbol(runs)} = {', '.join(f'{place:g}' for place in places)})"
 
 
 def _range(values: pd.Series) -> str:

@@ -29,7 +29,7 @@ def drawn_means(groups: Sequence[np.ndarray], name: str, rule: Slopes) -> np.nda
     The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not move it. The runs'
     order matters within a depth.
     """
-    spreads = [_spread(values) for values in groups if len(values) > 1]
+    spreads = [spread(values) for values in groups if len(values) > 1]
     if not spreads:
         return None
     generator = np.random.default_rng([rule.seed, zlib.crc32(name.encode())])
@@ -63,7 +63,7 @@ def combination_interval(
     return value - reach, value + reach
 
 
-def _spread(values: np.ndarray) -> np.ndarray:
+def spread(values: np.ndarray) -> np.ndarray:
     """Deviations whose mean square is the unbiased variance."""
     return (values - values.mean()) * math.sqrt(len(values) / (len(values) - 1))
 

@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pandas as pd
 
-from ncpipe.tables.points import RUN, usable_points
+from ncpipe.tables.keys import place_keys, run_keys
+from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import least_squares_line
 
-PLACE = ["experiment", "depth", "layer"]
-PROFILE_KEYS = ["experiment", "depth", "layer", "position", "split", "metric"]
+LAYER_KEYS = ["layer", "position", "split", "metric"]
 LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
-LAW_KEYS = [*RUN, "split", "metric"]
 
 
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -26,7 +25,7 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
     points = _placed(usable_points(measurements, runs), places)
     own = points[points["converged"]]
     own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
-    profile = own.groupby(PROFILE_KEYS, as_index=False).agg(
+    profile = own.groupby([*place_keys(runs), *LAYER_KEYS], as_index=False).agg(
         n_used=("value", "count"),
         n_log10=("log10", "count"),
         mean=("value", "mean"),
@@ -34,7 +33,7 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
         log10_mean=("log10", "mean"),
         log10_std=("log10", "std"),
     )
-    return _in_order(profile, runs, ["depth", "position", "split", "metric"])
+    return _in_order(profile, runs, [*place_keys(runs)[1:], "position", "split", "metric"])
 
 
 def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -51,10 +50,11 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     """
     own = measurements[measurements["metric"].isin(LAW_METRICS)]
     points = _placed(usable_points(own, runs), places)
-    used = points[points["converged"] & points["log10"].notna()].groupby(LAW_KEYS)
+    keys = [*run_keys(runs), "split", "metric"]
+    used = points[points["converged"] & points["log10"].notna()].groupby(keys)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
-    columns = [*LAW_KEYS, "n_layers", "slope", "intercept", "rho", "r_squared"]
-    return _in_order(pd.DataFrame(rows, columns=columns), runs, LAW_KEYS[1:])
+    columns = [*keys, "n_layers", "slope", "intercept", "rho", "r_squared"]
+    return _in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
 
 
 def effective_depths(
@@ -68,16 +68,18 @@ def effective_depths(
     """
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
-    converged = points[points["converged"]].sort_values("position").groupby(RUN)
+    keys = run_keys(runs)
+    converged = points[points["converged"]].sort_values("position").groupby(keys)
     rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
-    columns = [*RUN, "n_layers", "layer", "reached", "effective_depth"]
-    table = _in_order(pd.DataFrame(rows, columns=columns), runs, RUN[1:])
+    columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
+    table = _in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
     return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
     """The rows of layers that have a position, with it."""
-    placed = points.merge(places[[*PLACE, "position"]], on=PLACE, how="left", validate="many_to_one")
+    keys = [*place_keys(places), "layer"]
+    placed = points.merge(places[[*keys, "position"]], on=keys, how="left", validate="many_to_one")
     return placed[placed["position"].notna()]
 
 

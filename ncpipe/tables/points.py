@@ -5,8 +5,8 @@ import pandas as pd
 
 from ncpipe.errors import InputError
 from ncpipe.tables.floors import FLOORS
+from ncpipe.tables.keys import place_keys, run_keys
 
-RUN = ["experiment", "depth", "seed"]
 SERIES = ["layer", "split", "metric"]
 LAST = "last"
 
@@ -27,10 +27,11 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 
     Raises InputError for a value measured twice and for a measured run that `runs` lacks.
     """
-    table = measurements.astype(runs[RUN].dtypes.to_dict()).astype({"value": float})
-    _check_unique(table, [*RUN, *SERIES], "measurements")
-    _check_unique(runs, RUN, "runs")
-    table = table.merge(runs[[*RUN, "converged"]], on=RUN, how="left", validate="many_to_one")
+    keys = run_keys(runs)
+    table = measurements.astype(runs[keys].dtypes.to_dict()).astype({"value": float})
+    _check_unique(table, [*keys, *SERIES], "measurements")
+    _check_unique(runs, keys, "runs")
+    table = table.merge(runs[[*keys, "converged"]], on=keys, how="left", validate="many_to_one")
     unknown = table[table["converged"].isna()]
     if len(unknown):
         raise InputError(f"measurements: {_name(unknown.iloc[0])} is not among the runs; measure again")
@@ -45,28 +46,29 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 
 
 def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Every row that a table by depth owes its reader: experiment, depth, layer, split, metric.
+    """Every row that a table by depth owes its reader: experiment, depth (axis, x), layer, split, metric.
 
-    A depth of an experiment has the series measured there and all last-layer series of the experiment (of
-    all experiments, where nothing of this one was measured), so that a depth whose runs all failed keeps
-    its rows. Other layers appear only at depths that have them.
+    A depth, or value of the axis, of an experiment has the series measured there and all last-layer series of
+    the experiment (of all experiments, where nothing of this one was measured), so that a depth whose runs
+    all failed keeps its rows. Other layers appear only at depths that have them.
     """
     last = points[points["layer"] == LAST]
     own_last = {name: _series(table) for name, table in last.groupby("experiment")}
-    measured = {key: _series(table) for key, table in points.groupby(["experiment", "depth"])}
+    places = place_keys(runs)
+    measured = {key: _series(table) for key, table in points.groupby(places)}
     anyone = _series(last)
     rows = []
-    for key in runs[["experiment", "depth"]].drop_duplicates().itertuples(index=False, name=None):
+    for key in runs[places].drop_duplicates().itertuples(index=False, name=None):
         series = measured.get(key, set()) | own_last.get(key[0], anyone)
         rows += [(*key, *names) for names in series]
-    grid = pd.DataFrame(rows, columns=["experiment", "depth", *SERIES])
-    return in_order(grid.astype(runs[["experiment", "depth"]].dtypes.to_dict()), runs)
+    grid = pd.DataFrame(rows, columns=[*places, *SERIES])
+    return in_order(grid.astype(runs[places].dtypes.to_dict()), runs)
 
 
 def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Rows sorted by whichever key columns the table has; experiments in the order of `runs`."""
     place = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
-    keys = [key for key in [*RUN, *SERIES] if key in table]
+    keys = [*run_keys(table), *(key for key in SERIES if key in table)]
     ranked = table.assign(experiment=table["experiment"].map(place))
     return table.loc[ranked.sort_values(keys).index].reset_index(drop=True)
 
@@ -111,4 +113,5 @@ def _check_unique(table: pd.DataFrame, keys: list[str], what: str) -> None:
 
 
 def _name(row: pd.Series) -> str:
-    return f"{row['experiment']} L={row['depth']} seed={row['seed']}"
+    varied = f" {row['axis']}={row['x']}" if "axis" in row else ""
+    return f"{row['experiment']} L={row['depth']}{varied} seed={row['seed']}"

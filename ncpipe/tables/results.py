@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.tables.points import LAST, RUN, series_name
+from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, place_keys, rows_at, run_keys
+from ncpipe.tables.points import LAST, series_name
 
 
 def dvc_metrics(
@@ -21,47 +22,54 @@ def dvc_metrics(
     series: by experiment (metric, split) of the last-layer series to show, each a column of `dvc exp show`;
     named by `points.series_name`. `deepest` is the deepest depth with a used run and is absent when there is
     none. JSON has no NaN, so a number that does not exist is left out.
+
+    In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
     found = {}
-    for name, table in runs.groupby("experiment", sort=False):
-        fits, means = (_chosen(own, str(name), series[str(name)]) for own in (slopes, summary))
-        found[str(name)] = {
+    for line in distinct(runs, line_keys(runs)):
+        table, asked = rows_at(runs, line), series[str(line["experiment"])]
+        fits, means = (_chosen(rows_at(own, line), asked) for own in (slopes, summary))
+        found[name_of(line)] = {
             "runs": len(table),
             "converged": int(table["converged"].sum()),
             **_finite(fits, "slope", "slope"),
-            **_deepest(means),
+            **(_finite(fits, "rho", "rho") if "axis" in line else _deepest(means)),
         }
     return found
 
 
 def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Per experiment a wide table for `dvc plots`: depth and log10_mean of each last-layer series."""
+    """By name of a line a wide table for `dvc plots`: depth, or x, and log10_mean of each series."""
     last = summary[summary["layer"] == LAST]
-    return {str(name): _widen(table) for name, table in last.groupby("experiment", sort=False)}
+    return {name_of(line): _widen(rows_at(last, line)) for line in distinct(last, line_keys(last))}
 
 
-def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[tuple[str, int], pd.DataFrame]:
-    """Per experiment and depth a table for `dvc plots`: epoch, and the mean over seeds of every quantity.
+def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By name of a place, a table for `dvc plots`: epoch, and the mean over seeds of every quantity.
+
+    A place is what seeds have in common, as `rn1-L8` or `rn1-L8-x0.1`.
 
     The mean is over finished runs, so that a curve does not jump where a diverged run ends; a depth with
     no finished run has no table.
     """
-    finished = history.merge(runs.loc[runs["finished"].astype(bool), RUN], on=RUN)
-    keys = finished[["experiment", "depth"]].drop_duplicates().itertuples(index=False, name=None)
-    tables = dict(iter(finished.groupby(["experiment", "depth"])))
-    return {key: tables[key].drop(columns=RUN).groupby("epoch", as_index=False).mean() for key in keys}
+    keys = run_keys(runs)
+    finished = history.merge(runs.loc[runs["finished"].astype(bool), keys], on=keys)
+    return {
+        name_of(place): rows_at(finished, place).drop(columns=keys).groupby("epoch", as_index=False).mean()
+        for place in distinct(finished, place_keys(runs))
+    }
 
 
 def _widen(table: pd.DataFrame) -> pd.DataFrame:
     names = [
         series_name(split, metric) for split, metric in zip(table["split"], table["metric"], strict=True)
     ]
-    wide = table.assign(series=names).pivot(index="depth", columns="series", values="log10_mean")
+    wide = table.assign(series=names).pivot(index=abscissa(table), columns="series", values="log10_mean")
     return wide.rename_axis(columns=None).reset_index()
 
 
-def _chosen(table: pd.DataFrame, experiment: str, series: Collection[tuple[str, str]]) -> pd.DataFrame:
-    own = table[(table["experiment"] == experiment) & (table["layer"] == LAST)]
+def _chosen(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
+    own = table[table["layer"] == LAST]
     asked = [pair in series for pair in zip(own["metric"], own["split"], strict=True)]
     return own[np.array(asked, dtype=bool)]
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.tables.keys import rows_at, symbol
 from ncpipe.tables.points import LAST
 
 Titles = Mapping[str, tuple[str, str]]
 
 
 def experiment_sentence(
-    name: str,
+    line: Mapping[str, Any],
     slopes: pd.DataFrame,
     leave_out: pd.DataFrame,
     runs: pd.DataFrame,
@@ -21,56 +22,79 @@ def experiment_sentence(
 ) -> str:
     """One sentence: rates with their intervals, runs converged, log-linearity, drift without small depths.
 
-    name: of the experiment; slopes, leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs:
-    with converged. series: what to speak of, as {'NC1': (metric, split)}, of the last layer and such that
-    lower is better. failures: of `convergence.failures`, which is all there is to say of an experiment none
-    of whose runs converged.
+    line: keys of its rows (`keys.line_keys`), an experiment and, in a study with an axis, a depth. slopes,
+    leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs: with converged. series: what to
+    speak of, as {'NC1': (metric, split)}, of the last layer and such that lower is better. failures: of
+    `convergence.failures`, which is all there is to say of an experiment none of whose runs converged.
 
     'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do, and
     'improves' or 'worsens' only where it leaves out 0. Of the fits with depths left out it takes those with
     the fewest depths, the look at large L.
     """
-    own = runs.loc[runs["experiment"] == name, "converged"]
+    own, name, of = rows_at(runs, line)["converged"], _subject(line), symbol(runs)
     if not own.any():
         return f"{'; '.join([f'{name}: 0 of {len(own)} runs converged, so it has no rates', *failures])}."
-    rows, fewer = _rows(slopes, name, series), _rows(leave_out, name, series)
-    first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
-    rates = [f"{title} {rate(row, level=title == first)}" for title, row in rows.items()]
+    rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
+    ends = {title: (row["low"], row.get("rho_low", math.nan)) for title, row in rows.items()}
+    first = next((title for title, low in ends.items() if not all(map(math.isnan, low))), None)
+    rates = [f"{title} {rate(row, level=title == first, of=of)}" for title, row in rows.items()]
     clauses = [
         ", ".join([*rates, f"{int(own.sum())} of {len(own)} runs converged"]),
         *_left_out_values(rows),
-        *_linearity(rows),
+        *_linearity(rows, of),
         *_drifts(fewer),
     ]
     return f"{name}: {'; '.join(clauses)}."
 
 
-def rate(row: Mapping[str, Any] | pd.Series, level: bool = False) -> str:
+def _subject(line: Mapping[str, Any]) -> str:
+    return f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
+
+
+def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L") -> str:
     """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
 
-    level: whether to say what interval it is.
+    level: whether to say what interval it is. of: what L is called. Where there are ranks in place of a
+    power, a verb and their correlation.
     """
+    if not math.isnan(row.get("rho", math.nan)):
+        return _tendency(row, level, of)
     slope, low, high = row["slope"], row["low"], row["high"]
     if math.isnan(slope):
-        return "has no rate (usable values at fewer than two depths)"
+        return f"has no rate (usable values at fewer than two {_places(of)}s)"
     if math.isnan(low):
-        return f"goes as {power(slope, low, high)} (one run a depth, so no interval)"
+        return f"goes as {power(slope, low, high, of)} (one run a {_places(of)}, so no interval)"
     kind = f"{100 * row['level']:g} % CI"
     if low <= 0 <= high:
-        return f"shows no clear change with L ({power(slope, low, high)}{level * f', {kind}'})"
+        return f"shows no clear change with {of} ({power(slope, low, high, of)}{level * f', {kind}'})"
     verb = "improves" if slope < 0 else "worsens"
-    return f"{verb} as {power(slope, low, high)}{level * f' ({kind})'}"
+    return f"{verb} as {power(slope, low, high, of)}{level * f' ({kind})'}"
 
 
-def power(slope: float, low: float, high: float) -> str:
+def _tendency(row: Mapping[str, Any] | pd.Series, level: bool, of: str) -> str:
+    rho, low, high = row["rho"], row["rho_low"], row["rho_high"]
+    written = f"Spearman's rho {rho:z.2f}"
+    if not math.isnan(low):
+        kind = f", {100 * row['level']:g} % CI"
+        written += f" [{low:z.2f}, {high:z.2f}]{level * kind}"
+    clear = low > 0 or high < 0
+    verb = ("improves" if rho < 0 else "worsens") if clear else "shows no clear change"
+    return f"{verb} with {of} ({written})"
+
+
+def _places(of: str) -> str:
+    return "depth" if of == "L" else "value"
+
+
+def power(slope: float, low: float, high: float, of: str = "L") -> str:
     """'L^-0.42 [-0.47, -0.38]': the interval is that of the signed slope; none where it is NaN."""
-    written = f"L^{slope:z.2f}"
+    written = f"{of}^{slope:z.2f}"
     return written if math.isnan(low) else f"{written} [{low:z.2f}, {high:z.2f}]"
 
 
-def _rows(table: pd.DataFrame, experiment: str, series: Titles) -> dict[str, pd.Series]:
+def _rows(table: pd.DataFrame, line: Mapping[str, Any], series: Titles) -> dict[str, pd.Series]:
     """By title the row of each series; of several the one with the fewest depths."""
-    last = table[(table["experiment"] == experiment) & (table["layer"] == LAST)]
+    last = rows_at(table[table["layer"] == LAST], line)
     rows = {}
     for title, (metric, split) in series.items():
         own = last[(last["metric"] == metric) & (last["split"] == split)]
@@ -84,7 +108,7 @@ def _left_out_values(rows: Mapping[str, pd.Series]) -> list[str]:
     return [f"left out {' and '.join(found)}"] if found else []
 
 
-def _linearity(rows: Mapping[str, pd.Series]) -> list[str]:
+def _linearity(rows: Mapping[str, pd.Series], of: str) -> list[str]:
     tested = {title: row for title, row in rows.items() if not math.isnan(row["p_value"])}
     rejected = [f"{title} ({_p(row)})" for title, row in tested.items() if row["rejected"]]
     kept = [f"{title} ({_p(row)})" for title, row in tested.items() if not row["rejected"]]
@@ -95,7 +119,9 @@ def _linearity(rows: Mapping[str, pd.Series]) -> list[str]:
     if kept:
         parts.append(f"not rejected for {_and(kept)}")
     if untested:
-        parts.append(f"untested for {_and(untested)} (it takes differing runs at each of three depths)")
+        parts.append(
+            f"untested for {_and(untested)} (it takes differing runs at each of three {_places(of)}s)"
+        )
     return [f"log-linearity {', '.join(parts)}"] if parts else []
 
 

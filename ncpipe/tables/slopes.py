@@ -13,10 +13,11 @@ import pandas as pd
 
 from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.keys import abscissa, line_keys
 from ncpipe.tables.linearity import line_test
 from ncpipe.tables.points import SERIES, in_order, series_grid, usable_points
+from ncpipe.tables.ranks import RHO, rank_correlation
 
-SERIES_KEYS = ["experiment", *SERIES]
 FEWEST_DEPTHS = 3  # of a fit with depths left out
 FIT = ["slope", "low", "high", "intercept", "level", "n_used", "n_depths"]
 TEST = ["lack_of_fit", "df1", "df2", "p_value", "rejected"]
@@ -24,7 +25,11 @@ DRIFT = ["drift", "drift_low", "drift_high", "drifts"]
 
 
 def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
-    """One row per experiment, layer, split and metric: slope and intercept of log10 value = a + b log10 L.
+    """One row per line, layer, split and metric: slope and intercept of log10 value = a + b log10 L.
+
+    A line is an experiment, over its depths L; in a study with an axis it is an experiment at one depth, over
+    the axis's values in place of L. Of values that are not all positive there is no power law: slope and test
+    are NaN, and the columns rho, rho_low and rho_high hold `ranks.rank_correlation`.
 
     Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
     NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, which
@@ -36,16 +41,21 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     n_runs, n_converged: the experiment's.
     """
     points = usable_points(measurements, runs)
-    names = series_grid(points, runs)[SERIES_KEYS].drop_duplicates()
-    counts = runs.groupby("experiment", as_index=False).agg(
+    keys = [*line_keys(runs), *SERIES]
+    names = series_grid(points, runs)[keys].drop_duplicates()
+    counts = runs.groupby(line_keys(runs), as_index=False).agg(
         n_runs=("converged", "size"), n_converged=("converged", "sum")
     )
-    own, nothing = dict(iter(points.groupby(SERIES_KEYS))), points.iloc[:0]
+    own, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
+    no_power = bool((runs[abscissa(runs)] <= 0).any())
     rows = []
     for key in names.itertuples(index=False, name=None):
         series = own.get(key, nothing)
-        rows.append(_replicates(series, "|".join(key), rule).fit(0) | {"unusable": _unusable(series)})
-    fits = pd.DataFrame(rows, columns=[*FIT, *TEST, "unusable"], index=names.index)
+        name = "|".join(map(str, key))
+        fit = _ranks(series, name, rule) if no_power else _replicates(series, name, rule).fit(0)
+        rows.append(fit | {"unusable": _unusable(series)})
+    columns = [*FIT, *TEST, *(RHO if "x" in runs else []), "unusable"]
+    fits = pd.DataFrame(rows, columns=columns, index=names.index)
     return in_order(names.join(fits).merge(counts, how="left"), runs)
 
 
@@ -56,15 +66,17 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
     n_left_out and without: how many depths, and which, as '2, 3'. drift: the slope less that of all depths;
     drift_low, drift_high: its interval, from the same draws, so that what both slopes share cancels. Under a
     power law the drift is 0. drifts: whether its interval leaves out 0. A fit without small depths is a
-    look at large L; a drift says that the fit to all depths is not the rate there.
+    look at large L; a drift says that the fit to all depths is not the rate there. A study with an axis,
+    where the theory says nothing of large values, has no rows.
     """
     points = usable_points(measurements, runs)
+    keys = [*line_keys(runs), *SERIES]
     rows = [
-        dict(zip(SERIES_KEYS, key, strict=True)) | row
-        for key, series in points[points["used"]].groupby(SERIES_KEYS)
+        dict(zip(keys, key, strict=True)) | row
+        for key, series in points[points["used"] & ("x" not in runs)].groupby(keys)
         for row in fits_without_small_depths(_replicates(series, "|".join(map(str, key)), rule))
     ]
-    columns = [*SERIES_KEYS, "n_left_out", "without", *FIT, *TEST, *DRIFT]
+    columns = [*keys, "n_left_out", "without", *FIT, *TEST, *DRIFT]
     return in_order(pd.DataFrame(rows, columns=columns), runs)
 
 
@@ -115,9 +127,18 @@ class Replicates:
 
 
 def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
-    by_depth = series[series["used"]].groupby("depth")["log10"]
+    by_depth = series[series["used"]].groupby(abscissa(series))["log10"]
     groups = [values.to_numpy() for _, values in by_depth]
     return Replicates(np.array(list(by_depth.groups)), groups, drawn_means(groups, name, rule), rule.level)
+
+
+def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
+    """FIT and TEST without a power law, and RHO."""
+    used = _replicates(series, name, rule)
+    rho = rank_correlation(used.depths, used.groups, name, rule)
+    unfitted = Replicates(used.depths[:0], [], None, rule.level).fit(0)
+    counts = {"n_used": sum(map(len, used.groups)), "n_depths": len(used.groups)}
+    return unfitted | counts | dict(zip(RHO, rho, strict=True))
 
 
 def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:

@@ -2,13 +2,12 @@
 
 import pandas as pd
 
+from ncpipe.tables.keys import place_keys
 from ncpipe.tables.points import SERIES, series_grid, usable_points
-
-KEYS = ["experiment", "depth", *SERIES]
 
 
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per experiment, depth, layer, split and metric.
+    """One row per experiment, depth (value of the axis), layer, split and metric.
 
     n_runs, n_converged: runs of that experiment and depth. n_used: those with a usable value
     (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has
@@ -19,10 +18,10 @@ def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     order of `runs`, the other keys ascending.
     """
     points = usable_points(measurements, runs)
-    counts = runs.groupby(["experiment", "depth"], as_index=False).agg(
+    counts = runs.groupby(place_keys(runs), as_index=False).agg(
         n_runs=("converged", "size"), n_converged=("converged", "sum")
     )
-    used = points[points["used"]].groupby(KEYS, as_index=False)
+    used = points[points["used"]].groupby([*place_keys(runs), *SERIES], as_index=False)
     statistics = used.agg(
         n_used=("log10", "size"),
         log10_mean=("log10", "mean"),

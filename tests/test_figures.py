@@ -16,7 +16,8 @@ from matplotlib.colors import to_rgb
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.errors import InputError
-from ncpipe.figures.depth_sweep import BESIDE, depth_sweep
+from ncpipe.figures.abscissa import BESIDE
+from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.guides import guide_of
 from ncpipe.figures.labels import (
     Column,

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
+from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
@@ -20,6 +21,7 @@ from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
+from ncpipe.tables.keys import symbol
 
 # The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
@@ -33,16 +35,23 @@ def plot() -> None:
     order = load_params().sweep.experiments
     runs, history = _read("runs"), _read("history")
     known = by_experiment(row_label, runs)
-    if missing := [name for name in order if name not in known]:
+    lines = {name: _lines_of(runs, name) for name in order}
+    if missing := [name for name, own in lines.items() if not own]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
-    labels = {name: known[name] for name in order}
+    labels = {line: known[line] for own in lines.values() for line in own}
     with publish_folder(FIGURES) as folder:
         for name, figure in _sweep_figures(runs, labels):
             save_figure(figure, folder, name)
         captions = by_experiment(caption, runs)
-        for name in order:
+        for name in labels:
             own = [table[table["experiment"] == name] for table in (history, runs)]
             save_figure(training_curves(own[0], own[1], captions[name]), folder, f"curves_{name}")
+
+
+def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
+    """The names of an experiment's rows in the figures: its own, or one for each depth."""
+    own = runs["experiment"]
+    return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:
@@ -72,11 +81,14 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
         for experiment in runs["experiment"].unique():
             if (other := owner.setdefault(experiment, source)) != source:
                 raise InputError(f"{source}: {experiment} is in {other} too; name each experiment once")
+    if len(axes := {symbol(runs) for runs in parts["runs"]}) > 1:
+        raise InputError(f"the folders hold metrics against {' and '.join(sorted(axes))}; plot them apart")
     return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
 
 
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
     """depth_sweep and loss_gap, a row for each experiment of the tables."""
+    tables = {name: with_lines(table) for name, table in tables.items()}
     runs = tables["runs"]
     by_depth = tables["points"], tables["summary"], tables["slopes"], runs, by_experiment(row_label, runs)
     yield "depth_sweep", depth_sweep(*by_depth)
@@ -95,4 +107,4 @@ def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple
 
 
 def _read(name: str) -> pd.DataFrame:
-    return read_table(RESULTS / f"{name}.csv", "aggregate")
+    return with_lines(read_table(RESULTS / f"{name}.csv", "aggregate"))

@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
+from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.guides import Guide, guide_of
-from ncpipe.figures.labels import Column, paper_columns, slope_label
+from ncpipe.figures.labels import Column, paper_columns, rank_label, slope_label
 from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
     ROW_HEIGHT,
     Colour,
     absence,
-    scale_depth_axis,
     state_gap,
     state_nothing,
     thin_ticks,
@@ -27,7 +27,6 @@ from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_s
 from ncpipe.tables.points import LAST
 
 REJECTED_DASHES = (0, (1.0, 1.5))
-BESIDE = 1.07  # times the depth: where single runs stand
 RUN_SIZE = 2.2  # points across
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
 GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
@@ -46,6 +45,9 @@ def depth_sweep(
 ) -> Figure:
     """log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
 
+    In a study with an axis its values take the place of L, on a log axis where they are all positive. Where
+    they are not there is no fit; a panel then states Spearman's rho.
+
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
     loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
     its order is that of the rows. Dots to the right of the means are single runs: full those that means and
@@ -55,9 +57,13 @@ def depth_sweep(
     global optima (`guides`); its place means nothing. Every row says how many of its runs converged, and a
     depth of which nothing is drawn says why in its place.
     """
+    of = abscissa_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(*_objective(own)) for name, own in rows.items()}
-    guides = {name: [guide_of(c.metric, own) for c in titles[name]] for name, own in rows.items()}
+    guides = {
+        name: [guide_of(column.metric, own) if of.is_depth else None for column in titles[name]]
+        for name, own in rows.items()
+    }
     width = max(len(row) for row in titles.values())
     colours = metric_colours(width)
     with paper_style():
@@ -66,12 +72,13 @@ def depth_sweep(
         above: tuple[Column, ...] = ()
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
-                scale_depth_axis(axes, np.unique(own["depth"]))
+                of.scale(axes, np.unique(own[of.column]))
                 _draw_panel(
                     axes,
                     _series(points, name, column),
                     _series(summary, name, column),
                     _series(slopes, name, column),
+                    of,
                     guides[name][i],
                     colours[i],
                 )
@@ -80,7 +87,7 @@ def depth_sweep(
             line[0].set_ylabel(f"{labels[name]}\n{_tally(own)}", labelpad=6, linespacing=1.25)
             above = titles[name]
         for axes in grid[-1]:
-            axes.set_xlabel("depth $L$")
+            axes.set_xlabel(of.label)
         figure.align_ylabels(grid[:, 0])
         shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
@@ -88,7 +95,7 @@ def depth_sweep(
             any(any(row) for row in guides.values()),
             not all(own["converged"].all() for own in rows.values()),
         )
-        _draw_key(figure, slopes, rejected, guided, failed)
+        _draw_key(figure, slopes, of, rejected, guided, failed)
         figure.draw_without_rendering()
     return figure
 
@@ -115,6 +122,7 @@ def _draw_panel(
     points: pd.DataFrame,
     summary: pd.DataFrame,
     slopes: pd.DataFrame,
+    of: Abscissa,
     guide: Guide | None,
     colour: Colour,
 ) -> None:
@@ -124,7 +132,7 @@ def _draw_panel(
         return
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     axes.errorbar(
-        summary["depth"],
+        summary[of.column],
         summary["log10_mean"],
         yerr=summary["log10_std"],
         color=colour,
@@ -134,25 +142,30 @@ def _draw_panel(
         elinewidth=0.9,
         capsize=2,
     )
-    _draw_runs(axes, used["depth"], used["log10"], colour, colour)
-    _draw_runs(axes, failed["depth"], _within_reach(failed["log10"], used["log10"]), colour, "white")
-    gaps = summary[(summary["n_used"] == 0) & ~summary["depth"].isin(failed["depth"])]
-    for depth, converged in zip(gaps["depth"], gaps["n_converged"], strict=True):
-        state_gap(axes, depth, converged)
+    among = summary[of.column].to_numpy()
+    _draw_runs(axes, of.beside(used[of.column], among), used["log10"], colour, colour)
+    _draw_runs(
+        axes,
+        of.beside(failed[of.column], among),
+        _within_reach(failed["log10"], used["log10"]),
+        colour,
+        "white",
+    )
+    gaps = summary[(summary["n_used"] == 0) & ~summary[of.column].isin(failed[of.column])]
+    for place, converged in zip(gaps[of.column], gaps["n_converged"], strict=True):
+        state_gap(axes, place, converged)
     axes.margins(y=0.1)
     thin_ticks(axes)
     if used.empty:
         return
-    _draw_fit(axes, slopes, used["depth"].to_numpy())
+    _draw_fit(axes, slopes, of, used[of.column].to_numpy())
     if guide is not None:
         _draw_guide(axes, summary[summary["n_used"] > 0], guide)
 
 
-def _draw_runs(axes: Axes, depth: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
+def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
     """Single runs, beside the mean that would hide them."""
-    axes.scatter(
-        depth * BESIDE, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3
-    )
+    axes.scatter(x, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
 
 
 def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
@@ -163,20 +176,35 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, depths: np.ndarray) -> None:
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: Abscissa, places: np.ndarray) -> None:
+    if not of.log:
+        _state_ranks(axes, slopes[slopes["rho"].notna()])
+        return
     fitted = slopes[slopes["slope"].notna()]
     if fitted.empty:
         return
     fit = fitted.iloc[0]
-    ends = np.array([depths.min(), depths.max()])
-    label, dashes = slope_label(fit["slope"], fit["low"], fit["high"]), FIT_DASHES
+    ends = np.array([places.min(), places.max()])
+    label, dashes = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol), FIT_DASHES
     if fit["rejected"]:
         label, dashes = label + DAGGER, REJECTED_DASHES
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
     (line,) = axes.plot(ends, heights, color=INK, linestyle=dashes, linewidth=0.9, label=label)
+    _draw_legend(axes, line, handlelength=1.9)
+
+
+def _state_ranks(axes: Axes, slopes: pd.DataFrame) -> None:
+    for _, fit in slopes.iterrows():
+        label = rank_label(fit["rho"], fit["rho_low"], fit["rho_high"])
+        _draw_legend(axes, Line2D([], [], linewidth=0, label=label), handlelength=0)
+
+
+def _draw_legend(axes: Axes, line: Line2D, handlelength: float) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
-    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.9)
+    axes.legend(
+        handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=handlelength
+    )
 
 
 def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
@@ -202,13 +230,17 @@ def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
     )
 
 
-def _draw_key(figure: Figure, slopes: pd.DataFrame, rejected: bool, guided: bool, failed: bool) -> None:
+def _draw_key(
+    figure: Figure, slopes: pd.DataFrame, of: Abscissa, rejected: bool, guided: bool, failed: bool
+) -> None:
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     handles = [
         Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
         Line2D([], [], color=INK, **run, label="one run"),
-        Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}"),
+        Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}")
+        if of.log
+        else Line2D([], [], linewidth=0, label=rf"$\rho_S$: Spearman's rank correlation{level}"),
     ]
     if failed:
         label = "one that did not converge"

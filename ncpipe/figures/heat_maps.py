@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
+from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.panels import state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, paper_style
-from ncpipe.tables.keys import RUN
+from ncpipe.tables.keys import run_keys
 
 ROW_HEIGHT = 1.75  # inches
 MATRICES = {"means": "class means", "duality": "$W$ with means"}
@@ -27,20 +28,21 @@ def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str])
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
-    table = gram.merge(runs.loc[runs["converged"].astype(bool), RUN], on=RUN)
+    of, keys = abscissa_of(runs), run_keys(runs)
+    table = gram.merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
         grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
-            _draw_row(figure, line, table[table["experiment"] == name])
+            _draw_row(figure, line, table[table["experiment"] == name], of)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         figure.align_ylabels(grid[:, 0])
         figure.draw_without_rendering()
     return figure
 
 
-def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame) -> None:
-    shown = _shown(own)
+def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: Abscissa) -> None:
+    shown = _shown(own, of)
     if not shown:
         for axes in line:
             axes.set_xticks([])
@@ -62,17 +64,17 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame) -> None:
     bar.ax.tick_params(labelsize=7)
 
 
-def _shown(own: pd.DataFrame) -> dict[int, tuple[str, int, np.ndarray]]:
-    """By place in the row: what, at which depth, the matrix (K, K)."""
+def _shown(own: pd.DataFrame, of: Abscissa) -> dict[int, tuple[str, str, np.ndarray]]:
+    """By place in the row: what, at which depth or other place, the matrix (K, K)."""
     shown = {}
-    depths = sorted({own["depth"].min(), own["depth"].max()}) if len(own) else []
+    ends = sorted({own[of.column].min(), own[of.column].max()}) if len(own) else []
     for i, matrix in enumerate(MATRICES):
-        for j, depth in enumerate(depths):
-            rows = own[(own["depth"] == depth) & (own["matrix"] == matrix)]
+        for j, end in enumerate(ends):
+            rows = own[(own[of.column] == end) & (own["matrix"] == matrix)]
             if len(rows):
                 first = rows[rows["seed"] == rows["seed"].min()]
                 square = first.pivot(index="row", columns="column", values="value").to_numpy()
-                shown[2 * i + j] = (MATRICES[matrix], int(depth), square)
+                shown[2 * i + j] = (MATRICES[matrix], of.equal_to([end]).replace(" ", ""), square)
     return shown
 
 
@@ -83,11 +85,11 @@ def _norm(matrices: list[np.ndarray]) -> CenteredNorm:
     return CenteredNorm(etf, max(np.ceil(20 * reach) / 20, LEAST_RANGE))
 
 
-def _draw_matrix(axes: Axes, title: str, depth: int, matrix: np.ndarray, norm: CenteredNorm) -> None:
+def _draw_matrix(axes: Axes, title: str, where: str, matrix: np.ndarray, norm: CenteredNorm) -> None:
     beside = _beside(matrix)
     elsewhere = f"elsewhere {_number(beside.mean())} ± {beside.std():.2f}"
     axes.imshow(matrix, cmap=PALETTE, norm=norm, interpolation="nearest")
-    axes.set_title(f"{title}, $L={depth}$", fontsize=9)
+    axes.set_title(f"{title}, {where}", fontsize=9)
     axes.set_xlabel(f"diagonal {_number(np.diag(matrix).mean())}\n{elsewhere}", fontsize=7.5)
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)

@@ -62,7 +62,7 @@ def plain_label(run: Mapping[Any, Any]) -> str:
 
     run: norm, architecture, source, penalty_rule, penalty_value, penalty_last_layer (None or NaN: none of
     its own), penalty_biases, loss_name, initialisation. Penalised biases are named, the loss where it is not
-    cross-entropy, and the start where it is not drawn.
+    cross-entropy, and the start where it is not drawn. What a study varies (axis) is not named.
     """
     return ", ".join([" ".join(_network(run)), *_strengths(run), *_exceptions(run)])
 
@@ -78,7 +78,10 @@ def row_label(run: Mapping[Any, Any]) -> str:
 
 
 def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame) -> dict[str, str]:
-    """An experiment's label, in the order of `runs`; InputError where another version made the table."""
+    """A label for what `experiment` names (`abscissa.with_lines` too), in the order of `runs`.
+
+    InputError where another version made the table.
+    """
     first = runs.drop_duplicates("experiment").set_index("experiment")
     try:
         return {str(name): label(run) for name, run in first.to_dict("index").items()}
@@ -86,11 +89,19 @@ def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame)
         raise InputError(f"runs: no column {error}; run the stages measure and aggregate again") from None
 
 
-def slope_label(slope: float, low: float, high: float) -> str:
-    """Mathtext of a fitted power of L with its interval."""
+def slope_label(slope: float, low: float, high: float, symbol: str = "L") -> str:
+    """Mathtext of a fitted power of L, or of what has the symbol, with its interval."""
+    return _with_interval(rf"${symbol}^{{{slope:z.2f}}}$", low, high)
+
+
+def rank_label(rho: float, low: float, high: float) -> str:
+    """Mathtext of Spearman's rho with its interval."""
+    return _with_interval(rf"$\rho_S = {rho:z.2f}$", low, high)
+
+
+def _with_interval(value: str, low: float, high: float) -> str:
     # braces keep a minus after the comma from being set as a binary operator
-    power = rf"$L^{{{slope:z.2f}}}$"
-    return power if math.isnan(low) else rf"{power} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
+    return value if math.isnan(low) else rf"{value} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
 
 
 def _network(run: Mapping[Any, Any]) -> list[str]:
@@ -100,15 +111,16 @@ def _network(run: Mapping[Any, Any]) -> list[str]:
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
     over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
-    strengths = [f"lambda = {run['penalty_value']:g}{over}"]
+    strengths = {"penalty.value": f"lambda = {run['penalty_value']:g}{over}"}
     if own is not None and not math.isnan(own):
-        strengths.append(f"lambda_L = {own:g}")
-    return strengths
+        strengths["penalty.last_layer"] = f"lambda_L = {own:g}"
+    return [strength for key, strength in strengths.items() if key != run.get("axis")]
 
 
 def _rest(run: Mapping[Any, Any]) -> list[str]:
     strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
-    return [*strengths, *_exceptions(run)]
+    place = [f"$L = {run['depth']}$"] if "axis" in run else []  # one line of several, each against the axis
+    return [*place, *strengths, *_exceptions(run)]
 
 
 def _exceptions(run: Mapping[Any, Any]) -> list[str]:

@@ -9,15 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
     DASHES,
     ROUNDING,
     ROW_HEIGHT,
     Colour,
     absence,
-    colours_of,
-    converged_by_depth,
-    depth_handles,
+    converged_by_place,
     start_at_zero,
     state_missing,
     state_nothing,
@@ -60,23 +59,24 @@ def layer_profiles(
     mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
     of their R^2, or with the number of layers where that is only three.
     """
-    colours = colours_of(profile["depth"])
+    of = abscissa_of(runs)
+    colours = colours_of(profile[of.column])
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(PANELS), squeeze=False, sharex=True)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = profile[profile["experiment"] == name]
-            converged = converged_by_depth(runs[runs["experiment"] == name])
+            converged = converged_by_place(runs[runs["experiment"] == name], of)
             for axes, panel in zip(line, PANELS, strict=True):
-                _draw_panel(axes, own, panel, colours, converged)
-            _draw_law(line[0], own, law[law["experiment"] == name])
+                _draw_panel(axes, own, of, panel, colours, converged)
+            _draw_law(line[0], own, law[law["experiment"] == name], of)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, panel in zip(grid[0], PANELS, strict=True):
             axes.set_title(panel.title)
         for axes in grid[-1]:
             axes.set_xlabel("relative layer position")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, colours)
+        _draw_key(figure, of, colours)
         figure.draw_without_rendering()
     return figure
 
@@ -84,9 +84,10 @@ def layer_profiles(
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
+    of: Abscissa,
     panel: Panel,
-    colours: Mapping[int, Colour],
-    converged: Mapping[int, int],
+    colours: Mapping[float, Colour],
+    converged: Mapping[float, int],
 ) -> None:
     mean = "log10_mean" if panel.statistic else "mean"
     rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
@@ -98,13 +99,15 @@ def _draw_panel(
     if panel.statistic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
         return
-    for (_, split), table in rows.groupby(["depth", "split"]):
-        _draw_line(axes, table, mean, colours[int(table["depth"].iloc[0])], dashed=split == "test")
+    for (_, split), table in rows.groupby([of.column, "split"]):
+        _draw_line(axes, table, mean, colours[table[of.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
     if not panel.statistic:
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
-    state_missing(axes, rows["depth"], converged, top=not panel.statistic)  # where errors have gone down
+    state_missing(
+        axes, of, rows[of.column], converged, top=not panel.statistic
+    )  # where errors have gone down
 
 
 def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashed: bool) -> None:
@@ -117,14 +120,14 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame) -> None:
+def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: Abscissa) -> None:
     """The law of the deepest network that has one."""
     fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return
-    depth = fitted["depth"].max()
-    mean = fitted[fitted["depth"] == depth][["slope", "intercept", "r_squared", "n_layers"]].mean()
-    positions = own[(own["depth"] == depth) & (own["metric"] == LAW_METRIC)]["position"]
+    largest = fitted[of.column].max()
+    mean = fitted[fitted[of.column] == largest][["slope", "intercept", "r_squared", "n_layers"]].mean()
+    positions = own[(own[of.column] == largest) & (own["metric"] == LAW_METRIC)]["position"]
     ends = np.array([positions.min(), positions.max()])
     quality = rf"$R^2 = {mean['r_squared']:.2f}$"
     if mean["n_layers"] < FEWEST_LAYERS:
@@ -139,11 +142,12 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame) -> None:
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
 
 
-def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
+def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:
+    largest = "deepest $L$" if of.is_depth else f"largest ${of.symbol}$"
     handles = [
-        *depth_handles(colours),
+        *of.handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test"),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=r"$\rho^{\,l}$, deepest $L$"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=rf"$\rho^{{\,l}}$, {largest}"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

@@ -9,18 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
     ROW_HEIGHT,
     Colour,
     absence,
-    colours_of,
-    converged_by_depth,
-    depth_handles,
+    converged_by_place,
     state_missing,
     state_nothing,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
-from ncpipe.tables.keys import RUN
+from ncpipe.tables.keys import place_keys, run_keys
 from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
@@ -40,7 +39,8 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
     value that goes to 0 leaves.
     """
     table = _spectra(measurements, runs)
-    colours = colours_of(table["depth"])
+    of = abscissa_of(runs)
+    colours = colours_of(table[of.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
@@ -48,14 +48,15 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
-                _draw_panel(axes, rows, colours, converged_by_depth(objective), _is_orthogonal(objective))
+                converged = converged_by_place(objective, of)
+                _draw_panel(axes, rows, of, colours, converged, _is_orthogonal(objective))
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, matrix in zip(grid[0], COLUMNS, strict=True):
             axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
         for axes in grid[-1]:
             axes.set_xlabel("index $i$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, colours)
+        _draw_key(figure, of, colours)
         figure.draw_without_rendering()
     return figure
 
@@ -64,16 +65,15 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """experiment, depth, matrix, index, log10: mean over converged seeds of log10 s_i/s_1."""
     measurements = measurements.reset_index(drop=True)
     names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
-    rows = measurements[["experiment", "depth", "seed", "layer", "split", "value"]].join(names)
+    keys = run_keys(runs)
+    rows = measurements[[*keys, "layer", "split", "value"]].join(names)
     rows = rows[
         (rows["layer"] == LAST) & rows["matrix"].notna() & (rows["split"] == rows["matrix"].map(COLUMNS))
     ]
-    rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), RUN], on=RUN)
-    largest = rows.groupby([*RUN, "matrix"])["value"].transform("max")
+    rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
+    largest = rows.groupby([*keys, "matrix"])["value"].transform("max")
     rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
-    return rows.groupby(["experiment", "depth", "matrix", "index"], as_index=False).agg(
-        log10=("log10", "mean")
-    )
+    return rows.groupby([*place_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
 
 
 def _is_orthogonal(runs: pd.DataFrame) -> bool:
@@ -83,8 +83,9 @@ def _is_orthogonal(runs: pd.DataFrame) -> bool:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    colours: Mapping[int, Colour],
-    converged: Mapping[int, int],
+    of: Abscissa,
+    colours: Mapping[float, Colour],
+    converged: Mapping[float, int],
     orthogonal: bool,
 ) -> None:
     if own.empty:
@@ -92,11 +93,11 @@ def _draw_panel(
         state_nothing(axes, absence(sum(converged.values())))
         return
     classes = int(own["index"].max())
-    for _, table in own.groupby("depth"):
+    for _, table in own.groupby(of.column):
         axes.plot(
             table["index"],
             10 ** table["log10"],
-            color=colours[int(table["depth"].iloc[0])],
+            color=colours[table[of.column].iloc[0]],
             marker="o",
             markersize=2.5,
             linewidth=1.1,
@@ -109,11 +110,11 @@ def _draw_panel(
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, own["depth"], converged)
+    state_missing(axes, of, own[of.column], converged)
 
 
-def _draw_key(figure: Figure, colours: Mapping[int, Colour]) -> None:
+def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:
     collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
     figure.legend(
-        handles=[*depth_handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False
+        handles=[*of.handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False
     )

@@ -56,7 +56,7 @@ def metric_colours(count: int) -> list[tuple[float, float, float]]:
     return [palette[order[i % len(order)]] for i in range(count)]
 
 
-def depth_colours(depths: Sequence[int]) -> dict[int, tuple[float, float, float]]:
+def depth_colours(depths: Sequence[float]) -> dict[float, tuple[float, float, float]]:
     """Dark blue (shallow) to orange (deep), all of them with a contrast of 3 or more to white paper."""
     shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(depths) - 1, 1)

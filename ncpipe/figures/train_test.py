@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.panels import (
     DASHES,
     ROW_HEIGHT,
     Colour,
     absence,
-    converged_by_depth,
-    scale_depth_axis,
+    converged_by_place,
     start_at_zero,
     state_gap,
     state_nothing,
@@ -88,46 +88,51 @@ def train_against_test(
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
     training samples.
     """
+    of = abscissa_of(runs)
     last = profile[profile["layer"] == LAST]
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
         grid = figure.subplots(len(labels), len(PANELS) + 1, squeeze=False)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = last[last["experiment"] == name]
-            converged = converged_by_depth(runs[runs["experiment"] == name])
+            converged = converged_by_place(runs[runs["experiment"] == name], of)
             for axes, panel in zip(line, PANELS, strict=False):
-                _draw_panel(axes, own, panel, converged)
-            _draw_effective(line[-1], effective[effective["experiment"] == name], converged)
+                _draw_panel(axes, own, of, panel, converged)
+            _draw_effective(line[-1], effective[effective["experiment"] == name], of, converged)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, title in zip(grid[0], [*(panel.title for panel in PANELS), EFFECTIVE], strict=True):
             axes.set_title(title)
         for axes in grid[-1]:
-            axes.set_xlabel("depth $L$")
+            axes.set_xlabel(of.label)
         figure.align_ylabels(grid[:, 0])
         _draw_key(figure, grid)
         figure.draw_without_rendering()
     return figure
 
 
-def _draw_panel(axes: Axes, own: pd.DataFrame, panel: Panel, converged: Mapping[int, int]) -> None:
-    drawn: set[int] = set()
+def _draw_panel(
+    axes: Axes, own: pd.DataFrame, of: Abscissa, panel: Panel, converged: Mapping[float, int]
+) -> None:
+    drawn: set[float] = set()
     lines: list[Line2D] = []
     mean, std = (f"log10_{name}" if panel.statistic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
-        lines += _draw_line(axes, rows["depth"], rows[mean], rows[std], series)
-        drawn |= set(rows["depth"])
-    _finish(axes, drawn, converged)
+        lines += _draw_line(axes, rows[of.column], rows[mean], rows[std], series)
+        drawn |= set(rows[of.column])
+    _finish(axes, of, drawn, converged)
     if drawn and not panel.statistic:
         start_at_zero(axes, lines)
 
 
-def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, series: Series) -> list[Line2D]:
+def _draw_line(
+    axes: Axes, places: pd.Series, mean: pd.Series, std: pd.Series, series: Series
+) -> list[Line2D]:
     """The line itself, without its bars; none without values."""
-    if depth.empty:
+    if places.empty:
         return []
     drawn = axes.errorbar(
-        depth,
+        places,
         mean,
         yerr=std.fillna(0),
         color=series.colour,
@@ -141,34 +146,36 @@ def _draw_line(axes: Axes, depth: pd.Series, mean: pd.Series, std: pd.Series, se
     return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, converged: Mapping[int, int]) -> None:
-    table = own.groupby("depth", as_index=False)["effective_depth"].agg(["mean", "std"])
+def _draw_effective(axes: Axes, own: pd.DataFrame, of: Abscissa, converged: Mapping[float, int]) -> None:
+    table = own.groupby(of.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series(EFFECTIVE, "", "", BLUE, "o")
-    lines = _draw_line(axes, table["depth"], table["mean"], table["std"], series)
-    _finish(axes, set(table["depth"]), converged)
+    lines = _draw_line(axes, table[of.column], table["mean"], table["std"], series)
+    _finish(axes, of, set(table[of.column]), converged)
     if table.empty:
         return
     top = axes.get_ylim()[1]
-    whole = np.geomspace(table["depth"].min(), table["depth"].max(), 100)
+    places = table[of.column]
+    whole = np.geomspace(places.min(), places.max(), 100) if of.is_depth else np.array(list(converged))
+    depth = whole if of.is_depth else np.full(len(whole), own["depth"].iloc[0])
     axes.plot(
-        whole, whole, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
+        whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
     axes.set_ylim(top=1.15 * top)  # the curve may leave the panel, the data may not
     start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, drawn: set[int], converged: Mapping[int, int]) -> None:
+def _finish(axes: Axes, of: Abscissa, drawn: set[float], converged: Mapping[float, int]) -> None:
     if not drawn:
         axes.set_xticks([])
         state_nothing(axes, absence(sum(converged.values())))
         return
     axes.margins(y=0.1)
     thin_ticks(axes)
-    scale_depth_axis(axes, np.array(list(converged)))
+    of.scale(axes, np.array(list(converged)))
     axes.tick_params(axis="x", labelsize=7)
-    for depth, count in converged.items():
-        if depth not in drawn:
-            state_gap(axes, depth, count)
+    for place, count in converged.items():
+        if place not in drawn:
+            state_gap(axes, place, count)
 
 
 def _draw_key(figure: Figure, grid: np.ndarray) -> None:

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.style import INK, PAGE_WIDTH, depth_colours, paper_style
-from ncpipe.tables.keys import RUN
+from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
+from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
 
@@ -22,32 +23,33 @@ PANELS: dict[str, dict[str, Dashes]] = {
 }
 LINEAR = {"error"}
 
-Colours = dict[int, tuple[float, float, float]]
+Colours = dict[float, tuple[float, float, float]]
 
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
-    """Four panels for one experiment: regularised loss, fit, penalty (log axes), train and test error.
+    """Four panels for one line: regularised loss, fit, penalty (log axes), train and test error.
 
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
     mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge.
     """
-    table = history.merge(runs[[*RUN, "finished"]], on=RUN).replace([np.inf, -np.inf], np.nan)
-    table = table.astype({"finished": bool}).sort_values(["depth", "seed", "epoch"], ignore_index=True)
-    colours = depth_colours(sorted(runs["depth"].unique()))
+    of, keys = abscissa_of(runs), run_keys(runs)
+    table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
+    table = table.astype({"finished": bool}).sort_values([of.column, "seed", "epoch"], ignore_index=True)
+    colours = colours_of(runs[of.column])
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, 4.4), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True)
         for axes, (name, quantities) in zip(grid.flat, PANELS.items(), strict=True):
             for quantity, dashes in quantities.items():
-                _draw_quantity(axes, table, quantity, dashes, colours)
+                _draw_quantity(axes, table, of, quantity, dashes, colours)
             _scale_panel(axes, table, list(quantities), name not in LINEAR)
-            _mark_diverged(axes, table, list(quantities), colours)
+            _mark_diverged(axes, table, of, list(quantities), colours)
             axes.set(title=name, xlabel="", ylabel="")
         for axes in grid[-1]:
             axes.set_xlabel("epoch")
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
-        _draw_key(figure, colours, diverged=not runs["finished"].astype(bool).all())
+        _draw_key(figure, of.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
         figure.draw_without_rendering()
     return figure
 
@@ -55,6 +57,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
 def _draw_quantity(
     axes: Axes,
     table: pd.DataFrame,
+    of: Abscissa,
     quantity: str,
     dashes: Dashes,
     colours: Colours,
@@ -62,7 +65,7 @@ def _draw_quantity(
     shared: dict[str, Any] = {
         "x": "epoch",
         "y": quantity,
-        "hue": "depth",
+        "hue": of.column,
         "palette": colours,
         "ax": axes,
         "legend": False,
@@ -74,7 +77,7 @@ def _draw_quantity(
         return
     sns.lineplot(data=drawn, **shared, units="seed", linewidth=0.7, alpha=0.6)
     # seaborn's own estimator takes most of the time of the whole figure
-    means = drawn[drawn["finished"]].groupby(["depth", "epoch"], as_index=False)[quantity].mean()
+    means = drawn[drawn["finished"]].groupby([of.column, "epoch"], as_index=False)[quantity].mean()
     if len(means):
         sns.lineplot(data=means, **shared, linewidth=1.5)
 
@@ -96,18 +99,19 @@ def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bo
         axes.set_ylim(low - pad, high + pad)
 
 
-def _mark_diverged(axes: Axes, table: pd.DataFrame, quantities: list[str], colours: Colours) -> None:
+def _mark_diverged(
+    axes: Axes, table: pd.DataFrame, of: Abscissa, quantities: list[str], colours: Colours
+) -> None:
     low, high = axes.get_ylim()
     for quantity in quantities:
         rows = table[~table["finished"] & table[quantity].notna()]
-        ends = rows.groupby(["depth", "seed"], as_index=False).last()
+        ends = rows.groupby([of.column, "seed"], as_index=False).last()
         heights = ends[quantity].clip(low, high)
-        for depth, epoch, height in zip(ends["depth"], ends["epoch"], heights, strict=True):
-            axes.plot(epoch, height, "x", color=colours[depth], markersize=5, mew=1.4, clip_on=False)
+        for place, epoch, height in zip(ends[of.column], ends["epoch"], heights, strict=True):
+            axes.plot(epoch, height, "x", color=colours[place], markersize=5, mew=1.4, clip_on=False)
 
 
-def _draw_key(figure: Figure, colours: Colours, diverged: bool) -> None:
-    handles = [Line2D([], [], color=colour, label=f"$L={depth}$") for depth, colour in colours.items()]
+def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:
     for quantity, dashes in PANELS["error"].items():
         label = quantity.replace("_", " ")
         handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=label))

@@ -39,6 +39,10 @@ class Sweep:
     axis: str | None = None
     values: tuple[Number, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.values and self.axis is None:
+            raise ValueError("values without an axis; name the key whose values these are, or remove them")
+
 
 AXES = typing.get_type_hints(Sweep, include_extras=True)
 
@@ -280,8 +284,6 @@ def _sweep_mistakes(
             yield f"sweep.{key}: empty, so there is nothing to run; list at least one"
         for value in (value for value, times in Counter(values or ()).items() if times > 1):
             yield f"sweep.{key}: {shown(value)} is listed twice; remove one"
-    if values_of_axis and not axis:
-        yield "sweep.values: has no sweep.axis; name the key whose values these are, or remove them"
     for name in dict.fromkeys(sweep.get("experiments") or ()):
         if name not in experiments:
             yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"

@@ -273,3 +273,44 @@ def cut(cut_first: tuple[Clone, Output]) -> Clone:
 def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:
     """Names of train stages, sorted."""
     return sorted(f"train@{e}-{d}-{s}" for e in experiments for d in depths for s in seeds)
+
+
+# What the dvc.yaml of a study with an axis has in place of the root's lines.
+AXIS = [
+    (
+        "    matrix:\n      experiment: ${sweep.experiments}\n    cmd: ncpipe fetch ${item.experiment}\n",
+        "    matrix:\n      experiment: ${sweep.experiments}\n      value: ${sweep.values}\n"
+        "    cmd: ncpipe fetch ${item.experiment} --value=${item.value}\n",
+    ),
+    (
+        "      - experiments.${item.experiment}.data\n",
+        "      - experiments.${item.experiment}.data\n      - sweep.axis\n",
+    ),
+    (
+        "    outs:\n      - data/prepared/${item.experiment}\n",
+        "    outs:\n      - data/prepared/${item.experiment}/x${item.value}\n",
+    ),
+    (
+        "      depth: ${sweep.depths}\n      seed: ${sweep.seeds}\n",
+        "      depth: ${sweep.depths}\n      value: ${sweep.values}\n      seed: ${sweep.seeds}\n",
+    ),
+    ("${item.depth} ${item.seed}\n", "${item.depth} ${item.seed} --value=${item.value}\n"),
+    (
+        "      - experiments.${item.experiment}\n",
+        "      - experiments.${item.experiment}\n      - sweep.axis\n",
+    ),
+    (
+        "retrains nothing\n      - data/prepared/${item.experiment}\n",
+        "retrains nothing\n      - data/prepared/${item.experiment}/x${item.value}\n",
+    ),
+    ("L${item.depth}/s${item.seed}\n", "L${item.depth}/x${item.value}/s${item.seed}\n"),
+    ("  - data/results/depth:\n      x: depth\n", "  - data/results/x:\n      x: x\n"),
+]
+
+
+def with_axis(pipeline: str) -> str:
+    """The root's dvc.yaml as a study with an axis has it."""
+    for root, study in AXIS:
+        assert pipeline.count(root) == 1, root
+        pipeline = pipeline.replace(root, study)
+    return pipeline

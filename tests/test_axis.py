@@ -1,0 +1,363 @@
+"""A study that varies one more key than depth: its runs, its tables, and the whole pipeline by DVC."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import experiment_tree, write_params
+from dvc.parsing.interpolate import to_str
+from dvc.utils.serialize._yaml import loads_yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from made_tables import grid, measure, noisy
+from pipeline import Clone, with_axis
+from scipy import stats
+
+from ncpipe.commands.grid import read_grid, write_grid
+from ncpipe.errors import InputError
+from ncpipe.figures.abscissa import with_lines
+from ncpipe.figures.depth_sweep import depth_sweep
+from ncpipe.figures.labels import rank_label, row_labels, slope_label
+from ncpipe.params import Slopes, load_params, parse_params
+from ncpipe.scheduling.registry import stage_name
+from ncpipe.specs import Penalty, Run
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.ranks import rank_correlation
+from ncpipe.tables.results import depth_series, dvc_metrics
+from ncpipe.tables.sentences import experiment_sentence
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+from ncpipe.tables.summary import summarise
+from ncpipe.yamlfile import parse_number
+
+RULE = Slopes(draws=500, seed=0, level=0.95)
+
+
+def tree(axis: Any = "penalty.value", values: Any = (0.1, 1e-3), **changes: Any) -> dict[str, Any]:
+    axes = {"depths": [3, 2], "seeds": [1, 0], "axis": axis, "values": list(values)}
+    return {
+        "sweep": {"experiments": ["one"]} | axes,
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "effective_depth": {"tolerance": 0.01},
+        "experiments": {"one": experiment_tree(epochs=100, **changes)},
+    }  # fmt: skip
+
+
+# Runs
+
+
+def test_runs_are_depth_by_value_by_seed() -> None:
+    runs = parse_params(tree()).grid()
+    assert [(run.depth, run.value, run.seed) for run in runs] == [
+        (depth, value, seed) for depth in (2, 3) for value in (1e-3, 0.1) for seed in (0, 1)
+    ]
+    assert {run.value: run.spec.penalty.value for run in runs} == {1e-3: 1e-3, 0.1: 0.1}
+    run = runs[0]
+    assert run.name == "one L=2 penalty.value=0.001 seed=0"
+    assert (run.path, run.data) == (Path("one/L2/x0.001/s0"), Path("one/x0.001"))
+    assert stage_name(run) == "train@one-2-0.001-0"
+
+
+def test_a_value_is_all_that_it_changes() -> None:
+    """It is checked as its key is: a whole number becomes one with a point where the key takes such."""
+    plain = tree(values=[1])
+    del plain["sweep"]["axis"], plain["sweep"]["values"]
+    plain["experiments"]["one"]["penalty"]["value"] = 1.0
+    (varied, *_), (written, *_) = parse_params(tree(values=[1])).grid(), parse_params(plain).grid()
+    assert repr(varied.spec) == repr(written.spec)
+    assert written == Run("one", 2, 0, written.spec)
+
+
+def test_any_key_can_be_the_axis() -> None:
+    for axis, values in {
+        "data.per_class": [4, 16],
+        "data.noise": [0, 0.5],
+        "model.width": [8, 16],
+        "optimizer.learning_rate": [0.1, 1],
+        "schedule.final": [0, 1],
+        "epochs": [100, 200],
+        "batch_size": [2, 4],
+        "penalty.last_layer": [0.1, 0.2],
+    }.items():
+        for value in values:
+            place: Any = parse_params(tree(axis, values)).run("one", 2, 0, value).spec
+            for key in axis.split("."):
+                place = getattr(place, key)
+            assert place == value
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "lines"),
+    [
+        ("penalty.valu", [1, 2], ["sweep.axis: experiments.one.penalty.valu: unknown key; did you mean 'va"]),
+        ("penalty.value", [], ["sweep.values: empty"]),
+        (None, [1], ["sweep: values without an axis"]),
+        ("penalty.value", [1, 1.0], ["sweep.values: 1 is listed twice"]),
+        ("penalty.value", [-1, 2, -3], ["sweep.values: experiments.one.penalty.value: -1 is out of range",
+                                        "sweep.values: experiments.one.penalty.value: -3 is out of range"]),
+        ("model.width", [4.5], ["sweep.values: experiments.one.model.width: expected a whole number"]),
+        ("penalty.value", [True, "x", math.inf], ["sweep.values[0]: expected a number, got true or false",
+                                                  "sweep.values[1]: expected a number, got text ('x')",
+                                                  "sweep.values[2]: inf is out of range; it must be finite"]),
+        ("penalty", [1], ["sweep.values: experiments.one.penalty: expected keys with values"]),
+        ("loss.name", [1], ["sweep.axis: experiments.one.loss: {'name': 1} is unknown"]),
+        ("model.mlp_width", [4], ["sweep.axis: experiments.one.model: mlp_width does not apply"]),
+        ("epochs", [20], ["experiments.one.log_every: 5 is too coarse"]),
+        (["epochs"], [20], ["sweep.axis: expected text, got a list"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(axis: Any, values: list[Any], lines: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_params(tree(axis, values))
+    said = str(caught.value).splitlines()
+    assert len(said) == len(lines), said
+    assert all(line.startswith(start) for line, start in zip(said, lines, strict=True)), said
+
+
+def test_a_value_is_asked_for_where_there_is_an_axis_and_only_there() -> None:
+    with pytest.raises(InputError, match=r"sweep\.axis is penalty\.value: name one of its values, --value"):
+        parse_params(tree()).run("one", 2, 0)
+    plain = tree()
+    del plain["sweep"]["axis"], plain["sweep"]["values"]
+    with pytest.raises(InputError, match=r"value 3: sweep\.axis of params\.yaml names no key"):
+        parse_params(plain).run("one", 2, 0, 3)
+    with pytest.raises(InputError, match=r"penalty\.value: -1 is out of range"):
+        parse_params(tree()).run("one", 2, 0, -1)
+
+
+@given(st.one_of(st.integers(-(10**20), 10**20), st.floats(allow_nan=False, allow_infinity=False)))
+def test_a_value_is_written_as_dvc_writes_it(value: float) -> None:
+    """In folders, stage names and arguments: DVC's item of a matrix and ncpipe's are one text."""
+    text = f"{value!r}" if isinstance(value, int) else f"{value:e}"
+    written = to_str(loads_yaml(f"a: {text}")["a"])
+    assert written == str(parse_number(text))
+    assert str(parse_number(written)) == written
+
+
+@pytest.mark.parametrize("text", ["", "x", "0x", "true", "~", ".inf", ".nan", "[1]", "2020-01-01", "1 2"])
+def test_what_is_no_value(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_number(text)
+
+
+def test_the_grid_names_the_axis_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([2, 3], [0, 1], one=experiment_tree(epochs=100))
+    text = Path("params.yaml").read_text()
+    write_grid()
+    assert Path("data/grid/one.csv").read_text() == "depth,seed\n2,0\n2,1\n3,0\n3,1\n"
+    Path("params.yaml").write_text(text.replace("sweep:", "sweep:\n  axis: data.noise\n  values: [0.5, 1]"))
+    params = load_params()
+    with pytest.raises(InputError, match=r"one\.csv: damaged; run ncpipe grid"):
+        read_grid(params, "one")
+    write_grid()
+    with Path("data/grid/one.csv").open() as file:
+        assert next(csv.reader(file)) == ["depth", "data.noise", "seed"]
+    assert read_grid(params, "one") == list(params.grid())
+
+
+def test_merge_keys_make_an_experiment_another_with_a_key_changed(tmp_path: Path) -> None:
+    """In place of an axis of words: DVC and ncpipe read the same two experiments."""
+    text = (Path(__file__).parent.parent / "stages/penalty/params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    params, tracked = load_params(tmp_path / "params.yaml"), loads_yaml(text)["experiments"]
+    assert tracked["mse"] == tracked["ce"] | {"loss": "mse"}
+    for name, entry in tracked.items():
+        sweep = {"experiments": [name], "depths": [2], "seeds": [0]}
+        read = parse_params(tree() | {"sweep": sweep, "experiments": {name: entry}})
+        assert read.experiment(name) == params.experiments[name]
+    assert isinstance(params.experiments["mse"].penalty, Penalty)
+
+
+# Tables: x plays the part of depth
+
+
+def by_axis(table: pd.DataFrame, depth: int = 6, shift: float = 0.0) -> pd.DataFrame:
+    """A table by depth as one by x, of networks of one depth."""
+    columns = ["experiment", "depth", "axis", "x", "seed"]
+    table = table.assign(x=table["depth"] - shift, axis="data.noise", depth=depth)
+    present = [name for name in columns if name in table]
+    return table[[*present, *(name for name in table if name not in present)]]
+
+
+def both(shift: float = 0.0) -> tuple[Any, Any]:
+    runs = grid(("b", "a"))
+    table = measure(runs, noisy)
+    return (table, runs), (by_axis(table, shift=shift), by_axis(runs, shift=shift))
+
+
+def test_means_and_slopes_against_x_are_those_against_depth() -> None:
+    """Depth in x's place gives the same numbers but for the bootstrap's draws."""
+    plain, varied = both()
+    for table, axis in (
+        (summarise(*plain), summarise(*varied)),
+        (usable_points(*plain), usable_points(*varied)),
+    ):
+        renamed = by_axis(table)
+        pd.testing.assert_frame_equal(axis[renamed.columns], renamed, check_dtype=False)
+    slopes, by_x = loglog_slopes(*plain, RULE), loglog_slopes(*varied, RULE)
+    assert by_x[["experiment", "depth", "axis"]].values.tolist() == [
+        ["b", 6, "data.noise"],
+        ["a", 6, "data.noise"],
+    ]
+    same = ["slope", "intercept", "p_value", "n_used", "n_depths", "n_runs", "n_converged"]
+    pd.testing.assert_frame_equal(by_x[same], slopes[same])
+    assert np.allclose(by_x[["low", "high"]], slopes[["low", "high"]], atol=0.02)
+    assert by_x["rho"].isna().all()
+    assert leave_out_slopes(*varied, RULE).empty
+
+
+def test_each_depth_is_a_line_of_its_own() -> None:
+    """Networks of two depths whose metrics go as x^-0.4 and as x^0.3 do not enter one fit."""
+    runs = grid(("a",))
+    parts = [(by_axis(runs, depth), by_axis(measure(runs, value), depth))
+             for depth, value in ((2, lambda x, _: x**-0.4), (8, lambda x, _: x**0.3))]  # fmt: skip
+    whole, table = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
+    slopes = loglog_slopes(table, whole, RULE)
+    assert dict(zip(slopes["depth"], slopes["slope"].round(12), strict=True)) == {2: -0.4, 8: 0.3}
+    assert list(depth_series(summarise(table, whole))) == ["a-L2", "a-L8"]
+    shown = dvc_metrics(summarise(table, whole), slopes, whole)
+    assert {name: round(own["slope_nc1_trace_ratio"], 12) for name, own in shown.items()} == {
+        "a-L2": -0.4,
+        "a-L8": 0.3,
+    }
+
+
+def test_where_x_has_no_logarithm_ranks_take_the_place_of_a_power() -> None:
+    """x = 0 among the values: Spearman's rho of the runs, against scipy's."""
+    _, (table, runs) = both(shift=2)
+    slopes = loglog_slopes(table, runs, RULE)
+    own = table[table["experiment"] == "a"]
+    assert slopes["slope"].isna().all()
+    assert not slopes["rejected"].any()
+    row = slopes[slopes["experiment"] == "a"].iloc[0]
+    assert row["rho"] == pytest.approx(stats.spearmanr(own["x"], own["value"]).statistic, abs=1e-12)
+    assert -1 <= row["rho_low"] <= row["rho"] <= row["rho_high"] < 0
+    assert (row["n_used"], row["n_depths"], row["level"]) == (15, 5, 0.95)
+
+
+def test_ranks_do_not_depend_on_scale_and_know_their_ends() -> None:
+    x = np.array([0.0, 1.0, 2.0])
+    rising = [np.array([0.0]), np.array([1.0]), np.array([5.0])]
+    assert rank_correlation(x, rising, "s", RULE)[0] == 1
+    assert np.isnan(rank_correlation(x, rising, "s", RULE)[1:]).all()  # no two runs at any x
+    assert np.isnan(rank_correlation(x[:1], rising[:1], "s", RULE)).all()
+    groups = [np.array([0.1, 0.3]), np.array([0.2, 0.5]), np.array([0.4, 0.45])]
+    assert rank_correlation(x, groups, "s", RULE) == rank_correlation(x**3, groups, "s", RULE)
+    mirrored = rank_correlation(-x[::-1], groups[::-1], "s", RULE)
+    assert mirrored[0] == pytest.approx(-rank_correlation(x, groups, "s", RULE)[0])
+
+
+def sentence(shift: float) -> str:
+    _, (table, runs) = both(shift)
+    series = {"NC1": ("nc1_trace_ratio", "train")}
+    tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE), runs
+    return experiment_sentence({"experiment": "a", "depth": 6}, *tables, series)
+
+
+def test_sentences_name_the_key() -> None:
+    assert sentence(0).startswith("a at L = 6: NC1 improves as data.noise^-0.4")
+    assert sentence(2).startswith("a at L = 6: NC1 improves with data.noise (Spearman's rho -0.9")
+    assert "95 % CI" in sentence(2)
+
+
+# Figures
+
+
+SETTING = {
+    "architecture": "L-RN1", "norm": "post", "source": "digits", "loss_name": "ce", "last_bias": False,
+    "penalty_rule": "constant", "penalty_value": 0.1, "penalty_last_layer": math.nan, "penalty_biases": False,
+    "initialisation": "normal",
+}  # fmt: skip
+METRICS = (("nc1_trace_ratio", "train"), ("nc2_etf", "weights"), ("nc3_cosine", "train"))
+
+
+def drawn(axis: str, shift: float) -> tuple[Any, pd.DataFrame, list[str]]:
+    runs = by_axis(grid(("a",)), shift=shift).assign(axis=axis, **SETTING)
+    parts = [measure(grid(("a",)), noisy, metric, split) for metric, split in METRICS]
+    table = by_axis(pd.concat(parts, ignore_index=True), shift=shift).assign(axis=axis)
+    slopes = loglog_slopes(table, runs, RULE)
+    tables = usable_points(table, runs), summarise(table, runs), slopes, runs
+    lines = [with_lines(each) for each in tables]
+    labels = row_labels(lines[-1])
+    figure = depth_sweep(lines[0], lines[1], lines[2], lines[3], labels)
+    return figure, slopes, list(labels.values())
+
+
+def test_a_figure_against_the_axis() -> None:
+    figure, slopes, labels = drawn("penalty.value", 0)
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == r"$\lambda$"
+    assert axes.get_xscale() == "log"
+    assert axes.containers[0].lines[0].get_xdata().tolist() == [2, 3, 5, 8, 13]
+    fit = slopes.iloc[0]
+    (entry,) = axes.get_legend().get_texts()
+    assert entry.get_text().startswith(slope_label(fit["slope"], fit["low"], fit["high"], r"\lambda"))
+    assert labels == ["L-RN1 on digits\n$L = 6$"]  # and not one of the lambdas
+
+
+def test_a_figure_of_values_that_have_no_logarithm() -> None:
+    figure, slopes, labels = drawn("data.noise", 2)
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == r"noise $\sigma$"
+    assert axes.get_xscale() == "linear"
+    fit = slopes.iloc[0]
+    assert axes.get_legend().get_texts()[0].get_text() == rank_label(
+        fit["rho"], fit["rho_low"], fit["rho_high"]
+    )
+    assert axes.get_xlim()[0] < 0
+    assert labels == ["L-RN1 on digits\n$L = 6$, $\\lambda = 0.1$"]
+
+
+# DVC
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone whose root varies the penalty, swept once by `dvc repro`."""
+    whole = tree("penalty.value", [1e-5, 0.01]) | {"experiments": {"one": experiment_tree(epochs=100)}}
+    whole["sweep"] |= {"depths": [2], "seeds": [0]}
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("axis") / "clone", whole)
+    file = clone.folder / "dvc.yaml"
+    file.write_text(with_axis(file.read_text(encoding="utf-8")), encoding="utf-8")
+    clone.commit()
+    clone.repro()
+    return clone
+
+
+@pytest.mark.pipeline
+def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
+    """By `dvc repro`, then by `ncpipe sweep`, whose names for the stages have to be DVC's."""
+    assert sorted(path.parent.name for path in (study.folder / "data/runs/one/L2").glob("*/s0")) == [
+        "x0.01",
+        "x1e-05",
+    ]
+    before = study.digests("data/runs")
+    study.edit_params("sweep.values", [0.01, 1, 1e-5])
+    swept = study.run("ncpipe", "sweep")
+    assert "1 runs to train in 1 batches" in swept.err
+    assert {path: digest for path, digest in study.digests("data/runs").items() if path in before} == before
+    assert study.stale() == []
+    assert study.repro().ran == []
+    runs = pd.read_csv(study.folder / "data/results/runs.csv")
+    assert runs[["axis", "x", "penalty_value"]].values.tolist() == [
+        ["penalty.value", x, x] for x in (1e-5, 0.01, 1)
+    ]
+    assert (study.folder / "data/figures/depth_sweep.png").is_file()
+
+
+@pytest.mark.pipeline
+def test_another_axis_with_the_same_values_is_other_runs(study: Clone) -> None:
+    params = study.params()
+    study.edit_params("sweep.axis", "data.noise")
+    stale = study.stale()
+    study.write_params(params)
+    assert {name for name in stale if name.startswith(("fetch", "train"))} >= {
+        "train@one-2-1e-05-0",
+        "fetch@one-0.01",
+    }

@@ -21,7 +21,7 @@ from ncpipe.commands.grid import read_grid, write_grid
 from ncpipe.errors import InputError
 from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.labels import rank_label, row_labels, slope_label
+from ncpipe.figures.labels import by_experiment, rank_label, row_label, slope_label
 from ncpipe.params import Slopes, load_params, parse_params
 from ncpipe.scheduling.registry import stage_name
 from ncpipe.specs import Penalty, Run
@@ -284,7 +284,7 @@ def drawn(axis: str, shift: float) -> tuple[Any, pd.DataFrame, list[str]]:
     slopes = loglog_slopes(table, runs, RULE)
     tables = usable_points(table, runs), summarise(table, runs), slopes, runs
     lines = [with_lines(each) for each in tables]
-    labels = row_labels(lines[-1])
+    labels = by_experiment(row_label, lines[-1])
     figure = depth_sweep(lines[0], lines[1], lines[2], lines[3], labels)
     return figure, slopes, list(labels.values())
 

@@ -221,7 +221,7 @@ def test_each_depth_is_a_line_of_its_own() -> None:
     slopes = loglog_slopes(table, whole, RULE)
     assert dict(zip(slopes["depth"], slopes["slope"].round(12), strict=True)) == {2: -0.4, 8: 0.3}
     assert list(depth_series(summarise(table, whole))) == ["a-L2", "a-L8"]
-    shown = dvc_metrics(summarise(table, whole), slopes, whole)
+    shown = dvc_metrics(summarise(table, whole), slopes, whole, {"a": {("nc1_trace_ratio", "train")}})
     assert {name: round(own["slope_nc1_trace_ratio"], 12) for name, own in shown.items()} == {
         "a-L2": -0.4,
         "a-L8": 0.3,

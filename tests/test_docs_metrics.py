@@ -8,6 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from ncpipe.cli import app
+from ncpipe.commands.measure import terms_of
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, entry, page_table
 from ncpipe.metrics.table import measure_arrays
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -18,14 +20,18 @@ def emitted() -> set[str]:
     labels = torch.arange(30) % 3
     features, test, weight = (torch.randn(n, 4, generator=draw) for n in (30, 30, 3))
     rows = measure_arrays(features, labels, weight, torch.zeros(3), test, labels)
-    # Of a spectrum the page names the first value.
-    return {re.sub(r"_\d{3}$", "_001", row.metric) for row in rows}
+    return {entry(row.metric).name for row in rows}
 
 
-def test_the_table_names_every_metric_and_no_other() -> None:
-    table = PAGE.split("## Every column")[1].split("## ")[0]
-    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"`(\w+)`", " ".join(first_cells))) == emitted()
+def test_the_catalogue_has_every_metric_and_no_other() -> None:
+    assert emitted() == {metric.name for metric in ENTRIES}
+    run = dict.fromkeys(("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty", "inner_penalty"), 1.0)
+    assert {row.metric for row in terms_of(2, run)} == {metric.name for metric in GAPS}
+
+
+def test_the_pages_tables_are_the_catalogues() -> None:
+    for metrics in (ENTRIES, GAPS):
+        assert "\n".join(page_table(metrics)) in PAGE, "\n".join(page_table(metrics))
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")  # a dozen images of width 512

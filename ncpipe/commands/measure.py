@@ -13,6 +13,7 @@ from ncpipe.commands.grid import read_grid
 from ncpipe.features.files import read_features
 from ncpipe.features.passes import Features
 from ncpipe.figures.labels import plain_label
+from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import (
@@ -88,7 +89,7 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
     """Without the single singular values, which would outnumber all else."""
-    return (row for row in rows if not row.metric.startswith("singular_"))
+    return (row for row in rows if not row.metric.startswith(SINGULAR))
 
 
 def _gram(features: Features) -> Iterator[dict[str, Any]]:

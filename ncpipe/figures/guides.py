@@ -3,26 +3,18 @@
 Bounds up to constants and logarithms, proved for the optimum: training promises none of them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 
+from ncpipe.metrics.catalogue import entry
+
 # The gap's power of 1/L at constant lambda [S25 App. A], which lambda(L) multiplies.
 GAP_RATES = {"L-RN1": Fraction(1), "L-T11": Fraction(1, 2), "L-T21": Fraction(1, 2)}
 TWO_LAYERS = ("L-RN2", "L-T12", "L-T22")  # lambda(L) log L instead [Theorem 4.6]
-# Of the gap's bound: distances to the optimum go with its square root, NC1 and NC3 with their square.
-POWERS: Mapping[str, Fraction] = {
-    "loss_gap": Fraction(1),
-    "gap_gufm": Fraction(1),
-    "inner_penalty": Fraction(1),
-    "nc1_trace_ratio": Fraction(1),
-    "nc3_cosine": Fraction(1),
-    "nc2_etf": Fraction(1, 2),
-    "nc2_identity": Fraction(1, 2),
-}
+BOUNDED = ("NC1", "NC2", "NC3", "gap")  # the optimum's training samples and loss; no held-out ones
 
 
 @dataclass(frozen=True)
@@ -53,11 +45,12 @@ def guide_of(metric: str, runs: pd.DataFrame) -> Guide | None:
     runs: with architecture, penalty_rule and last_strength. lambda_L has to be the same at every depth.
     """
     architecture, rule = (str(runs[name].iloc[0]) for name in ("architecture", "penalty_rule"))
-    if metric not in POWERS or runs["last_strength"].nunique() != 1:
+    known = entry(metric)
+    if known.order is None or known.group not in BOUNDED or runs["last_strength"].nunique() != 1:
         return None
     two_layers = architecture in TWO_LAYERS
     rate = (Fraction(0) if two_layers else GAP_RATES[architecture]) + (rule == "over_depth")
     if not rate:
         return None
-    power = POWERS[metric]
+    power = Fraction(known.order, 2)  # distances to the optimum go with the square root of the gap's bound
     return Guide(rate * power, power if two_layers else Fraction(0))

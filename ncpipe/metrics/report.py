@@ -5,11 +5,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+from ncpipe.metrics.catalogue import CATALOGUE, SINGULAR, UNKNOWN, entry
 
 PLAIN_WIDTH = 160  # columns where no terminal says how many there are
 
@@ -25,53 +26,6 @@ class Row(Protocol):
     def metric(self) -> str: ...
     @property
     def value(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """A metric's property (NC1 to NC4), its value at collapse, and one line on what it is."""
-
-    group: str
-    collapse: str
-    text: str
-
-
-MEANINGS = {
-    "nc1_trace_ratio": Meaning("NC1", "0", "within-class over between-class variance"),
-    "nc1_pinv": Meaning("NC1", "0", "the same, direction by direction (pseudoinverse), over K"),
-    "nc1_pinv_rank": Meaning("NC1", "K-1", "rank of that pseudoinverse"),
-    "dnc1_trace_pinv": Meaning("NC1", "0", "within-class variance over trace of the pseudoinverse"),
-    "cdnv": Meaning("NC1", "0", "class variance over squared distance, mean over pairs"),
-    "nc2_etf": Meaning("NC2", "0", "weights: distance to a simplex ETF"),
-    "nc2_identity": Meaning("NC2", "0", "weights: distance to an orthogonal frame"),
-    "nc2_means": Meaning("NC2", "0", "class means: distance to a simplex ETF"),
-    "nc2_equinorm_weights": Meaning("NC2", "0", "weights: spread of lengths over their mean"),
-    "nc2_equinorm_means": Meaning("NC2", "0", "class means: spread of lengths over their mean"),
-    "nc2_equiangular_weights": Meaning("NC2", "0", "weights: mean |cos + 1/(K-1)|"),
-    "nc2_equiangular_means": Meaning("NC2", "0", "class means: mean |cos + 1/(K-1)|"),
-    "nc2_condition": Meaning("NC2", "1 or inf", "condition number of the class means, not centred"),
-    "nc3_cosine": Meaning("NC3", "0", "1 - mean cosine of a feature and its row of weights"),
-    "nc3_duality": Meaning("NC3", "0", "weights times class means: distance to a simplex ETF"),
-    "nc4_mismatch": Meaning("NC4", "0", "share where classifier and nearest class mean disagree"),
-    "ncc_error": Meaning("NC4", "0", "error of the nearest class mean"),
-    "weak_test_collapse": Meaning("test", "0", "squared distance to the nearest train mean"),
-    "strong_test_collapse": Meaning("test", "0", "squared distance to the own class's train mean"),
-    "margin_min": Meaning("margin", "> 0", "right logit less the largest other, smallest"),
-    "margin_mean": Meaning("margin", "> 0", "the same, mean"),
-    "margin_p05": Meaning("margin", "> 0", "the same, 5 % quantile"),
-    "margin_p50": Meaning("margin", "> 0", "the same, median"),
-    "margin_p95": Meaning("margin", "> 0", "the same, 95 % quantile"),
-} | {
-    f"{kind}_{matrix}": Meaning("rank", "K-1 or K", f"{text} of the {name}")
-    for matrix, name in (("weights", "weights"), ("means", "class means"))
-    for kind, text in (
-        ("rank", "numerical rank"),
-        ("stable_rank", "stable rank"),
-        ("effective_rank", "entropy rank"),
-    )
-}
-SINGULAR = "singular_"  # metrics named so are one value of a spectrum each: too many for a table
-UNKNOWN = Meaning("other", "-", "")
 
 
 def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
@@ -128,19 +82,19 @@ def _table(layer: str, rows: Sequence[Row], boxed: bool) -> Table:
     table.add_column("meaning")
     for group, members in _groups({row.metric for row in rows}):
         for name in members:
-            meaning = MEANINGS.get(name, UNKNOWN)
+            known = entry(name)
             cells = [number(values[name, split]) if (name, split) in values else "" for split in splits]
             head, end = group if name == members[0] else "", name == members[-1]
-            table.add_row(head, name, *cells, meaning.collapse, meaning.text, end_section=end)
+            table.add_row(head, name, *cells, known.collapse, known.meaning, end_section=end)
     return table
 
 
 def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:
-    """NC1 to NC4 and the rest, each with its metrics in the order of MEANINGS."""
-    for group in dict.fromkeys(meaning.group for meaning in MEANINGS.values()):
-        if members := [name for name, m in MEANINGS.items() if m.group == group and name in names]:
+    """NC1 to NC4 and the rest, each with its metrics in the order of the catalogue."""
+    for group in dict.fromkeys(metric.group for metric in CATALOGUE.values()):
+        if members := [name for name, m in CATALOGUE.items() if m.group == group and name in names]:
             yield group, members
-    if unknown := sorted(names - set(MEANINGS)):
+    if unknown := sorted(names - set(CATALOGUE)):
         yield UNKNOWN.group, unknown
 
 

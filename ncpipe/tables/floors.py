@@ -16,26 +16,12 @@ Training in float32 is another matter: it puts weights on a grid of relative wid
 hardly falls below 1e-8. Such a value is far above the floor, and is what the trained network has.
 """
 
+from ncpipe.metrics.catalogue import CATALOGUE
+
 LINEAR_FLOOR = 2.0**-42
 QUADRATIC_FLOOR = LINEAR_FLOOR**2
-
-LINEAR = (
-    "nc2_etf",
-    "nc2_identity",
-    "nc2_means",
-    "nc2_equinorm_means",
-    "nc2_equinorm_weights",
-    "nc2_equiangular_means",
-    "nc2_equiangular_weights",
-    "nc3_duality",
-)
-QUADRATIC = (
-    "nc1_trace_ratio",
-    "nc1_pinv",
-    "cdnv",
-    "nc3_cosine",
-    "weak_test_collapse",
-    "strong_test_collapse",
-)
-LOSS_DIFFERENCES = ("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty")
-FLOORS = dict.fromkeys((*LINEAR, *LOSS_DIFFERENCES), LINEAR_FLOOR) | dict.fromkeys(QUADRATIC, QUADRATIC_FLOOR)
+FLOORS = {
+    metric.name: LINEAR_FLOOR if metric.rounding == "loss" else LINEAR_FLOOR**metric.order
+    for metric in CATALOGUE.values()
+    if metric.order is not None and metric.rounding != "none"
+}

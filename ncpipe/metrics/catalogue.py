@@ -1,0 +1,441 @@
+"""What is to be known of every metric: its property, its value at collapse, how it vanishes and what it is.
+
+Printed reports, rounding floors, power laws, guides, figure titles and the table of docs/metrics.md follow
+from it. Adding a metric is its function, the line that emits it, and its entry here. No torch: tables and
+figures read this too.
+
+Formulas and symbols as in docs/metrics.md, which explains them.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """name: the column `metric`. group: the property it measures, NC1 to NC4 or another heading.
+
+    collapse: its value at collapse. meaning: one line for a printed report. formula, interval (of values),
+    source and where (layers and splits): for the page, in its notation.
+    scale: log for what falls as a power, linear for shares, ranks, margins.
+    order: the power of the distance from collapse in which it vanishes; None where it does not.
+    rounding: what it carries: `features` to that power, the `loss` of which it is a difference, or no floor
+    that can be told (none). label: what figures call it, in mathtext.
+    """
+
+    name: str
+    group: str
+    collapse: str
+    meaning: str
+    formula: str
+    interval: str
+    source: str
+    where: str
+    scale: Literal["log", "linear"] = "log"
+    order: int | None = None
+    rounding: Literal["features", "loss", "none"] = "none"
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """Of an axis or panel that shows it on its scale."""
+        name = self.label or self.name.replace("_", " ")
+        return rf"$\log_{{10}}$ {name}" if self.scale == "log" else name
+
+
+EVERY, LAST = "every, both", "last, both"
+WEIGHTS, TEST = "last, weights", "every, test"
+S25, S24, P20 = "S25 Def. 3.4", "S24 sec. 6", "P20"
+GAP = "[theory.md](theory.md)"
+
+MATRICES = (
+    ("weights", "weights", "W", WEIGHTS),
+    ("means", "class means", "the class means, **not** centred", EVERY),
+)
+ENTRIES = (
+    Metric(
+        "nc1_trace_ratio",
+        "NC1",
+        "0",
+        "within-class over between-class variance",
+        "tr Σ_W / tr Σ_B",
+        "[0, ∞]",
+        S25,
+        EVERY,
+        order=2,
+        rounding="features",
+        label="NC1",
+    ),
+    Metric(
+        "nc1_pinv",
+        "NC1",
+        "0",
+        "the same, direction by direction (pseudoinverse), over K",
+        "tr(Σ_W Σ_B⁺)/K, Σ_B⁺ of rank at most K−1",
+        "[0, ∞]",
+        "K23 eq. 4",
+        EVERY,
+        order=2,
+        rounding="features",
+    ),
+    Metric(
+        "nc1_pinv_rank",
+        "NC1",
+        "K-1",
+        "rank of that pseudoinverse",
+        "rank of that Σ_B⁺",
+        "0..K−1",
+        "",
+        f"{EVERY}; no direction",
+        scale="linear",
+    ),
+    Metric(
+        "dnc1_trace_pinv",
+        "NC1",
+        "0",
+        "within-class variance over trace of the pseudoinverse",
+        "tr Σ_W / tr Σ_B⁺; grows with the fourth power of scale",
+        "[0, ∞]",
+        f"{S24}, as printed",
+        EVERY,
+        order=2,
+    ),
+    Metric(
+        "cdnv",
+        "NC1",
+        "0",
+        "class variance over squared distance, mean over pairs",
+        "mean over pairs of (Var_i + Var_j)/(2‖μ_i − μ_j‖²)",
+        "[0, ∞]",
+        "K23 eq. 51",
+        EVERY,
+        order=2,
+        rounding="features",
+    ),
+    Metric(
+        "nc2_etf",
+        "NC2",
+        "0",
+        "weights: distance to a simplex ETF",
+        "min_{c ≥ 0} ‖WWᵀ − cE‖/‖WWᵀ‖",
+        "[0, 1]",
+        f"{S25} (NC2A; printed E lacks the 1/K)",
+        WEIGHTS,
+        order=1,
+        rounding="features",
+        label="NC2 (ETF)",
+    ),
+    Metric(
+        "nc2_identity",
+        "NC2",
+        "0",
+        "weights: distance to an orthogonal frame",
+        "the same with I in place of E; 0 at collapse without bias under MSE",
+        "[0, 1]",
+        f"{S25} (NC2B)",
+        WEIGHTS,
+        order=1,
+        rounding="features",
+        label="NC2 (identity)",
+    ),
+    Metric(
+        "nc2_means",
+        "NC2",
+        "0",
+        "class means: distance to a simplex ETF",
+        "‖MMᵀ/‖MMᵀ‖ − E/√(K−1)‖",
+        "[0, √2]",
+        "K23 eq. 7",
+        EVERY,
+        order=1,
+        rounding="features",
+        label="NC2 (class means)",
+    ),
+    Metric(
+        "nc2_equinorm_weights",
+        "NC2",
+        "0",
+        "weights: spread of lengths over their mean",
+        "standard deviation over mean of the lengths of W's rows",
+        "[0, √(K−1)]",
+        P20,
+        WEIGHTS,
+        order=1,
+        rounding="features",
+    ),
+    Metric(
+        "nc2_equinorm_means",
+        "NC2",
+        "0",
+        "class means: spread of lengths over their mean",
+        "the same of μ_k − μ_G",
+        "[0, √(K−1)]",
+        P20,
+        EVERY,
+        order=1,
+        rounding="features",
+    ),
+    Metric(
+        "nc2_equiangular_weights",
+        "NC2",
+        "0",
+        "weights: mean |cos + 1/(K-1)|",
+        "mean over pairs of W's rows of abs(cos + 1/(K−1))",
+        "[0, K/(K−1)]",
+        P20,
+        WEIGHTS,
+        order=1,
+        rounding="features",
+    ),
+    Metric(
+        "nc2_equiangular_means",
+        "NC2",
+        "0",
+        "class means: mean |cos + 1/(K-1)|",
+        "the same of μ_k − μ_G",
+        "[0, K/(K−1)]",
+        P20,
+        EVERY,
+        order=1,
+        rounding="features",
+    ),
+    Metric(
+        "nc2_condition",
+        "NC2",
+        "1 or inf",
+        "condition number of the class means, not centred",
+        "condition number of the class means, **not** centred: 1 if orthogonal, ∞ for a simplex about 0",
+        "[1, ∞]",
+        S24,
+        EVERY,
+    ),
+    Metric(
+        "nc3_cosine",
+        "NC3",
+        "0",
+        "1 - mean cosine of a feature and its row of weights",
+        "1 − mean cos(h, W_y)",
+        "[0, 2]",
+        S25,
+        LAST,
+        order=2,
+        rounding="features",
+        label="NC3",
+    ),
+    Metric(
+        "nc3_duality",
+        "NC3",
+        "0",
+        "weights times class means: distance to a simplex ETF",
+        "‖WMᵀ/‖WMᵀ‖ − E/√(K−1)‖",
+        "[0, 2]",
+        "K23 eq. 8",
+        LAST,
+        order=1,
+        rounding="features",
+    ),
+    Metric(
+        "nc4_mismatch",
+        "NC4",
+        "0",
+        "share where classifier and nearest class mean disagree",
+        "share with argmax(Wh + b) ≠ nearest **train** mean",
+        "[0, 1]",
+        "K23 eq. 9",
+        LAST,
+        scale="linear",
+        label="NC4 mismatch",
+    ),
+    Metric(
+        "ncc_error",
+        "NC4",
+        "0",
+        "error of the nearest class mean",
+        "share whose nearest **train** mean is not their class's",
+        "[0, 1]",
+        "K23 sec. 4.2",
+        EVERY,
+        scale="linear",
+        label="nearest-class-mean error",
+    ),
+    Metric(
+        "weak_test_collapse",
+        "test",
+        "0",
+        "squared distance to the nearest train mean",
+        "mean squared distance to the nearest train mean / tr Σ_B of train",
+        "[0, ∞]",
+        "K23 sec. 4.1 in words, formula ours",
+        TEST,
+        order=2,
+        rounding="features",
+    ),
+    Metric(
+        "strong_test_collapse",
+        "test",
+        "0",
+        "squared distance to the own class's train mean",
+        "mean squared distance to the own class's train mean / tr Σ_B of train",
+        "[0, ∞]",
+        "as above",
+        TEST,
+        order=2,
+        rounding="features",
+    ),
+    *(
+        Metric(
+            f"margin_{name}",
+            "margin",
+            "> 0",
+            meaning,
+            formula,
+            "ℝ",
+            "",
+            f"{LAST}; higher is clearer",
+            scale="linear",
+        )
+        for name, meaning, formula in (
+            ("min", "right logit less the largest other, smallest", "smallest f_y − max_{k≠y} f_k"),
+            ("mean", "the same, mean", "mean of these"),
+            ("p05", "the same, 5 % quantile", "quantile of these (an observed value, no interpolation)"),
+            ("p50", "the same, median", "median, likewise"),
+            ("p95", "the same, 95 % quantile", "quantile, likewise"),
+        )
+    ),
+    *(
+        Metric(
+            f"{kind}_{matrix}",
+            "rank",
+            "K-1 or K",
+            f"{meaning} of the {name}",
+            f"{formula} of {which}",
+            interval,
+            source,
+            f"{where}; lower is low-rank bias",
+            scale="linear",
+        )
+        for matrix, name, which, where in MATRICES
+        for kind, meaning, formula, interval, source in (
+            ("rank", "numerical rank", "singular values s above s_1/1000", "0..min(K, d)", S24),
+            ("stable_rank", "stable rank", "Σ s_j²/s_1²", "[1, rank]", ""),
+            ("effective_rank", "entropy rank", "exp(−Σ p_j log p_j), p_j = s_j/Σ s,", "[1, rank]", "RV07"),
+        )
+    ),
+    *(
+        Metric(
+            f"singular_{matrix}",
+            "singular values",
+            "equal",
+            f"singular value of the {name}",
+            f"`singular_{matrix}_001`, …: the singular values of {which}, largest first",
+            "[0, ∞)",
+            S24,
+            f"{where}; no direction",
+        )
+        for matrix, name, which, where in MATRICES
+    ),
+)
+# Of the pipeline's runs alone, which know their loss and penalty.
+GAPS = (
+    Metric(
+        "loss_gap",
+        "gap",
+        "0",
+        "regularised loss above the optimum of the unconstrained features model",
+        "regularised loss − L*_GUFM = `gap_gufm` + `inner_penalty`",
+        "[0, ∞)",
+        GAP,
+        "last, train",
+        order=2,
+        rounding="loss",
+        label="loss gap",
+    ),
+    Metric(
+        "gap_gufm",
+        "gap",
+        "0",
+        "what the features and the last layer lose of it",
+        "`gap_fit` + `gap_last_penalty`",
+        "[0, ∞)",
+        GAP,
+        "last, train",
+        order=2,
+        rounding="loss",
+        label=r"gap in $h$ and $W_L$",
+    ),
+    Metric(
+        "gap_fit",
+        "gap",
+        "0",
+        "unregularised loss above the optimum's",
+        "unregularised loss − that of the optimum",
+        "ℝ",
+        GAP,
+        "last, train",
+        order=1,
+        rounding="loss",
+    ),
+    Metric(
+        "gap_last_penalty",
+        "gap",
+        "0",
+        "penalty of the last layer above the optimum's",
+        "λ_L/2 ‖W‖² − that of the optimum",
+        "ℝ",
+        GAP,
+        WEIGHTS,
+        order=1,
+        rounding="loss",
+    ),
+    Metric(
+        "inner_penalty",
+        "gap",
+        "0",
+        "penalty of all other layers",
+        "λ/2 ‖·‖² of the inner matrices",
+        "[0, ∞)",
+        GAP,
+        WEIGHTS,
+        order=2,
+        label="gap in inner layers",
+    ),
+    Metric(
+        "inner_penalty_times_depth",
+        "gap",
+        "-",
+        "the same times L",
+        "the same times L",
+        "[0, ∞)",
+        GAP,
+        WEIGHTS,
+    ),
+)
+CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS)}
+SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
+UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
+
+
+def entry(name: str) -> Metric:
+    """The metric's entry, a spectrum's for one of its values; UNKNOWN for a name that is none."""
+    return CATALOGUE.get(re.sub(rf"^({SINGULAR}\w+)_\d+$", r"\1", name), UNKNOWN)
+
+
+def page_table(metrics: tuple[Metric, ...]) -> list[str]:
+    """Lines of a Markdown table, as docs/metrics.md has them."""
+    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for metric in metrics:
+        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
+        order = "" if metric.order is None else str(metric.order)
+        cells = [
+            f"`{metric.name}`",
+            metric.formula,
+            metric.interval,
+            collapse,
+            order,
+            metric.source,
+            metric.where,
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return lines

@@ -9,28 +9,29 @@ The faults of `named_faults.py`, which once survived, must all be killed, and st
 
 import argparse
 import ast
-import copy
 import difflib
+import itertools
 import math
 import os
 import random
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from named_faults import NAMED
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("models", "training", "metrics", "tables", "optima", "proofs", "gradient.py", "stamps.py")
+ROOMS = ("models", "training", "metrics", "tables", "optima", "proofs", "features", "stamps.py")
 CPU_SECONDS = 600  # of one mutant's tests; more is an endless loop
-COPIED = ("ncpipe", "tests", "stages", "docs", "params.yaml", "dvc.yaml", "pyproject.toml", "README.md")
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -44,6 +45,15 @@ NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a mutant is: the node of a module's tree, in ast.walk's order, and which change of it."""
+
+    module: Path
+    node: int
+    change: int
+
+
+@dataclass(frozen=True)
 class Mutant:
     """A module's source with one place changed. where: `training/session.py:120`; what: the changed line."""
 
@@ -53,19 +63,26 @@ class Mutant:
     source: str
 
 
-def mutants_of(module: Path) -> Iterator[Mutant]:
-    """Every single change of a module below ncpipe/, in the order of its lines."""
-    tree = ast.parse((ROOT / "ncpipe" / module).read_text(encoding="utf-8"))
+def places_in(module: Path) -> list[Place]:
+    """Where a module below ncpipe/ may be changed."""
+    nodes = enumerate(ast.walk(_tree(module)))
+    kept = [(index, node) for index, node in nodes if not _is_decoration(node)]
+    return [Place(module, index, change) for index, node in kept for change in range(_changes(node))]
+
+
+def mutant_at(place: Place) -> Mutant | None:
+    """The mutant; None where the change leaves the code as it is."""
+    tree = _tree(place.module)
     plain = ast.unparse(tree)
-    for index, node in enumerate(list(ast.walk(tree))):
-        if _is_decoration(node):
-            continue
-        for change in range(_changes(node)):
-            other = copy.deepcopy(tree)
-            _change(list(ast.walk(other))[index], change)
-            source = ast.unparse(ast.fix_missing_locations(other))
-            if source != plain:
-                yield Mutant(module, f"{module}:{getattr(node, 'lineno', 0)}", _diff(plain, source), source)
+    node = list(ast.walk(tree))[place.node]
+    where = f"{place.module}:{getattr(node, 'lineno', 0)}"
+    _change(node, place.change)
+    source = ast.unparse(ast.fix_missing_locations(tree))
+    return None if source == plain else Mutant(place.module, where, _diff(plain, source), source)
+
+
+def _tree(module: Path) -> ast.Module:
+    return ast.parse((ROOT / "ncpipe" / module).read_text(encoding="utf-8"))
 
 
 def _changes(node: ast.AST) -> int:
@@ -162,13 +179,11 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                skip = shutil.ignore_patterns("__pycache__", "data", "*.png")
-                shutil.copytree(source, folder / name, ignore=skip)
-            else:
-                shutil.copy(source, folder / name)
+        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in names.splitlines():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
 
     def kills(self, module: Path, source: str, tests: Sequence[str]) -> str:
         """What became of this source of a module: `killed`, `endless` or `survived`."""
@@ -179,6 +194,10 @@ class Tree:
             return self._run(tests)
         finally:
             path.write_text(before, encoding="utf-8")
+
+    def must_pass(self, tests: Sequence[str]) -> None:
+        if self._run(tests) != "survived":
+            raise SystemExit("the tests fail without any fault: mend them first")
 
     def _run(self, tests: Sequence[str]) -> str:
         child = os.fork()
@@ -200,18 +219,29 @@ class Tree:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             sys.dont_write_bytecode = True
             sys.path[:0] = [str(self.folder), str(self.folder / "tests")]
-            silence = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silence, 1)
-            os.dup2(silence, 2)
-            import hypothesis
+            if not os.environ.get("MUTANTS_OUTPUT"):
+                silence = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(silence, 1)
+                os.dup2(silence, 2)
             import pytest
 
-            hypothesis.settings.register_profile("mutants", database=None, derandomize=True)
-            hypothesis.settings.load_profile("mutants")
             options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not pipeline and not real_data"]
-            code = int(pytest.main([*options, *tests]))
+            code = int(pytest.main([*options, *tests], plugins=[_SameExamples()]))
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
             os._exit(code)
+
+
+class _SameExamples:
+    """hypothesis draws the same in every run and keeps nothing."""
+
+    def pytest_configure(self) -> None:
+        import hypothesis  # only now: pytest rewrites its asserts
+
+        hypothesis.settings.register_profile("mutants", database=None, derandomize=True)
+        hypothesis.settings.load_profile("mutants")
 
 
 def interval(killed: int, tried: int) -> tuple[float, float]:
@@ -234,6 +264,7 @@ def modules(rooms: Sequence[str]) -> list[Path]:
 def try_named(tree: Tree) -> int:
     """Put in every named fault; how many survive or can no longer be put in."""
     bad = 0
+    tree.must_pass(sorted({name for fault in NAMED for name in fault.tests}))
     for fault in NAMED:
         source = (ROOT / "ncpipe" / fault.module).read_text(encoding="utf-8")
         if source.count(fault.code) != 1:
@@ -249,6 +280,7 @@ def try_named(tree: Tree) -> int:
 def try_sample(tree: Tree, sample: Sequence[Mutant]) -> None:
     """Put in every mutant of a sample; print survivors as they are found, and the score of each room."""
     counts: dict[str, Counter[str]] = {}
+    tree.must_pass(sorted({name for mutant in sample for name in nearest_tests(mutant.module)}))
     for number, mutant in enumerate(sample, 1):
         began = time.monotonic()
         outcome = tree.kills(mutant.module, mutant.source, nearest_tests(mutant.module))
@@ -270,14 +302,10 @@ def main() -> int:
     parser.add_argument("rooms", nargs="*", default=ROOMS, help=f"of {', '.join(ROOMS)}, or modules of them")
     parser.add_argument("--sample", type=int, default=200, help="mutants tried, drawn from all (200)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
-    parser.add_argument("--list", action="store_true", help="count the mutants, try none")
     parser.add_argument("--named", action="store_true", help="only the named faults")
     chosen = parser.parse_args()
-    everything = [mutant for module in modules(chosen.rooms) for mutant in mutants_of(module)]
-    print(f"{len(everything)} mutants of {len(modules(chosen.rooms))} modules")
-    if chosen.list:
-        return 0
-    import hypothesis  # noqa: F401
+    everything = [place for module in modules(chosen.rooms) for place in places_in(module)]
+    print(f"{len(everything)} places in {len(modules(chosen.rooms))} modules", flush=True)
     import matplotlib.pyplot  # noqa: F401
     import pandas  # noqa: F401
     import pytest  # noqa: F401
@@ -288,8 +316,9 @@ def main() -> int:
         tree = Tree(Path(folder))
         bad = try_named(tree)
         if not chosen.named:
-            draw = random.Random(chosen.seed).sample(everything, min(chosen.sample, len(everything)))
-            try_sample(tree, draw)
+            random.Random(chosen.seed).shuffle(everything)
+            found = (mutant for place in everything if (mutant := mutant_at(place)))
+            try_sample(tree, list(itertools.islice(found, chosen.sample)))
     return int(bad > 0)
 
 

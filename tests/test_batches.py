@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -205,21 +206,38 @@ def test_deleting_the_store_costs_time_only(project: Path) -> None:
     )
 
 
-def _train_one(seed: int) -> None:
+def _train_one(seed: int, ready: Any, training: Any) -> None:
+    """Begins to train only once the other one is about to as well, for which it waits two seconds."""
     torch.set_num_threads(1)
+    original = batches.train_first
+
+    def train_first(*rest: Any) -> None:
+        with training.get_lock():
+            training.value += 1
+        waited = time.monotonic()
+        while training.value < 2 and time.monotonic() - waited < 2:
+            time.sleep(0.01)
+        original(*rest)
+
+    batches.train_first = train_first
+    ready.wait()
     train("one", 3, seed)
 
 
 def test_two_processes_do_not_train_one_run(project: Path) -> None:
-    """Both ask for a run of one batch at once: the second waits for the first, then finds its own waiting."""
+    """Both ask for a run of one batch at once: the second waits for the first, then finds its own waiting.
+
+    Red: no lock, without which they train at the same time."""
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_train_one, args=(seed,)) for seed in (0, 1)]
+    ready, training = context.Barrier(2), context.Value("i", 0)
+    workers = [context.Process(target=_train_one, args=(seed, ready, training)) for seed in (0, 1)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(timeout=120)
         assert worker.exitcode == 0
     assert trained() == ["one/L3/s0", "one/L3/s1"]
+    assert training.value == 1
     lines = Path("data/logs/batches.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 2  # the header and one batch
 

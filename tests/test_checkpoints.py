@@ -101,6 +101,39 @@ def test_attention_and_divergence_are_kept_too(tmp_path: Path) -> None:
         assert_same(before, after)
 
 
+def test_stopped_at_any_epoch_before_and_after_it_diverges(tmp_path: Path) -> None:
+    """Red: a checkpoint without the last weights whose loss is finite, which the next epoch may ask for."""
+    spec = experiment(
+        optimizer={"name": "sgd", "learning_rate": 50.0, "momentum": 0.0},
+        schedule={"name": "constant"},
+        penalty={"rule": "constant", "value": 0.5, "last_layer": None},
+        epochs=30,
+        log_every=100,
+    )
+    runs, data = [Run("x", 3, 0, spec)], vector_data()
+    (never,) = train_batch(runs, data, CPU, "float32")
+    assert never.diverged_at is not None
+    assert 4 < never.diverged_at < 29
+    for epoch in range(never.diverged_at - 3, never.diverged_at + 2):
+        stop_after(epoch, runs, data, tmp_path / str(epoch))
+        assert_same(never, go_on(runs, data, tmp_path / str(epoch))[0])
+
+
+def test_states_after_different_numbers_of_epochs_are_not_mixed(tmp_path: Path) -> None:
+    """Nor is anything taken up where one of the runs has none: a batch begins anew, or is split before."""
+    spec = experiment(epochs=9)
+    runs, data = [Run("x", 3, seed, spec) for seed in (0, 1)], vector_data()
+    for run, epoch in zip(runs, (4, 6), strict=True):
+        stop_after(epoch, [run], data, tmp_path)
+    assert files_of(runs, tmp_path).read() == []
+    never = train_batch(runs, data, CPU, "float32")
+    for before, after in zip(never, go_on(runs, data, tmp_path), strict=True):
+        assert_same(before, after)
+    (tmp_path / "1").unlink()
+    assert files_of(runs, tmp_path).read() == []
+    assert [state["epoch"] for state in files_of(runs[:1], tmp_path).read()] == [4]
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One experiment whose three seeds train for half a second or so, its data prepared."""

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.client
+import importlib
 import io
 import json
 import pickle
@@ -139,6 +140,25 @@ def test_streams_of_all_seeds_differ():
         tuple(torch.randperm(50, generator=seeded_generator(seed, name)).tolist()) for name, seed in streams
     }
     assert len(draws) == len(streams)
+
+
+@pytest.mark.parametrize("source", ["images", "gaussian_mixture", "imdb"])
+def test_every_draw_of_a_data_set_has_its_own_stream(source, tmp_path, raw, monkeypatch, request):
+    """Red: a test split drawn from the training split's stream."""
+    module = importlib.import_module(f"ncpipe.datasets.{source}")
+    streams = []
+    monkeypatch.setattr(
+        module, "seeded_generator", lambda seed, name: streams.append(name) or seeded_generator(seed, name)
+    )
+    if source == "imdb":
+        write_imdb(tmp_path / "m", request.getfixturevalue("reviews"), "aclImdb")
+        prepare(IMDB, raw, tmp_path / "m", progress=False)
+    elif source == "images":
+        prepare(MNIST, raw, request.getfixturevalue("mnist"), progress=False)
+    else:
+        prepare(CLOUDS, raw, None, progress=False)
+    centres = ["data centres"] if source == "gaussian_mixture" else []
+    assert sorted(streams) == [*centres, "data test", "data train"]
 
 
 @pytest.mark.parametrize("spec", [DIGITS, CLOUDS])

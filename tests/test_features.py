@@ -1,5 +1,6 @@
 """Extraction: every layer's statistics are those of the network's own layers, on both splits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.transformer import Transformer, last_token
-from ncpipe.specs import Run
+from ncpipe.records import read
+from ncpipe.specs import Penalty, Run
 
 CPU = torch.device("cpu")
 
@@ -163,14 +165,23 @@ def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
         read_features(path)
 
 
-def test_penalties_are_the_objectives_own() -> None:
+@pytest.mark.parametrize(
+    ("penalty", "inner", "last"),
+    [
+        ({"rule": "constant", "value": 0.005, "last_layer": None}, 0.005, 0.005),
+        ({"rule": "over_depth", "value": 0.6, "last_layer": 0.07}, 0.2, 0.07),
+        ({"rule": "over_depth", "value": 0.6, "last_layer": None}, 0.2, 0.2),
+    ],
+)
+def test_penalties_are_the_objectives_own(penalty: dict, inner: float, last: float) -> None:
     data = vector_data()
     run, state = trained("L-RN1", "post", data)
+    run = replace(run, spec=replace(run.spec, penalty=read(Penalty, penalty, "penalty")))
     features = extract(run, state, data, CPU)
-    inner = sum(state[f"blocks.{i}.lin.weight"].double().square().sum().item() for i in (0, 1))
-    assert features.inner_penalty == pytest.approx(0.0025 * inner, rel=1e-12)
-    last = state["last.weight"].double().square().sum().item()
-    assert features.last_penalty == pytest.approx(0.0025 * last, rel=1e-12)
+    square = sum(state[f"blocks.{i}.lin.weight"].double().square().sum().item() for i in (0, 1))
+    assert features.inner_penalty == pytest.approx(inner / 2 * square, rel=1e-12)
+    square = state["last.weight"].double().square().sum().item()
+    assert features.last_penalty == pytest.approx(last / 2 * square, rel=1e-12)
 
 
 def test_weights_of_another_architecture_are_refused() -> None:

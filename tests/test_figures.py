@@ -357,6 +357,19 @@ def test_a_rising_curve_has_its_guide_on_the_right():
     assert x.min() > 13
 
 
+def test_a_bound_with_a_logarithm_begins_after_depth_one():
+    """log L/L is 0 at L = 1, which has no place on a log axis: the slope is the mean one from L = 3 on."""
+    runs = made_runs().query("experiment == 'vision'").replace({"depth": {2: 1, 5: 3}})
+    runs = runs.assign(architecture="L-T12", penalty_rule="over_depth")
+    table = made_measurements(runs)
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    x, y, text = guide_in(figure.axes[0])
+    ends = [math.log10(math.log(depth) / depth) for depth in (3, 34)]
+    assert (y[1] - y[0]) / np.log10(x[1] / x[0]) == pytest.approx((ends[1] - ends[0]) / math.log10(34 / 3))
+    assert text == r"$L^{-1}\,\log L$"
+
+
 def test_a_bound_that_does_not_fall_gives_no_guide(panels, sweep):
     assert [text.get_text() for text in sweep.legends[0].get_texts()][
         -1

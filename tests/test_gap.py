@@ -7,7 +7,7 @@ import torch
 from conftest import architecture, experiment, vector_data
 
 from ncpipe.artifacts import RUNS, write_json
-from ncpipe.commands.measure import describe, terms_of
+from ncpipe.commands.measure import _gram, describe, terms_of
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.metrics.losses import unregularised_loss
@@ -195,6 +195,15 @@ def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch
     record.parent.mkdir(parents=True)
     write_json(record, {"outcome": {"finished": True, "diverged_at_epoch": None}})
     row = describe(run, features)
+    end = trained.history[-1]
+    assert (row["train_error"], row["test_error"]) == pytest.approx((end.train_error, end.test_error))
+    assert end.train_error != end.test_error
+    means = torch.stack([features.train.inputs[data.train.labels == k].mean(0) for k in range(3)])
+    centred, weight = means - means.mean(0), trained.state["last.weight"].double()
+    for cell in _gram(features):
+        one = (centred if cell["matrix"] == "means" else weight)[cell["row"]]
+        cosine = torch.cosine_similarity(one, centred[cell["column"]], dim=0).item()
+        assert cell["value"] == pytest.approx(cosine, rel=1e-9), cell["matrix"]
     assert row["bound"] == "holds"
     too = ", biases too" if biases else ""
     assert row["label"] == f"L-RN1 on Gaussian mixture, lambda = 0.01/L, lambda_L = 0.03{too}"

@@ -191,6 +191,17 @@ def test_coincident_means_are_infinitely_far_from_collapse() -> None:
     assert pinv_and_rank(features, labels, 4)[1] == 2
 
 
+def test_what_rounding_leaves_of_far_means_is_no_direction() -> None:
+    """Four equal means at 1e6, whose spacing in float64 is 1e-10, a few spacings off. Red: a cutoff in
+    proportion to the centred means, which takes these for three directions."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(4).repeat(6)
+    noise = torch.randn(4, 12, generator=generator, dtype=torch.float64)
+    for size, rank in ((3e-10, 0), (3e-4, 3)):
+        features = (1e6 + size * noise)[labels]
+        assert pinv_and_rank(features, labels, 4)[1] == rank
+
+
 def test_a_diverged_layer_is_nan_not_a_crash() -> None:
     features, labels, weight, _ = case(0)
     features[5, 2] = torch.nan

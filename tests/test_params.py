@@ -71,6 +71,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.depths", 5, "sweep.depths: expected a list, got a whole number (5)"),
         ("sweep.depths", [2, "3"], "sweep.depths[1]: expected a whole number, got text ('3')"),
         ("sweep.seeds", [-1], "sweep.seeds[0]: -1 is out of range"),
+        ("sweep.seeds", [2**32 - 1, 2**32], "sweep.seeds[1]: 4294967296 is out of range"),
+        ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),

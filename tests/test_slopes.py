@@ -136,6 +136,18 @@ def test_draws_have_the_unbiased_variance_of_each_mean(seeds):
     assert drawn.mean(axis=0) == pytest.approx([y.mean() for y in groups], abs=0.05)
 
 
+def test_degrees_of_freedom_are_satterthwaites_for_groups_of_any_sizes():
+    """(sum of w^2 s^2/n)^2 over the sum of its squared parts, each over its own n - 1."""
+    generator = np.random.default_rng(5)
+    groups = [s * generator.standard_normal(n) for n, s in ((2, 1.0), (3, 2.0), (7, 0.5))]
+    weights = np.array([0.5, -1.0, 2.0])
+    parts = [w**2 * y.var(ddof=1) / len(y) for w, y in zip(weights, groups, strict=True)]
+    squares = [part**2 / (len(y) - 1) for part, y in zip(parts, groups, strict=True)]
+    drawn = np.outer([1.0, -1.0], weights / (weights @ weights))  # of a combination with deviation 1
+    low, high = combination_interval(weights, groups, drawn, 0.9)
+    assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.95, sum(parts) ** 2 / sum(squares)), rel=1e-12)
+
+
 def test_draws_of_a_combination_have_the_variance_of_the_closed_form():
     """sum w^2 s^2/n; a depth with one run has that of all others' runs."""
     generator = np.random.default_rng(4)

@@ -22,7 +22,7 @@ from ncpipe.tables.keys import abscissa, name_of
 
 Colour = tuple[float, float, float]
 
-BESIDE = 1.05  # times the depth: where single runs stand
+BESIDE = 1.07  # times the depth: where single runs stand
 SHIFT = 0.025  # of the axis of another abscissa
 MARGIN = 0.06
 FEW = 5  # values that have a tick each

@@ -1,5 +1,6 @@
 """`ncpipe publish`: a sweep's tables and figures with what made them, small enough for git."""
 
+import csv
 import os
 import platform
 import shutil
@@ -25,11 +26,15 @@ from ncpipe.artifacts import (
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.console import say
 from ncpipe.errors import InputError
+from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
 from ncpipe.figures.save import save_figure
 from ncpipe.params import PARAMS_FILE, Params, load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD
 
+SHOWN = {
+    column.metric for column in (*GAP_COLUMNS, *paper_columns("ce", False), *paper_columns("mse", False))
+}
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"
 
@@ -37,16 +42,17 @@ PROVENANCE = "provenance.json"
 def publish(folder: Path) -> None:
     """data/results -> a folder for git: tables, sentences, depth_sweep and loss_gap, params.yaml, provenance.
 
-    The figures are drawn from the copied tables, as `ncpipe plot --from FOLDER` draws them again anywhere.
+    Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
+    `ncpipe plot --from FOLDER` draws them again anywhere.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: is there and was not published by ncpipe; name a new folder")
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
-            _copy(RESULTS / f"{name}.csv", partial)
-        _copy(RESULTS / SENTENCES, partial)
-        _copy(PARAMS_FILE, partial)
+            _copy_rows(RESULTS / f"{name}.csv", partial)
+        shutil.copyfile(_present(RESULTS / SENTENCES), partial / SENTENCES)
+        shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params))
         for name, figure in figures_of_published(read_published([partial])):
             save_figure(figure, partial, name)
@@ -123,7 +129,19 @@ def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
     }
 
 
-def _copy(source: Path, folder: Path) -> None:
-    if not source.is_file():
-        raise InputError(f"{source}: not found; run dvc repro (stage aggregate)")
-    shutil.copyfile(source, folder / source.name)
+def _copy_rows(source: Path, folder: Path) -> None:
+    """A table without the rows of metrics that no published figure shows; what is kept stays as it is."""
+    with (
+        _present(source).open(newline="", encoding="utf-8") as file,
+        (folder / source.name).open("w", newline="", encoding="utf-8") as target,
+    ):
+        rows = csv.DictReader(file)
+        writer = csv.DictWriter(target, rows.fieldnames or [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in rows if row.get("metric", "loss_gap") in SHOWN)
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run dvc repro (stage aggregate)")
+    return path

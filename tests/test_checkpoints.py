@@ -198,6 +198,7 @@ def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
+        assert "loading PyTorch" in process.stderr.readline()
         assert "L-RN1 on cpu" in process.stderr.readline()
         time.sleep(2)
         process.send_signal(signal.SIGINT)

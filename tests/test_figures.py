@@ -216,6 +216,19 @@ def test_runs_that_converged_are_full_and_the_others_hollow(sweep, panels):
     assert "one that did not converge" not in [text.get_text() for text in whole.legends[0].get_texts()]
 
 
+def test_the_key_has_only_what_is_drawn():
+    def key_of(labels):
+        return [text.get_text() for text in made_sweep(labels).legends[0].get_texts()]
+
+    assert key_of({"dead": "x"}) == ["run that did not converge"]
+    assert key_of({"vision": "x"}) == [
+        "mean ± 1 std over seeds",
+        "one run",
+        "least-squares fit [90 % CI]",
+        "slope of the bound for global optima",
+    ]
+
+
 def test_a_run_far_off_stands_at_the_edge_and_does_not_squeeze_the_others():
     runs = made_runs()
     table = made_measurements(runs)

@@ -91,11 +91,10 @@ def depth_sweep(
         figure.align_ylabels(grid[:, 0])
         shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
-        guided, failed = (
-            any(any(row) for row in guides.values()),
-            not all(own["converged"].all() for own in rows.values()),
-        )
-        _draw_key(figure, slopes, of, rejected, guided, failed)
+        averaged = {name: own["converged"].any() for name, own in rows.items()}
+        guided = any(any(row) and averaged[name] for name, row in guides.items())
+        failed = not all(own["converged"].all() for own in rows.values())
+        _draw_key(figure, slopes, of, any(averaged.values()), rejected, guided, failed)
         figure.draw_without_rendering()
     return figure
 
@@ -231,20 +230,27 @@ def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
 
 
 def _draw_key(
-    figure: Figure, slopes: pd.DataFrame, of: Abscissa, rejected: bool, guided: bool, failed: bool
+    figure: Figure,
+    slopes: pd.DataFrame,
+    of: Abscissa,
+    averaged: bool,
+    rejected: bool,
+    guided: bool,
+    failed: bool,
 ) -> None:
+    """Entries for what there is: means and fits, a rejected one, a bound, runs that did not converge."""
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
-    handles = [
-        Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds"),
-        Line2D([], [], color=INK, **run, label="one run"),
-        Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=f"least-squares fit{level}")
-        if of.log
-        else Line2D([], [], linewidth=0, label=rf"$\rho_S$: Spearman's rank correlation{level}"),
-    ]
+    mean = Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds")
+    handles = [mean, Line2D([], [], color=INK, **run, label="one run")] if averaged else []
     if failed:
-        label = "one that did not converge"
-        handles.insert(2, Line2D([], [], color=INK, **run, markerfacecolor="white", label=label))
+        label = "one that did not converge" if averaged else "run that did not converge"
+        handles.append(Line2D([], [], color=INK, **run, markerfacecolor="white", label=label))
+    if averaged and of.log:
+        label = f"least-squares fit{level}"
+        handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label))
+    elif averaged:
+        handles.append(Line2D([], [], linewidth=0, label=rf"$\rho_S$: Spearman's rank correlation{level}"))
     if guided:
         label = "slope of the bound for global optima"
         handles.append(
@@ -263,5 +269,5 @@ def _draw_key(
         p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
         label = f"fit{DAGGER}, log-linearity rejected ({p})"
         handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
-    columns = 2 if len(handles) == 4 else 3
+    columns = 2 if len(handles) == 4 else min(len(handles), 3)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

@@ -143,9 +143,9 @@ NAMED = [
     ),
     Fault(
         "a rank's cutoff in proportion to centred means",
-        "metrics/collapse.py",
-        "rounding_cutoff(statistics.means)",
-        "rounding_cutoff(statistics.centred_means())",
+        "metrics/statistics.py",
+        "max(rounding_cutoff(self.means), ",
+        "max(rounding_cutoff(self.means - self.means.mean(0)), ",
         ("tests/test_metric_table.py::test_what_rounding_leaves_of_far_means_is_no_direction",),
     ),
     Fault(
@@ -171,7 +171,7 @@ NAMED = [
     ),
     Fault(
         "2^32 as a seed",
-        "specs.py",
+        "bounds.py",
         "high=2**32 - 1",
         "high=2**32",
         ("tests/test_params.py",),

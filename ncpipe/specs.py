@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Number, Positive
 
@@ -99,7 +101,7 @@ class GaussianMixtureData:
 Data = ImageData | TextData | GaussianMixtureData
 
 
-Model = ResNetModel | TransformerModel
+Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,20 @@ class Penalty:
     value: lambda, or its numerator.
     last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
     biases: whether the inner layers' biases are penalised like their matrices, where the paper leaves them
-    free; those of the first layer and of the last one never are.
+    free; so are other vectors, such as batch norm's, but not those of the first layer and of the last one.
+    scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
+    first layer, biases and batch norm included, as weight decay has it by default.
     """
 
     rule: Literal["constant", "over_depth"]
     value: NonNegative
     last_layer: NonNegative | None
     biases: bool = False
+    scope: Literal["matrices", "all"] = "matrices"
+
+    def __post_init__(self) -> None:
+        if self.biases and self.scope == "all":
+            raise ValueError("biases does not apply: `scope: all` penalises them; remove it")
 
     def inner_strength(self, depth: int) -> float:
         """lambda(L) of every penalised matrix but the last layer's."""
@@ -236,6 +245,18 @@ Schedule = ConstantSchedule | CosineSchedule | StepSchedule
 
 
 @dataclass(frozen=True)
+class Augmentation:
+    """Random changes of training images, drawn anew for every step; nothing is measured on them.
+
+    shift: pixels by which an image is moved at most, up or down and left or right; what comes in is 0.
+    flip: whether half of the images are mirrored left to right.
+    """
+
+    shift: Index
+    flip: bool
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One row of the paper's figures: everything of a run except its depth and seed.
 
@@ -248,6 +269,7 @@ class Experiment:
     epochs: passes over the training set.
     batch_size: `full` or samples per step.
     log_every: epochs between two rows of the history.
+    augmentation: of the training images; none if it is left out.
     """
 
     data: Data
@@ -259,12 +281,18 @@ class Experiment:
     epochs: Count
     batch_size: Count | Literal["full"]
     log_every: Count
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         if problem := self.model.misfit(self.data.kind, self.data.source):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
+        if self.augmentation is not None:
+            if not self.model.reads_images:
+                raise ValueError(f"augmentation: {self.model.architecture} does not read images as such")
+            if isinstance(self.optimizer, Lbfgs):
+                raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ class Architecture:
         """Whether training starts from a construction (`ncpipe.proofs`) instead of drawn weights."""
         return False
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether images reach the network as images (N, channels, height, width)."""
+        return False
+
     def misfit(self, kind: Kind, source: str) -> str:
         """Why data of this kind cannot be read, '' if they can. source: their name."""
         raise NotImplementedError

@@ -133,6 +133,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "penalty_value": run.spec.penalty.value,
         "penalty_last_layer": run.spec.penalty.last_layer,
         "penalty_biases": run.spec.penalty.biases,
+        "penalty_scope": run.spec.penalty.scope,
     }
     return {
         "label": plain_label(setting),

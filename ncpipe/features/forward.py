@@ -21,7 +21,7 @@ def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: tor
     """The trained network in float64; InputError if the weights are not those of its architecture."""
     network = build_model(
         run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
-    )
+    ).double()  # before it takes the weights, which may be float64 too
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -29,7 +29,7 @@ def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: tor
         raise InputError(
             f"{run.name}: weights do not fit the architecture ({reason}); train it anew"
         ) from None
-    return network.to(device, torch.float64).eval()
+    return network.to(device).eval()
 
 
 @torch.no_grad()

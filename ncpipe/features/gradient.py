@@ -3,11 +3,13 @@
 N  samples
 """
 
+import math
+
 import torch
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, input_shape
-from ncpipe.models.network import Network
+from ncpipe.models.network import Network, batch_norms
 from ncpipe.models.penalties import strength_of
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
@@ -20,8 +22,11 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
 
     The Euclidean norm, biases and embedding layers included; of a float64 network. It has the unit of a loss
     over that of a weight, and is 0 at a stationary point. At a kink of ReLU, where such training often ends,
-    it is that of one side, and need not be small. NaN or inf where the loss is not finite.
+    it is that of one side, and need not be small. NaN or inf where the loss is not finite; NaN with batch
+    norm, under which the objective is no sum over samples.
     """
+    if batch_norms(network):
+        return math.nan
     samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
     learned = {name: role for name, role in network.roles().items() if role != "frozen"}

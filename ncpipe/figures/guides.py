@@ -49,6 +49,8 @@ def guide_of(metric: str, runs: pd.DataFrame) -> Guide | None:
     if known.order is None or known.group not in BOUNDED or runs["last_strength"].nunique() != 1:
         return None
     two_layers = architecture in TWO_LAYERS
+    if not two_layers and architecture not in GAP_RATES:  # no theorem about it
+        return None
     rate = (Fraction(0) if two_layers else GAP_RATES[architecture]) + (rule == "over_depth")
     if not rate:
         return None

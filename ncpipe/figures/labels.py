@@ -17,6 +17,8 @@ DATA_NAMES = {
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
 }
+NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
+NETWORK_NAMES = {"mlp": "MLP", "resnet_cifar": "ResNet"}  # the others have the names of their formulas
 LINE = 24  # characters of a row label that are as long as a row is high
 
 
@@ -61,8 +63,9 @@ def plain_label(run: Mapping[Any, Any]) -> str:
     """One line for tables, as 'pre-LN L-T11 on IMDB, lambda = 0.005/L, lambda_L = 0.005'.
 
     run: norm, architecture, source, penalty_rule, penalty_value, penalty_last_layer (None or NaN: none of
-    its own), penalty_biases, loss_name, initialisation. Penalised biases are named, the loss where it is not
-    cross-entropy, and the start where it is not drawn. What a study varies (axis) is not named.
+    its own), penalty_biases, penalty_scope (matrices if absent), loss_name, initialisation. Penalised biases,
+    or all parameters, are named, the loss where it is not cross-entropy, and the start where it is not drawn.
+    What a study varies (axis) is not named.
     """
     return ", ".join([" ".join(_network(run)), *_strengths(run), *_exceptions(run)])
 
@@ -105,8 +108,8 @@ def _with_interval(value: str, low: float, high: float) -> str:
 
 
 def _network(run: Mapping[Any, Any]) -> list[str]:
-    norm = "pre-LN " if run["norm"] == "pre" else ""
-    return [f"{norm}{run['architecture']} on", DATA_NAMES[run["source"]]]
+    norm, name = NORM_NAMES.get(run["norm"], ""), run["architecture"]
+    return [f"{norm}{NETWORK_NAMES.get(name, name)} on", DATA_NAMES[run["source"]]]
 
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
@@ -126,6 +129,7 @@ def _rest(run: Mapping[Any, Any]) -> list[str]:
 def _exceptions(run: Mapping[Any, Any]) -> list[str]:
     said = {
         "biases too": run["penalty_biases"],
+        "all parameters": run.get("penalty_scope") == "all",
         str(run["loss_name"]).upper(): run["loss_name"] != "ce",
         "built start": run["initialisation"] == "construction",
     }

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models import resnet, transformer
+from ncpipe.models import mlp, resnet, resnet_cifar, transformer
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
 from ncpipe.randomness import seeded_generator
@@ -32,6 +34,8 @@ class Family:
 FAMILIES: Mapping[type[Architecture], Family] = {
     ResNetModel: Family(resnet.arrange, resnet.build),
     TransformerModel: Family(transformer.arrange, transformer.build),
+    MLPModel: Family(mlp.arrange, mlp.build),
+    CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
 }
 
 

@@ -49,6 +49,43 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, (self.width,), eps=self.eps)
 
 
+class BatchNorm(nn.Module):
+    """x (M, d) -> gain (x - mean)/sqrt(variance + eps) + shift, by the statistics of the M rows.
+
+    In evaluation mode by the running ones, which in training mode are set to those of the latest batch.
+    Population variance, in both.
+    """
+
+    momentum = 1.0
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Gain 1, shift 0."""
+        self.weight.fill_(1)
+        self.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean = x.mean(-2, keepdim=True)
+            variance = (x - mean).square().mean(-2, keepdim=True)
+            with torch.no_grad():
+                self.running_mean.copy_(mean.squeeze(-2))
+                self.running_var.copy_(variance.squeeze(-2))
+        else:
+            mean, variance = self.running_mean.unsqueeze(-2), self.running_var.unsqueeze(-2)
+        scale = self.weight.unsqueeze(-2) * torch.rsqrt(variance + self.eps)
+        return (x - mean) * scale + self.bias.unsqueeze(-2)
+
+
 class OneLayerMLP(nn.Module):
     """x -> ReLU(W x + b) [S25 eq. 1, 5], as leave(enter(x))."""
 

@@ -91,6 +91,15 @@ class Network(nn.Module, ABC):
         return {name: roles[id(parameter)] for name, parameter in named.items()}
 
 
+def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
+    """The modules with statistics of a batch, ours or PyTorch's, by name."""
+    return {
+        name: module
+        for name, module in network.named_modules()
+        if getattr(module, "running_mean", None) is not None
+    }
+
+
 @torch.no_grad()
 def draw_matrices(network: nn.Module, gain: float, uniform: bool, generator: torch.Generator) -> None:
     """Draw every matrix with mean 0 and variance gain^2/fan_in, in the order of the modules; vectors are 0.

@@ -15,6 +15,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Lbfgs, Run
+from ncpipe.training.augmentation import augmented, draw_moves
+from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied
 from ncpipe.training.objective import FITS, decayed_numbers, penalty, penalty_strengths
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
@@ -71,6 +73,7 @@ class Session:
         self.batch = samples if self.spec.batch_size == "full" else min(self.spec.batch_size, samples)
         self.steps_per_epoch = math.ceil(samples / self.batch)
         self.orders = [seeded_generator(run.seed, "order") for run in runs]
+        self.moves = [seeded_generator(run.seed, "augmentation") for run in runs]
         self.finite = self.stack.values.clone()  # the newest weights whose loss is known to be finite
         self.alive = torch.ones(len(runs), dtype=torch.bool, device=device)
         self.diverged_at = torch.full_like(self.alive, -1, dtype=torch.long)
@@ -115,6 +118,7 @@ class Session:
     @torch.no_grad()
     def record(self) -> None:
         """Add a row to the history of every run that is still training."""
+        settle(self.stack, self.train, self.chunk)
         train_loss, train_error = self.evaluate(self.train)
         _, test_error = self.evaluate(self.test)
         penalties = penalty(self.stack.values, self.strengths)
@@ -123,6 +127,7 @@ class Session:
         self.drop_diverged(loss)
         row = torch.stack([loss, train_loss, penalties, train_error, test_error, rates])
         self.rows.append((self.epochs_done, row, self.alive.clone()))
+        self.stack.train(True)
 
     def is_recorded(self) -> bool:
         """Whether the history has a row of the present state already, as after a restore."""
@@ -158,6 +163,8 @@ class Session:
                 "alive": bool(self.alive[index]),
                 "diverged_at": int(self.diverged_at[index]),
                 "order": self.orders[index].get_state(),
+                "augmentation": self.moves[index].get_state(),
+                "buffers": {name: buffer[index].cpu().clone() for name, buffer in self.stack.buffers.items()},
                 "rows": [(epoch, row[:, index].clone(), bool(alive[index])) for epoch, row, alive in rows],
                 "search": self.method.memory(),
             }
@@ -174,6 +181,9 @@ class Session:
             self.alive[index] = state["alive"]
             self.diverged_at[index] = state["diverged_at"]
             self.orders[index].set_state(state["order"])
+            self.moves[index].set_state(state["augmentation"])
+            for name, buffer in self.stack.buffers.items():
+                buffer[index].copy_(state["buffers"][name])
             self.method.remember(state["search"])
         place = self.alive.device
         for rows in zip(*(state["rows"] for state in states), strict=True):
@@ -181,6 +191,7 @@ class Session:
             self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(place), alive))
 
     def results(self) -> list[Trained]:
+        settle(self.stack, self.train, self.chunk)
         history = [(epoch, row.T.tolist(), alive.tolist()) for epoch, row, alive in self.rows]
         return [
             Trained(
@@ -213,6 +224,10 @@ class _Descent:
             torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch)
         ]
+        self.moves = [  # this step's augmentation, if there is one
+            torch.zeros(len(runs), size, 3, dtype=torch.long, device=values.device)
+            for size in batch_sizes(len(session.train), session.batch) or [session.batch]
+        ]
         self.replay = Replay(values.device)
 
     def epoch(self, session: Session) -> None:
@@ -220,17 +235,28 @@ class _Descent:
         if self.rows:
             orders = [torch.randperm(len(session.train), generator=generator) for generator in session.orders]
             order = torch.stack(orders).to(self.now.device)
+        if augmentation := session.spec.augmentation:
+            drawn = [draw_moves(augmentation, len(session.train), generator) for generator in session.moves]
+            moves = torch.stack(drawn).to(self.now.device)
         for index in range(session.steps_per_epoch):
             self.now.copy_(self.table[first + index])
             short = int(len(self.rows) > 1 and index == session.steps_per_epoch - 1)
+            step = slice(index * session.batch, (index + 1) * session.batch)
             if self.rows:
-                self.rows[short].copy_(order[:, index * session.batch : (index + 1) * session.batch])
+                self.rows[short].copy_(order[:, step])
+            if augmentation:
+                self.moves[short].copy_(moves[:, step])
             self.replay(short, functools.partial(self.step, session, short))
 
     def step(self, session: Session, kind: int) -> None:
         """One update of every run that still trains; waits for no device and reads nothing from the host."""
         values = session.stack.values
         samples = session.train[self.rows[kind]] if self.rows else session.train
+        if augmentation := session.spec.augmentation:
+            own = self.moves[kind]
+            images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
+            images = augmented(images, own, augmentation.shift)
+            samples = Split(images, samples.labels.expand(own.shape[:2]))
         loss, gradient = session.loss_and_gradient(samples)
         session.drop_diverged(loss)
         moved = self.optimizer.update(values, gradient, self.now)

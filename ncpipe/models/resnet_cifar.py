@@ -1,0 +1,126 @@
+"""ResNet8, ResNet20, ... with batch norm [He et al. 2016, sec. 4.2], and S24's ReLU head [sec. 6.3].
+
+Ordinary modules of PyTorch: nothing here knows of a run axis.
+
+c  channels    h, w  height and width
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ncpipe.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.models.inputs import InputShape
+from ncpipe.models.network import Layer, Network, Owner, Role
+
+STAGES = (1, 2, 4)  # widths of the stages, as multiples
+
+
+class Block(nn.Module):
+    """x -> ReLU(BN(conv(ReLU(BN(conv(x))))) + shortcut(x)), 3 x 3 convolutions of (N, c, h, w).
+
+    The shortcut has no parameters: every second pixel, missing channels 0 (option A).
+    """
+
+    def __init__(self, inputs: int, channels: int, stride: int, eps: float) -> None:
+        super().__init__()
+        self.missing, self.stride = channels - inputs, stride
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels, eps)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels, eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = torch.relu(self.norm1(self.conv1(x)))
+        kept = x[:, :, :: self.stride, :: self.stride]
+        shortcut = F.pad(kept, (0, 0, 0, 0, 0, self.missing)) if self.missing else kept
+        return torch.relu(self.norm2(self.conv2(branch)) + shortcut)
+
+
+class CifarResNet(Network):
+    """A 3 x 3 convolution, three stages of n blocks, the mean over pixels, ReLU layers, last layer."""
+
+    def __init__(
+        self,
+        channels: int,
+        classes: int,
+        blocks: int,
+        width: int,
+        head_layers: int,
+        head_width: int,
+        gain: float,
+        eps: float,
+    ) -> None:
+        super().__init__()
+        self.gain = gain
+        self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width, eps)
+        self.blocks = nn.ModuleList()
+        before = width
+        for stage, factor in enumerate(STAGES):
+            for index in range(blocks):
+                stride = 2 if stage > 0 and index == 0 else 1
+                self.blocks.append(Block(before, factor * width, stride, eps))
+                before = factor * width
+        sizes = [before] + [head_width] * head_layers
+        self.head = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes))
+        self.last = nn.Linear(sizes[-1], classes, bias=False)
+
+    @property
+    def length(self) -> Fraction:
+        """Blocks and layers of the head."""
+        return Fraction(len(self.blocks) + len(self.head))
+
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        return {"inner": [self.conv, self.norm, self.blocks, self.head], "last": [self.last]}
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Convolutions with variance 2/fan_in, the head's matrices and W_L with gain^2/fan_in."""
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
+            elif isinstance(module, nn.Conv2d):
+                deviation = (2 / module.weight[0].numel()) ** 0.5
+                module.weight.normal_(0.0, deviation, generator=generator)
+            elif isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, self.gain / module.in_features**0.5, generator=generator)
+
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """`stem`, R1, R2, ... behind each block, as means over pixels; H1, ... in the head, and before each
+        Z1, ..., what enters its ReLU. The last of them is called `last`.
+        """
+        steps = len(self.blocks) + len(self.head)
+        x = torch.relu(self.norm(self.conv(x)))
+        yield Layer("stem", Fraction(0), x.mean((-2, -1)))
+        for index, block in enumerate(self.blocks, start=1):
+            x = block(x)
+            yield Layer("last" if index == steps else f"R{index}", Fraction(index, steps), x.mean((-2, -1)))
+        x = x.mean((-2, -1))
+        for index, layer in enumerate(self.head, start=1):
+            z = layer(x)
+            yield Layer(f"Z{index}", None, z)
+            x = torch.relu(z)
+            step = len(self.blocks) + index
+            yield Layer("last" if step == steps else f"H{index}", Fraction(step, steps), x)
+
+
+def arrange(inputs: Tensor, spec: CifarResNetModel) -> Tensor:
+    return inputs
+
+
+def build(spec: CifarResNetModel, shape: InputShape, classes: int, depth: int) -> CifarResNet:
+    return CifarResNet(
+        shape.size,
+        classes,
+        (depth - 2) // 6,
+        spec.width,
+        spec.head_layers,
+        spec.head_width or 0,
+        spec.gain,
+        spec.batch_norm_eps,
+    )

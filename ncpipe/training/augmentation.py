@@ -1,0 +1,34 @@
+"""Random shifts and flips of training images, from a stream of their own.
+
+S  runs    B  images of a batch    c  channels    h, w  height and width
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ncpipe.specs import Augmentation
+
+
+def draw_moves(augmentation: Augmentation, count: int, generator: torch.Generator) -> Tensor:
+    """For each of `count` images how far it moves down and right, up to the shift, and 1 if it is flipped."""
+    reach = augmentation.shift
+    shifts = torch.randint(-reach, reach + 1, (count, 2), generator=generator)
+    flips = torch.randint(0, 2 if augmentation.flip else 1, (count, 1), generator=generator)
+    return torch.cat([shifts, flips], 1)
+
+
+def augmented(images: Tensor, moves: Tensor, reach: int) -> Tensor:
+    """Images (S, B, c, h, w), shifted, then flipped, by moves (S, B, 3) of at most `reach` pixels.
+
+    What comes in from outside is 0: the mean colour of standardised images.
+    """
+    runs, _, _, height, width = images.shape
+    padded = F.pad(images.flatten(0, 1), (reach, reach, reach, reach))
+    down, right, flip = moves.flatten(0, 1).unsqueeze(2).unbind(1)  # (S B, 1) each
+    rows = torch.arange(height, device=images.device) + reach - down
+    columns = torch.arange(width, device=images.device).expand(len(flip), -1)
+    columns = torch.where(flip > 0, width - 1 - columns, columns) + reach - right
+    each = torch.arange(len(padded), device=images.device)[:, None, None]
+    picked = padded[each, :, rows[:, :, None], columns[:, None, :]]  # (S B, h, w, c)
+    return picked.permute(0, 3, 1, 2).contiguous().unflatten(0, (runs, -1))

@@ -1,0 +1,80 @@
+"""Batch norm's running statistics, set to those of the whole training set before anything is measured.
+
+While a network trains, batch norm normalises by each batch's own statistics; its running ones are of no use
+to anybody. Before each row of the history and at the end they become those of all training samples, without
+augmentation: means and (population) variances as the network sees them in training mode, over parts of at
+most `rows` samples, pooled; of one part they are exact. They are saved with the weights: what is measured
+later is the network in evaluation mode with these.
+
+S  runs    c  channels
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.datasets.prepared import Split
+from ncpipe.models.layers import BatchNorm
+from ncpipe.models.network import batch_norms
+from ncpipe.training.stack import Stack
+
+PART = 1000  # samples of a part, or more; of fewer, deep layers would see another network
+
+
+@torch.no_grad()
+def settle(stack: Stack, samples: Split, rows: int) -> None:
+    """Refresh the statistics on all samples (N, ...), and leave the stack in evaluation mode.
+
+    Of p parts each takes every p-th sample: samples lie in the order of their classes. rows: those of a part
+    where that is more than PART.
+    """
+    if norms := batch_norms(stack.network):
+        pools = {name: Pool(norm) for name, norm in norms.items()}
+        stack.train(True)
+        parts = -(-len(samples) // max(rows, PART))
+        for start in range(parts):
+            part = samples[start::parts]
+            stack.logits(part)
+            for name, pool in pools.items():
+                pool.add(len(part), *_statistics(stack, name))
+        for name, pool in pools.items():
+            pool.close(*_statistics(stack, name))
+    stack.train(False)
+
+
+def _statistics(stack: Stack, name: str) -> tuple[Tensor, Tensor]:
+    """Running mean and variance of one batch norm, (S, c) each."""
+    return stack.buffers[f"{name}.running_mean"], stack.buffers[f"{name}.running_var"]
+
+
+class Pool:
+    """One batch norm's statistics of several batches, as if they were one, float64 on the CPU.
+
+    While it is open the running statistics are those of the latest batch alone.
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        self.norm = norm
+        self.samples = 0
+        self.sums: list[Tensor] = []
+        self.entries = 0  # of a channel in the latest batch
+        self.momentum = norm.momentum
+        norm.momentum = 1.0  # type: ignore[assignment]
+        self.hook = norm.register_forward_pre_hook(self._count)
+
+    def _count(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.entries = inputs[0].numel() // inputs[0].shape[1]
+
+    def add(self, samples: int, mean: Tensor, variance: Tensor) -> None:
+        mean, variance = mean.cpu().double(), variance.cpu().double()
+        if not isinstance(self.norm, BatchNorm):  # PyTorch's is the unbiased estimate
+            variance = variance * ((self.entries - 1) / self.entries)
+        self.samples += samples
+        self.sums.append(samples * torch.stack([mean, variance + mean.square()]))
+
+    def close(self, mean: Tensor, variance: Tensor) -> None:
+        """Write the pooled statistics, and leave the module as it was."""
+        self.hook.remove()
+        self.norm.momentum = self.momentum
+        first, second = torch.stack(self.sums).sum(0) / self.samples
+        mean.copy_(first)
+        variance.copy_((second - first.square()).clamp(min=0))

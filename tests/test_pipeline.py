@@ -263,7 +263,8 @@ class TestExperiments:
         """Red: a metric for each split and each NC2; a line of README's that DVC does not take."""
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         [line] = re.findall(r"^dvc (exp show --only-changed .*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-        shown = compared.run("dvc", *shlex.split(line), "--no-pager").out
+        wide = {"COLUMNS": "400"}  # the table is cut at the terminal's width
+        shown = compared.run("dvc", *shlex.split(line), "--no-pager", env=wide).out
         [head] = [row for row in shown.splitlines() if "Experiment" in row]
         columns = head.split()
         assert columns[:2] == ["Experiment", "Created"]

@@ -183,7 +183,7 @@ class Tree:
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in names.splitlines():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)  # a study may link to the package
 
     def kills(self, module: Path, source: str, tests: Sequence[str]) -> str:
         """What became of this source of a module: `killed`, `endless` or `survived`."""

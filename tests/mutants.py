@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -32,6 +33,8 @@ from named_faults import NAMED
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("models", "training", "metrics", "tables", "optima", "proofs", "features", "stamps.py")
 CPU_SECONDS = 600  # of one mutant's tests; more is an endless loop
+
+SLOW = ("test_pipeline", "test_datasets_real", "test_peers")  # and without a fault of its own to see
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -159,19 +162,18 @@ def _diff(before: str, after: str) -> str:
 
 
 def nearest_tests(module: Path) -> list[str]:
-    """Test files of a module: those that import it, then those that import others of its room."""
+    """Test files of a module: those named after it or its room, then those that import it.
+
+    Where no test imports it, those that import others of its room.
+    """
+    room = module.parts[0].removesuffix(".py")
     dotted = "ncpipe." + ".".join(module.with_suffix("").parts)
-    room = "ncpipe." + module.parts[0].removesuffix(".py")
-    own, others = [], []
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        if path.name in ("test_pipeline.py", "test_mutants.py", "test_datasets_real.py", "test_peers.py"):
-            continue
-        if f"{dotted} " in text:
-            own.append(f"tests/{path.name}")
-        elif room in text:
-            others.append(f"tests/{path.name}")
-    return own + others
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py")}
+    texts = {name: text for name, text in sorted(texts.items()) if name not in SLOW}
+    named = [name for name in (f"test_{module.stem}", f"test_{room}") if name in texts]
+    own = [name for name, text in texts.items() if re.search(rf"{re.escape(dotted)}\b", text)]
+    near = [name for name, text in texts.items() if f"ncpipe.{room}" in text]
+    return [f"tests/{name}.py" for name in dict.fromkeys([*named, *(own or near)])]
 
 
 class Tree:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TEXT, architecture, experiment, experiment_tree, token_data, vector_data, write_params
+from pipeline import HEAR_CTRL_C
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.commands.fetch import fetch
@@ -194,7 +195,7 @@ def files() -> list[Path]:
 def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000"}
-    command = [sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
+    command = [sys.executable, "-c", HEAR_CTRL_C, sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

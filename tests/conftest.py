@@ -156,6 +156,11 @@ class Terminal(io.StringIO):
         return rows
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that run DVC first: they are few and long, and two workers are to end at the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+
+
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
     """One thread; and subnormal numbers again after a test that trained, which sets them to 0."""

@@ -20,7 +20,8 @@ from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.layers import BatchNorm
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Augmentation, Experiment, Run
+from ncpipe.specs import Augmentation, Compute, Experiment, Run
+from ncpipe.stamps import Stamp
 from ncpipe.training import batch_statistics
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
@@ -391,6 +392,13 @@ def test_images_move_and_flip_pixel_by_pixel() -> None:
             if 0 <= row - down < 5 and 0 <= column - right < 6:
                 expected[:, row, column] = images[run, sample, :, row - down, column - right]
         assert torch.equal(found[run, sample], expected.flip(2) if flip else expected)
+
+
+def test_augmented_images_train_apart() -> None:
+    """Red: runs with and without it in one batch, whose samples are drawn alike."""
+    specs = [spec_of(RESNET), spec_of(RESNET, augmentation=AUGMENTATION)]
+    keys = [Stamp(Run("x", 8, 0, spec), "a", Compute("cpu", 1, "float32")).batch_key() for spec in specs]
+    assert keys[0] != keys[1]
 
 
 def test_augmentation_has_a_stream_of_its_own() -> None:

@@ -16,9 +16,9 @@ class CifarResNetModel(Architecture):
     architecture: resnet_cifar.
     width: channels of the first stage; the others have two and four times as many.
     head_layers: ReLU layers between the pooled features and the last layer [S24 sec. 6.3].
-    head_width: of these layers; no key without them.
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
+    head_width: of the head's layers; no key without them.
     """
 
     # fixed, and so no keys

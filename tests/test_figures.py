@@ -296,7 +296,7 @@ def test_no_legend_covers_data(sweep, panels):
 
 
 def test_rows_and_columns_are_the_callers():
-    column = Column("NC1 on test", "nc1_trace_ratio", "test")
+    column = Column("nc1_trace_ratio", "test")
     figure = made_sweep({"language": "x"}, columns=lambda loss_name, last_bias: (column,))
     (axes,) = figure.axes
     assert axes.get_title() == "NC1 on test"

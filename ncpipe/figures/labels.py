@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ncpipe.errors import InputError
+from ncpipe.metrics.catalogue import entry
 
 DATA_NAMES = {
     "digits": "digits",
@@ -24,11 +25,14 @@ LINE = 24  # characters of a row label that are as long as a row is high
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a figure: a last-layer metric on one split, and its title."""
+    """One column of a figure: a last-layer metric on one split."""
 
-    title: str
     metric: str
     split: str
+
+    @property
+    def title(self) -> str:
+        return entry(self.metric).title
 
 
 def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Column]:
@@ -37,20 +41,14 @@ def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Colu
     NC2 is the distance of W W^T to what the loss asks for (S25 Def. 3.4): a simplex ETF (NC2A) for
     cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
     """
-    nc2 = Column(r"$\log_{10}$ NC2 (ETF)", "nc2_etf", "weights")
-    if loss_name == "mse" and not last_bias:
-        nc2 = Column(r"$\log_{10}$ NC2 (identity)", "nc2_identity", "weights")
-    return (
-        Column(r"$\log_{10}$ NC1", "nc1_trace_ratio", "train"),
-        nc2,
-        Column(r"$\log_{10}$ NC3", "nc3_cosine", "train"),
-    )
+    nc2 = "nc2_identity" if loss_name == "mse" and not last_bias else "nc2_etf"
+    return Column("nc1_trace_ratio", "train"), Column(nc2, "weights"), Column("nc3_cosine", "train")
 
 
 GAP_COLUMNS = (
-    Column(r"$\log_{10}$ loss gap", "loss_gap", "train"),
-    Column(r"$\log_{10}$ gap in $h$ and $W_L$", "gap_gufm", "train"),
-    Column(r"$\log_{10}$ gap in inner layers", "inner_penalty", "weights"),
+    Column("loss_gap", "train"),
+    Column("gap_gufm", "train"),
+    Column("inner_penalty", "weights"),
 )
 
 

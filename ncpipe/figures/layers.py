@@ -23,6 +23,7 @@ from ncpipe.figures.panels import (
     thin_ticks,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.metrics.catalogue import entry
 
 LAW_METRIC = "nc1_trace_ratio"
 LAW_DASHES = (0, (6.0, 1.5, 1.0, 1.5))  # not to be taken for the test split
@@ -31,18 +32,24 @@ FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that f
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: a metric, log10 or the plain means of a share, and the splits drawn."""
+    """One column: a metric, of which log10 or the plain means are drawn, and the splits drawn."""
 
-    title: str
     metric: str
-    statistic: str
     splits: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return entry(self.metric).title
+
+    @property
+    def logarithmic(self) -> bool:
+        return entry(self.metric).scale == "log"
 
 
 PANELS = (
-    Panel(r"$\log_{10}$ NC1", LAW_METRIC, "log10", ("train",)),
-    Panel(r"$\log_{10}$ NC2 (class means)", "nc2_means", "log10", ("train",)),
-    Panel("nearest-class-mean error", "ncc_error", "", ("train", "test")),
+    Panel(LAW_METRIC, ("train",)),
+    Panel("nc2_means", ("train",)),
+    Panel("ncc_error", ("train", "test")),
 )
 
 
@@ -89,24 +96,24 @@ def _draw_panel(
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
 ) -> None:
-    mean = "log10_mean" if panel.statistic else "mean"
+    mean = "log10_mean" if panel.logarithmic else "mean"
     rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
         state_nothing(axes, absence(sum(converged.values())))
         return
-    if panel.statistic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
+    if panel.logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
         return
     for (_, split), table in rows.groupby([of.column, "split"]):
         _draw_line(axes, table, mean, colours[table[of.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
-    if not panel.statistic:
+    if not panel.logarithmic:
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
     state_missing(
-        axes, of, rows[of.column], converged, top=not panel.statistic
+        axes, of, rows[of.column], converged, top=not panel.logarithmic
     )  # where errors have gone down
 
 

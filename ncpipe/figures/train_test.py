@@ -23,6 +23,7 @@ from ncpipe.figures.panels import (
     thin_ticks,
 )
 from ncpipe.figures.style import FAINT, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
@@ -41,33 +42,35 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: its title, log10 or the plain means of shares, its lines."""
+    """One column: its lines, of log10 or of plain means, and its title where it is no single metric's."""
 
-    title: str
-    statistic: str
     lines: tuple[Series, ...]
+    own_title: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.own_title or entry(self.lines[0].metric).title
+
+    @property
+    def logarithmic(self) -> bool:
+        return entry(self.lines[0].metric).scale == "log"
 
 
 PANELS = (
     Panel(
-        r"$\log_{10}$ NC1",
-        "log10",
         (
             Series("train", "nc1_trace_ratio", "train", BLUE, "o"),
             Series("test", "nc1_trace_ratio", "test", ORANGE, "s"),
         ),
     ),
     Panel(
-        r"$\log_{10}$ test collapse",
-        "log10",
         (
             Series("weak", "weak_test_collapse", "test", GREEN, "^"),
             Series("strong", "strong_test_collapse", "test", PURPLE, "v"),
         ),
+        r"$\log_{10}$ test collapse",
     ),
     Panel(
-        "NC4 mismatch",
-        "",
         (
             Series("train", "nc4_mismatch", "train", BLUE, "o"),
             Series("test", "nc4_mismatch", "test", ORANGE, "s"),
@@ -115,13 +118,13 @@ def _draw_panel(
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
-    mean, std = (f"log10_{name}" if panel.statistic else name for name in ("mean", "std"))
+    mean, std = (f"log10_{name}" if panel.logarithmic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
         lines += _draw_line(axes, rows[of.column], rows[mean], rows[std], series)
         drawn |= set(rows[of.column])
     _finish(axes, of, drawn, converged)
-    if drawn and not panel.statistic:
+    if drawn and not panel.logarithmic:
         start_at_zero(axes, lines)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ncpipe.metrics.catalogue import entry
 from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
 from ncpipe.tables.keys import abscissa, line_keys
@@ -27,9 +28,10 @@ DRIFT = ["drift", "drift_low", "drift_high", "drifts"]
 def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
     """One row per line, layer, split and metric: slope and intercept of log10 value = a + b log10 L.
 
-    A line is an experiment, over its depths L; in a study with an axis it is an experiment at one depth, over
-    the axis's values in place of L. Of values that are not all positive there is no power law: slope and test
-    are NaN, and the columns rho, rho_low and rho_high hold `ranks.rank_correlation`.
+    Of metrics on a log scale (`metrics.catalogue`): shares, ranks and margins follow no power. A line is an
+    experiment, over its depths L; in a study with an axis it is an experiment at one depth, over the axis's
+    values in place of L. Of values that are not all positive there is no power law: slope and test are NaN,
+    and the columns rho, rho_low and rho_high hold `ranks.rank_correlation`.
 
     Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
     NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, which
@@ -40,7 +42,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     rejected: p_value < 1 - level. unusable: converged runs without a usable value, by reason, as '2 zero'.
     n_runs, n_converged: the experiment's.
     """
-    points = usable_points(measurements, runs)
+    points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
     names = series_grid(points, runs)[keys].drop_duplicates()
     counts = runs.groupby(line_keys(runs), as_index=False).agg(
@@ -69,7 +71,7 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
     look at large L; a drift says that the fit to all depths is not the rate there. A study with an axis,
     where the theory says nothing of large values, has no rows.
     """
-    points = usable_points(measurements, runs)
+    points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
     rows = [
         dict(zip(keys, key, strict=True)) | row
@@ -151,6 +153,11 @@ def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:
         drifted = (drift, low, high, low > 0 or high < 0)
         without = ", ".join(str(depth) for depth in series.depths[:left_out])
         yield {"n_left_out": left_out, "without": without} | fit | dict(zip(DRIFT, drifted, strict=True))
+
+
+def _on_log_scale(measurements: pd.DataFrame) -> pd.DataFrame:
+    linear = {metric for metric in measurements["metric"] if entry(metric).scale == "linear"}
+    return measurements[~measurements["metric"].isin(linear)]
 
 
 def _unusable(series: pd.DataFrame) -> str:

@@ -299,7 +299,7 @@ def test_rows_and_columns_are_the_callers():
     column = Column("nc1_trace_ratio", "test")
     figure = made_sweep({"language": "x"}, columns=lambda loss_name, last_bias: (column,))
     (axes,) = figure.axes
-    assert axes.get_title() == "NC1 on test"
+    assert axes.get_title() == r"$\log_{10}$ NC1, test"
     expected = summary_of("language", "nc1_trace_ratio", "test")["log10_mean"]
     assert np.allclose(axes.containers[0].lines[0].get_ydata(orig=False), expected, equal_nan=True)
 

@@ -5,6 +5,7 @@ import pandas as pd
 from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
 from ncpipe.console import say
 from ncpipe.figures.labels import paper_columns
+from ncpipe.metrics.catalogue import SINGULAR, entry
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_table
@@ -26,8 +27,7 @@ HEADLINES = (
     "strong_test_collapse",
     "loss_gap",
 )
-TITLES = ("NC1", "NC2", "NC3")  # what the sentences call the figure's columns
-SINGULAR_VALUE = "singular_"
+GAP = "loss_gap"
 
 
 def aggregate() -> None:
@@ -44,7 +44,7 @@ def aggregate() -> None:
         for table in ("measurements", "places", "runs", "history", "gram")
     )
     runs = judge_runs(runs, history, params.convergence)
-    single = measurements["metric"].str.startswith(SINGULAR_VALUE)
+    single = measurements["metric"].str.startswith(SINGULAR)
     last = measurements[~single & (measurements["layer"] == LAST)]
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
@@ -88,5 +88,6 @@ def aggregate() -> None:
 def _headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Metric and split of NC1, NC2 and NC3, which depend on an experiment's loss and bias, and of the gap."""
     columns = paper_columns(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0]))
-    series = {title: (column.metric, column.split) for title, column in zip(TITLES, columns, strict=True)}
-    return series | {"the loss gap": ("loss_gap", "train")} if own["loss_gap"].notna().any() else series
+    series = {entry(column.metric).group: (column.metric, column.split) for column in columns}
+    gap = {f"the {entry(GAP).label}": (GAP, "train")}
+    return series | gap if own[GAP].notna().any() else series

@@ -13,6 +13,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.constructed import NOTHING
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
@@ -79,9 +80,9 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
 BESIDE_TRAINED = ("sharp", "shifts")
 COLUMNS = {
     "loss_gap": r"loss $-\ L^*_{\mathrm{GUFM}}$",
-    "nc1_trace_ratio": "NC1",
-    "nc2": "NC2",
-    "nc3_cosine": "NC3",
+    "nc1_trace_ratio": entry("nc1_trace_ratio").label,
+    "nc2": entry("nc2_etf").group,
+    "nc3_cosine": entry("nc3_cosine").label,
 }
 
 

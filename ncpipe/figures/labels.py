@@ -32,7 +32,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        return entry(self.metric).title
+        return entry(self.metric).title + ", test" * (self.split == "test")
 
 
 def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Column]:

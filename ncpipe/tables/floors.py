@@ -16,12 +16,15 @@ Training in float32 is another matter: it puts weights on a grid of relative wid
 hardly falls below 1e-8. Such a value is far above the floor, and is what the trained network has.
 """
 
-from ncpipe.metrics.catalogue import CATALOGUE
+from ncpipe.metrics.catalogue import entry
 
 LINEAR_FLOOR = 2.0**-42
 QUADRATIC_FLOOR = LINEAR_FLOOR**2
-FLOORS = {
-    metric.name: LINEAR_FLOOR if metric.rounding == "loss" else LINEAR_FLOOR**metric.order
-    for metric in CATALOGUE.values()
-    if metric.order is not None and metric.rounding != "none"
-}
+
+
+def floor_of(name: str) -> float:
+    """The metric's floor; 0 where it has none."""
+    metric = entry(name)
+    if metric.order is None or metric.rounding == "none":
+        return 0.0
+    return LINEAR_FLOOR if metric.rounding == "loss" else LINEAR_FLOOR**metric.order

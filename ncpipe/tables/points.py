@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.errors import InputError
-from ncpipe.tables.floors import FLOORS
+from ncpipe.tables.floors import floor_of
 from ncpipe.tables.keys import place_keys, run_keys
 
 SERIES = ["layer", "split", "metric"]
@@ -19,7 +19,7 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 
     - `run not converged` (`runs.csv` says why);
     - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which no log axis has;
-    - `at the rounding floor`: |value| <= `floors.FLOORS` of its metric;
+    - `at the rounding floor`: |value| <= `floors.floor_of` its metric;
     - `negative`.
 
     Nothing else takes a value out. Where seeds of one depth lie on both sides of the floor, the mean of the
@@ -79,7 +79,8 @@ def series_name(split: str, metric: str) -> str:
 
 
 def _reasons(table: pd.DataFrame) -> np.ndarray:
-    value, floor = table["value"], table["metric"].map(FLOORS).fillna(0.0)
+    floors = {metric: floor_of(metric) for metric in table["metric"].unique()}
+    value, floor = table["value"], table["metric"].map(floors)
     return np.select(
         [
             ~table["converged"],

@@ -1,0 +1,88 @@
+"""What follows from a metric's entry in the catalogue: nothing else has to know a new metric."""
+
+import io
+
+import pandas as pd
+import pytest
+import torch
+from made_tables import grid, measure, noisy
+
+from ncpipe.figures.labels import Column
+from ncpipe.metrics import table
+from ncpipe.metrics.catalogue import CATALOGUE, Metric, page_table
+from ncpipe.metrics.report import print_measurements
+from ncpipe.params import Slopes
+from ncpipe.tables.floors import QUADRATIC_FLOOR
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+
+NEW = Metric(
+    "nc1_largest_class",
+    "NC1",
+    "0",
+    "largest variance of a class",
+    "max_k Var_k / tr Σ_B",
+    "[0, ∞]",
+    "nobody",
+    "every, both",
+    order=2,
+    rounding="features",
+    label="NC1 (largest)",
+)
+SHARE = Metric("share_beyond", "NC4", "0", "share beyond", "a share", "[0, 1]", "", "last, both", "linear")
+RULE = Slopes(draws=20, seed=0, level=0.9)
+
+
+@pytest.fixture(autouse=True)
+def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their functions, in the line that emits them, and their entries."""
+    emitted = table._class_metrics
+
+    def with_two_more(statistics, samples):
+        yield from emitted(statistics, samples)
+        variances = statistics.squares / statistics.counts
+        yield NEW.name, (variances.max() / table.between_trace(statistics)).item()
+        yield SHARE.name, 0.25
+
+    monkeypatch.setattr(table, "_class_metrics", with_two_more)
+    for entry in (NEW, SHARE):
+        monkeypatch.setitem(CATALOGUE, entry.name, entry)
+
+
+def test_it_is_measured_and_printed_among_its_group() -> None:
+    """Red: a list of names in the report."""
+    draw = torch.Generator().manual_seed(0)
+    rows = table.measure_arrays(torch.randn(30, 4, generator=draw), torch.arange(30) % 3)
+    file = io.StringIO()
+    print_measurements(rows, file)
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    (row,) = [line for line in lines if NEW.name in line]
+    assert " ".join(row).endswith("0 largest variance of a class")
+    heads = [line[0] for line in lines if line and line[0] in {"NC1", "NC2", "NC4"}]
+    place = lines.index(row)
+    assert heads.count("NC1") == 1
+    assert place < next(i for i, line in enumerate(lines) if line[:1] == ["NC2"])
+
+
+def test_its_floor_is_of_its_order() -> None:
+    """Red: floors that a table of their own has."""
+    runs = grid(depths=(2,), seeds=(0, 1))
+    values = [QUADRATIC_FLOOR, 2 * QUADRATIC_FLOOR]
+    points = usable_points(measure(runs, lambda _, seed: values[seed], NEW.name), runs)
+    assert points["reason"].tolist() == ["at the rounding floor", ""]
+
+
+@pytest.mark.parametrize("slopes", [loglog_slopes, leave_out_slopes])
+def test_what_is_on_a_log_scale_gets_a_power_law(slopes) -> None:
+    """Red: slopes of whatever was measured."""
+    runs = grid()
+    measured = [measure(runs, noisy, name) for name in (NEW.name, SHARE.name, "nc1_pinv_rank", "margin_p05")]
+    found = slopes(pd.concat(measured, ignore_index=True), runs, RULE)
+    assert set(found["metric"]) == {NEW.name}
+
+
+def test_figures_and_the_page_call_it_by_its_entry() -> None:
+    assert Column(NEW.name, "train").title == r"$\log_{10}$ NC1 (largest)"
+    assert Column(SHARE.name, "test").title == "share beyond, test"
+    (line,) = page_table((NEW,))[2:]
+    assert line == "| `nc1_largest_class` | max_k Var_k / tr Σ_B | [0, ∞] | 0 | 2 | nobody | every, both |"

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+CHOSEN = "NCPIPE_CHECKOUT"  # in the environment of a second start: the checkout whose code it is to run
 
 
 def main() -> None:
@@ -14,14 +15,19 @@ def main() -> None:
     DVC runs queued experiments in copies of the repository and keeps the copy's code with their results,
     so it must be the copy that runs, not the checkout that happens to be installed.
     """
-    checkout = checkout_above(Path.cwd())
-    if checkout is not None and checkout / "ncpipe" != PACKAGE:
-        paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-P", "-m", "ncpipe", *sys.argv[1:]]  # -P: not from a copy in this folder
-        if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
-            sys.exit(subprocess.run(command, env=environment, check=False).returncode)
-        os.execve(sys.executable, command, environment)
+    tried = os.environ.pop(CHOSEN, None)
+    try:
+        checkout, refused = checkout_above(Path.cwd())
+    except FileNotFoundError:
+        sys.exit("ncpipe: the working directory has been deleted; change to one that exists")
+    for line in refused:
+        print(f"ncpipe: {line}; {PACKAGE} runs", file=sys.stderr)
+    if checkout is not None and (checkout / "ncpipe").resolve() != PACKAGE:
+        if tried == str(checkout):  # it was to run and another one did: never try that for ever
+            sys.exit(
+                f"ncpipe: {checkout / 'ncpipe'}: cannot be imported, {PACKAGE} was; see git status there"
+            )
+        _start_again(checkout)
     try:
         from ncpipe.cli import run_cli
 
@@ -31,12 +37,53 @@ def main() -> None:
         sys.exit(130)
 
 
-def checkout_above(folder: Path) -> Path | None:
-    """The nearest folder at or above `folder` that holds a checkout of ncpipe."""
+def checkout_above(folder: Path) -> tuple[Path | None, list[str]]:
+    """The nearest checkout of ncpipe at or above `folder` whose code may run, and why nearer ones may not.
+
+    Whoever can write to a folder above, as to /tmp, must not decide what runs: as git has it, a checkout
+    counts if it is a git work tree and the user's own.
+    """
+    refused: list[str] = []
     for parent in (folder, *folder.parents):
-        if (parent / "ncpipe" / "__main__.py").is_file() and (parent / "pyproject.toml").is_file():
-            return parent.resolve()
-    return None
+        package = parent / "ncpipe"
+        if os.path.isfile(package / "__main__.py") and os.path.isfile(parent / "pyproject.toml"):
+            problem = None if package.resolve() == PACKAGE else _distrust(parent, package)
+            if problem is None:
+                return parent.resolve(), refused
+            refused.append(f"{package} does not run: {problem}")
+    return None, refused
+
+
+def _distrust(checkout: Path, package: Path) -> str | None:
+    """Why code must not run that lies where one happens to stand; None if it may."""
+    pyproject = checkout / "pyproject.toml"
+    try:
+        if not (checkout / ".git").exists():
+            return "it is in no git work tree"
+        if not (package / "__init__.py").is_file():
+            return "it has no __init__.py"
+        for path in (checkout, checkout / ".git", pyproject, package, *package.rglob("*")):
+            if os.name != "nt" and path.stat().st_uid != os.geteuid():
+                return f"{path} belongs to another user"
+        import tomllib  # after the owner is known, and not at all where nothing is to be decided
+
+        name = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["name"]
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        name = None
+    return None if name == "ncpipe" else "its pyproject.toml is of another project"
+
+
+def _start_again(checkout: Path) -> None:
+    """Run this command once more, by the code of `checkout`; does not return."""
+    print(f"ncpipe: runs the code of {checkout / 'ncpipe'}", file=sys.stderr, flush=True)
+    paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), CHOSEN: str(checkout)}
+    command = [sys.executable, "-P", "-m", "ncpipe", *sys.argv[1:]]  # -P: not from a copy in this folder
+    if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
+        sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+    os.execve(sys.executable, command, environment)
 
 
 if __name__ == "__main__":

@@ -277,7 +277,7 @@ class TestExperiments:
         """Red: results read from the workspace; a parameter of an experiment that is not in the sweep."""
         before = compared.run("git", "status", "--porcelain").out
         said = compared.run("ncpipe", "compare", "quick", "slow", "HEAD")
-        assert said.err == ""
+        assert said.err == f"ncpipe: runs the code of {compared.folder.resolve() / 'ncpipe'}\n"
         lines = [line.split() for line in said.out.splitlines()]
         assert ["experiments.alpha.optimizer.learning_rate", "0.05", "0.001", "0.02"] in lines
         assert sum(line[0].startswith("experiments.") for line in lines if line) == 1

@@ -1,11 +1,15 @@
-"""Results on disk: written beside their place and renamed, so that a file that exists is a whole file."""
+"""Results on disk: written beside their place and renamed, so that a file that exists is a whole file.
 
+They reach the disk before they are renamed: a power loss leaves the old or the new, and no empty files.
+"""
+
+import concurrent.futures
 import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,8 @@ LOGS = Path("data/logs")
 BATCH_LOG = "batches.csv"  # there: what each batch took, and whether it came to its end
 FINISHED = "finished"
 AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
+SEAL = "seal.json"  # in a run's folder: the digests of its other files
+SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
 
 
 @contextlib.contextmanager
@@ -46,10 +52,24 @@ def publish_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    if target.exists():
-        shutil.rmtree(target)
+    _reach_disk([*partial.rglob("*"), partial])
+    move_folder(partial, target)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Rename a whole folder to `target`, in place of whatever is there."""
+    remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(partial, target)
+    os.replace(source, target)
+    _reach_disk([target.parent])
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder or a link, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -59,15 +79,63 @@ def publish_file(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield partial
+        _reach_disk([partial])
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    _reach_disk([target.parent])
+
+
+def _reach_disk(paths: Sequence[Path]) -> None:
+    """Wait until files, and the lists of names of folders, are on the disk."""
+    with concurrent.futures.ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
+        list(pool.map(_sync, paths))
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # there a folder cannot be opened
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def seal(folder: Path, key: str) -> None:
+    """Write down the digest of every file of a folder and the key of what it is the result of."""
+    write_json(folder / SEAL, _contents(folder, key))
+
+
+def check_seal(folder: Path, key: str) -> None:
+    """InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
+    sealed, found = read_json(folder / SEAL), _contents(folder, key)
+    if (folder / SEAL).read_bytes() == json_text(found).encode():
+        return
+    before = sealed.get("files") if isinstance(sealed, dict) else None
+    files: dict[str, Any] = before if isinstance(before, dict) else {}
+    for name in sorted({*found["files"], *files} if files else ()):
+        if name not in found["files"]:
+            raise InputError(f"{folder / name}: missing")
+        if files.get(name) != found["files"][name]:
+            raise InputError(f"{folder / name}: {'damaged' if name in files else 'not part of it'}")
+    raise InputError(f"{folder / SEAL}: damaged, or of another result")
+
+
+def _contents(folder: Path, key: str) -> dict[str, Any]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SEAL)
+    return {"key": key, "files": {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}}
 
 
 def write_json(path: Path, value: object) -> None:
+    """Write `json_text`."""
+    path.write_text(json_text(value), encoding="utf-8")
+
+
+def json_text(value: object) -> str:
     """Strict JSON (no NaN: JSON has none), sorted keys, so that equal values give equal bytes."""
-    path.write_text(json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:

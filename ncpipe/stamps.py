@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import read_json
+from ncpipe.artifacts import check_seal, read_json
 from ncpipe.errors import InputError
 from ncpipe.specs import Compute, Run, recorded
 
@@ -76,10 +76,36 @@ def data_checksum(folder: Path) -> str:
 def check_run(folder: Path, stamp: Stamp) -> dict[str, Any]:
     """The record of a folder, if it is the result of this very run; else InputError names what differs."""
     record = read_json(folder / RUN_RECORD)
+    inputs = record.get("inputs") if isinstance(record, dict) else None
     for key, value in stamp.inputs().items():
-        if record.get("inputs", {}).get(key) != value:
+        if not isinstance(inputs, dict) or inputs.get(key) != value:
             raise InputError(f"{folder}: trained with another {key}; run dvc repro to train it anew")
     return record
+
+
+def seal_key(record: dict[str, Any]) -> str:
+    """What a run's folder is sealed with: digest of the inputs and the code that its record names."""
+    return _digest([record["inputs"], record["computed_with"]["code"]])
+
+
+def check_whole(folder: Path) -> None:
+    """InputError, naming the file, unless a folder is to the bit what some run was written as."""
+    record = read_json(folder / RUN_RECORD)
+    try:
+        key = seal_key(record)
+    except (KeyError, TypeError):
+        raise InputError(f"{folder / RUN_RECORD}: damaged, or of another version") from None
+    check_seal(folder, key)
+
+
+def check_waiting(folder: Path, stamp: Stamp) -> None:
+    """InputError unless a folder of the store is this run's result by the present code, and whole."""
+    if any(path.is_symlink() for path in (folder, *folder.rglob("*"))):
+        raise InputError(f"{folder}: a link, where runs are folders of files")
+    check_whole(folder)
+    made = check_run(folder, stamp)["computed_with"]
+    if not is_current(folder, stamp) or stamp.compute.device not in ("auto", made["device"]):
+        raise InputError(f"{folder}: trained by other code or on another device")
 
 
 def is_current(folder: Path, stamp: Stamp) -> bool:

@@ -79,7 +79,7 @@ def test_a_claimed_folder_is_the_one_that_training_alone_gives(project: Path) ->
     claimed = contents(Path("data/runs/one/L2/s1"))
     train("one", 2, 1, alone=True)
     assert contents(Path("data/runs/one/L2/s1")) == claimed
-    assert len(claimed) == 9
+    assert len(claimed) == 10
 
 
 def test_claiming_imports_no_torch(project: Path) -> None:

@@ -136,10 +136,6 @@ def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> N
         ("data/prepared/one/facts.json", "train one 2 0"),
         ("data/prepared/one/tensors.safetensors", "extract one"),
         ("data/grid/one.csv", "extract one"),
-        ("data/runs/one/L2/s1/model.safetensors", "extract one"),
-        ("data/runs/one/L2/s1/run.json", "extract one"),
-        ("data/runs/one/L2/s1/run.json", "measure one"),
-        ("data/runs/one/L2/s1/plots/metrics/fit.tsv", "measure one"),
         ("data/features/one/L2/s1.safetensors", "measure one"),
     ],
 )

@@ -31,7 +31,7 @@ ALL_STAGES = sorted(["grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot"])
 OUTPUTS = [
     f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
 ]
-RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json"}
+RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json", "seal.json"}
 SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
 
 

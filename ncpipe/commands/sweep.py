@@ -16,7 +16,7 @@ from ncpipe.scheduling.batches import groups, train_batches, worker_count
 from ncpipe.scheduling.pending import batch_lock, sweep_stamps
 from ncpipe.scheduling.plan import Planned, plan, rest_seconds
 from ncpipe.scheduling.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
-from ncpipe.scheduling.store import prune, waits
+from ncpipe.scheduling.store import drop_damaged_places, drop_damaged_waiting, prune, waits
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import FACTS, Stamp, code_digest, is_current
 from ncpipe.training.device import prepare_device
@@ -34,10 +34,19 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     dvc("repro", "--quiet", "grid", "fetch")
     AHEAD.mkdir(parents=True, exist_ok=True)
     say("sweep: asking DVC what is stale")
-    names, stamps = stale_stages(), sweep_stamps(load_params(), compute)
-    stale = [stamp for stamp in stamps if stage_name(stamp.run) in names]
+    stamps = sweep_stamps(load_params(), compute)
     prune({stamp.key() for stamp in stamps})
+    drop_damaged_waiting(stamps)
+    drop_damaged_places(stamps)
+    names = stale_stages()
+    stale = [stamp for stamp in stamps if stage_name(stamp.run) in names]
     restored = restore_cached([stage_name(stamp.run) for stamp in stale if not waits(stamp.key())])
+    drop_damaged_places([stamp for stamp in stale if stage_name(stamp.run) in restored])
+    restored = {
+        stage_name(stamp.run)
+        for stamp in stale
+        if stage_name(stamp.run) in restored and (RUNS / stamp.run.path).is_dir()
+    }
     if restored:
         say(f"sweep: {len(restored)} runs restored from DVC's run cache")
     missing = [stamp for stamp in stale if not waits(stamp.key()) and stage_name(stamp.run) not in restored]
@@ -174,6 +183,8 @@ def _register(compute: Compute, stale: set[str]) -> None:
     trusted yet.
     """
     source = PARAMS_FILE.read_bytes()
+    drop_damaged_waiting(sweep_stamps(load_params(), compute))
+    drop_damaged_places(sweep_stamps(load_params(), compute))
     stamps = _present_runs(compute, stale)
     waiting = [stamp for stamp in stamps if waits(stamp.key())]
     for stamp in waiting:
@@ -201,7 +212,7 @@ def _present_runs(compute: Compute, stale: set[str]) -> list[Stamp]:
         placed = stage_name(stamp.run) not in stale and is_current(RUNS / stamp.run.path, stamp)
         if not placed and not waits(stamp.key()):
             raise InputError(
-                f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, so none is "
-                "registered; run ncpipe sweep again (what is finished and still asked for is kept)"
+                f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, or it is "
+                "damaged, so none is registered; run ncpipe sweep again (what is finished is kept)"
             )
     return stamps

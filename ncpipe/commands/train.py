@@ -38,7 +38,7 @@ def train(
     stamp = Stamp(run, data_checksum(PREPARED / run.data), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)
     with batch_lock(stamp):
-        if claim(stamp.key(), RUNS / run.path):
+        if claim(stamp, RUNS / run.path):
             say(f"train {run.name}: trained in an earlier batch, {size_of_store()} more waiting")
             return
         mates: list[Stamp] = []
@@ -58,5 +58,5 @@ def train(
         from ncpipe.scheduling.batches import train_first  # only now: brings torch
 
         train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished)
-        if not claim(stamp.key(), RUNS / run.path):
+        if not claim(stamp, RUNS / run.path):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")

@@ -1,15 +1,18 @@
 """The store of runs that were trained before DVC asked for them: data/.ahead/KEY is a whole run folder.
 
 A run in training, or one that was stopped, has a checkpoint there, data/.ahead/KEY.checkpoint. Deleting
-the store at any moment costs time and nothing else.
+the store at any moment costs time and nothing else. What else lies there, an empty folder, one with a
+flipped bit, another run's, is dropped when it is asked for.
 """
 
 import os
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from ncpipe.artifacts import AHEAD
-from ncpipe.stamps import Stamp
+from ncpipe.artifacts import AHEAD, RUNS, move_folder, remove
+from ncpipe.console import say
+from ncpipe.errors import InputError
+from ncpipe.stamps import Stamp, check_waiting, check_whole
 
 CHECKPOINT = ".checkpoint"
 
@@ -19,15 +22,40 @@ def waits(key: str) -> bool:
     return (AHEAD / key).is_dir()
 
 
-def claim(key: str, target: Path) -> bool:
-    """Move a waiting run to its place; False if it is not there."""
-    if not waits(key):
+def claim(stamp: Stamp, target: Path) -> bool:
+    """Move a waiting run to its place; False if it is not there, or not to the bit what was trained."""
+    drop_damaged_waiting([stamp])
+    if not waits(stamp.key()):
         return False
-    if target.exists():
-        shutil.rmtree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(AHEAD / key, target)
+    move_folder(AHEAD / stamp.key(), target)
     return True
+
+
+def drop_damaged_waiting(stamps: Iterable[Stamp]) -> None:
+    """Drop those of the runs' folders in the store that are not, to the bit, what was trained; say which."""
+    for stamp in stamps:
+        folder = AHEAD / stamp.key()
+        if os.path.lexists(folder):
+            try:
+                check_waiting(folder, stamp)
+            except InputError as error:
+                _drop(folder, stamp, error)
+
+
+def drop_damaged_places(stamps: Iterable[Stamp]) -> None:
+    """Drop those of the runs' places that no run was written as, whatever it was asked for; say which."""
+    for stamp in stamps:
+        folder = RUNS / stamp.run.path
+        if os.path.lexists(folder):
+            try:
+                check_whole(folder)
+            except InputError as error:
+                _drop(folder, stamp, error)
+
+
+def _drop(folder: Path, stamp: Stamp, reason: InputError) -> None:
+    remove(folder)
+    say(f"{stamp.run.name}: {reason}; {folder} is dropped, the run is restored or trained again")
 
 
 def checkpoint_of(stamp: Stamp) -> Path:
@@ -39,7 +67,7 @@ def prune(keys: set[str]) -> None:
     """Drop all waiting runs and checkpoints but those of the given keys: something has moved on."""
     for folder in waiting():
         if folder.name not in keys:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     for file in AHEAD.glob(f"*{CHECKPOINT}"):
         if file.name.removesuffix(CHECKPOINT) not in keys:
             file.unlink(missing_ok=True)

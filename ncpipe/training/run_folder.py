@@ -1,5 +1,6 @@
 """A finished run on disk, with everything that says where its numbers come from.
 
+seal.json                  SHA-256 of every other file: damage is seen
 model.safetensors          weights by name
 run.json                   the resolved run, its data's checksum, how it was computed, how it ended
 metrics.json               last row of the history      } the layout of DVCLive, which
@@ -15,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.artifacts import publish_folder, read_json, write_json
+from ncpipe.artifacts import publish_folder, read_json, remove, seal, write_json
 from ncpipe.errors import InputError
-from ncpipe.stamps import RUN_RECORD, Stamp, check_run, code_digest
+from ncpipe.stamps import RUN_RECORD, Stamp, check_run, check_whole, code_digest, seal_key
 from ncpipe.training.session import Point, Trained
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
@@ -28,37 +29,46 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
-        write_json(
-            partial / RUN_RECORD,
-            {
-                "inputs": stamp.inputs(),
-                "resolved": {
-                    "lambda": penalty.inner_strength(trained.run.depth),
-                    "lambda_last": penalty.last_strength(trained.run.depth),
-                    "parameters": sum(tensor.numel() for tensor in trained.state.values()),
-                },
-                "computed_with": {
-                    "code": code_digest(),
-                    "device": device,
-                    "torch": torch.__version__,
-                    "ncpipe": __version__,
-                },
-                "outcome": {
-                    "finished": trained.diverged_at is None,
-                    "diverged_at_epoch": trained.diverged_at,
-                },
+        record = {
+            "inputs": stamp.inputs(),
+            "resolved": {
+                "lambda": penalty.inner_strength(trained.run.depth),
+                "lambda_last": penalty.last_strength(trained.run.depth),
+                "parameters": sum(tensor.numel() for tensor in trained.state.values()),
             },
-        )
+            "computed_with": {
+                "code": code_digest(),
+                "device": device,
+                "torch": torch.__version__,
+                "ncpipe": __version__,
+            },
+            "outcome": {
+                "finished": trained.diverged_at is None,
+                "diverged_at_epoch": trained.diverged_at,
+            },
+        }
+        write_json(partial / RUN_RECORD, record)
         plots = partial / "plots" / "metrics"
         plots.mkdir(parents=True)
         for column in COLUMNS:
             rows = [f"{point.epoch}\t{getattr(point, column)!r}" for point in trained.history]
             (plots / f"{column}.tsv").write_text("\n".join([f"step\t{column}", *rows]) + "\n")
         write_json(partial / "metrics.json", _last_row(trained))
+        seal(partial, seal_key(record))
 
 
 def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
-    """Weights of a finished run; InputError if the folder is missing, damaged or another run's result."""
+    """Weights of a finished run; InputError if the folder is missing, another run's result or damaged.
+
+    A damaged one is dropped, for DVC to see that it is not there: the copy in its cache may be whole.
+    """
+    if not folder.exists():
+        raise InputError(f"{folder}: not found; run dvc repro")
+    try:
+        check_whole(folder)
+    except InputError as error:
+        remove(folder)
+        raise InputError(f"{error}; {folder} is dropped, dvc repro restores or trains it") from None
     check_run(folder, stamp)
     path = folder / "model.safetensors"
     try:

@@ -1,0 +1,238 @@
+"""Damaged results: what was not written as it lies there is seen, said in one line, dropped and made again.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import experiment_tree, write_params
+
+from ncpipe import artifacts
+from ncpipe.artifacts import AHEAD, RUNS, SEAL, publish_file, publish_folder, sha256_of
+from ncpipe.commands import sweep
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.train import train
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.store import drop_damaged_places
+from ncpipe.stamps import Stamp, check_waiting, check_whole
+
+RUN = RUNS / "one/L2/s1"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seed 0 of three is in its place, 1 and 2 wait in the store. Not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_params([2], [0, 1, 2], one=experiment_tree())
+        write_grid()
+        fetch("one")
+        train("one", 2, 0, workers=1)
+    return folder
+
+
+@pytest.fixture
+def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(trained, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def stamps() -> list[Stamp]:
+    params = load_params()
+    return sweep_stamps(params, params.compute)
+
+
+def waiting(seed: int = 1) -> Path:
+    return next(AHEAD / one.key() for one in stamps() if one.run.seed == seed)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def flip(path: Path, bit: int) -> None:
+    """One bit, the negative ones from the end, behind the back of whoever looks at times."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def cut(path: Path, keep: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+
+
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def to_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
+def to_another_run(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(waiting(2), folder)
+
+
+def to_a_link(path: Path) -> None:
+    path.rename(Path("elsewhere"))
+    path.symlink_to(Path("elsewhere").resolve())
+
+
+def without_a_seal(folder: Path) -> None:
+    (folder / SEAL).unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a flipped weight": (lambda f: flip(f / "model.safetensors", -100), "model.safetensors: damaged"),
+    "a flipped hyperparameter": (lambda f: flip(f / "run.json", -3_000), "damaged"),
+    "a truncated model": (lambda f: cut(f / "model.safetensors", 0.5), "model.safetensors: damaged"),
+    "a missing model": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
+    "an empty record": (lambda f: cut(f / "run.json", 0), "run.json: damaged"),
+    "a record of another kind": (lambda f: (f / "run.json").write_text("[]\n") and None, "run.json: damaged"),
+    "a cut history": (lambda f: cut(f / "plots/metrics/loss.tsv", 0.6), "loss.tsv: damaged"),
+    "one file more": (lambda f: (f / "more").write_text("") and None, "more: not part of it"),
+    "an empty folder": (empty, "run.json: not found"),
+    "a file": (to_a_file, "run.json: not found"),
+    "another run's": (to_another_run, "trained with another seed"),
+    "a link to a folder": (to_a_link, "a link"),
+    "a link to a file": (lambda f: to_a_link(f / "model.safetensors"), "a link"),
+    "no seal": (without_a_seal, f"{SEAL}: not found"),
+    "an emptied seal": (lambda f: cut(f / SEAL, 0), f"{SEAL}: damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_waiting_run_is_trained_again(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: a claim that asks whether the folder exists, as it does for all of these."""
+    damage, reason = DAMAGES[name]
+    folder = waiting()
+    whole = contents(folder)
+    damage(folder)
+    capsys.readouterr()
+    train("one", 2, 1, workers=1)
+    said = capsys.readouterr().err.splitlines()
+    [line] = [line for line in said if "is dropped" in line]
+    assert line.startswith("one L=2 seed=1: ")
+    assert reason in line
+    assert contents(RUN) == whole
+    assert not RUN.is_symlink()
+    train("one", 2, 2, workers=1)  # the others still wait
+    assert "trained in an earlier batch" in capsys.readouterr().err
+
+
+def test_every_flipped_bit_is_seen(project: Path) -> None:
+    """In every file of a run's folder. Red: a seal that leaves a file out, or does not cover itself."""
+    [one] = [stamp for stamp in stamps() if stamp.run.seed == 1]
+    folder, chance = waiting(), random.Random(0)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == 10
+    check_waiting(folder, one)
+    for path in files:
+        for bit in chance.sample(range(8 * path.stat().st_size), 20):
+            flip(path, bit)
+            with pytest.raises(InputError, match=folder.name):
+                check_waiting(folder, one)
+            flip(path, bit)
+    check_waiting(folder, one)
+
+
+def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Path) -> None:
+    """Red: a seal with the device asked for, by which `device: auto` and `cpu` would differ in bytes."""
+    whole = contents(waiting())
+    train("one", 2, 1, device="auto", alone=True)
+    assert contents(RUN) == whole
+
+
+@pytest.mark.parametrize("command", [extract_experiment, measure])
+@pytest.mark.parametrize("name", ["model.safetensors", "run.json", "plots/metrics/fit.tsv", SEAL])
+@pytest.mark.parametrize("bit", [None, 9])
+def test_a_damaged_finished_run_is_not_measured(
+    bit: int | None, name: str, command: Callable[[str], None], project: Path
+) -> None:
+    """bit: the one that is flipped, or the whole file is missing. Red: weights that load as others."""
+    for seed in (1, 2):
+        train("one", 2, seed, workers=1)
+    if command is measure:
+        extract_experiment("one")
+    whole = contents(RUN)
+    if bit is None:
+        (RUN / name).unlink()
+    else:
+        flip(RUN / name, bit)
+    with pytest.raises(InputError) as error:
+        command("one")
+    assert str(error.value).startswith(str(RUN))
+    assert str(error.value).endswith(f"{RUN} is dropped, dvc repro restores or trains it")
+    assert not RUN.exists()
+    train("one", 2, 1, workers=1)
+    assert contents(RUN) == whole
+    command("one")
+
+
+def test_a_sweep_drops_damaged_places_and_registers_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: `dvc commit` of a run whose weights are others; another sweep's whole run, dropped too."""
+    for seed in (1, 2):
+        train("one", 2, seed, workers=1)
+    monkeypatch.setattr(sweep, "register", lambda: pytest.fail("registered"))
+    flip(RUN / "model.safetensors", -100)
+    with pytest.raises(InputError, match="one L=2 seed=1: "):
+        sweep._register(load_params().compute, set())
+    assert not RUN.exists()
+    assert "model.safetensors: damaged" in capsys.readouterr().err
+    write_params([2], [0, 1, 2], one=experiment_tree(epochs=21))
+    drop_damaged_places(stamps())
+    assert (RUNS / "one/L2/s2").is_dir()
+    check_whole(RUNS / "one/L2/s2")
+
+
+def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a rename that a power loss may find before what is in the folder."""
+    done: list[int | str] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append("renamed")
+        replace(source, target)
+
+    monkeypatch.setattr(artifacts.os, "fsync", synced)
+    monkeypatch.setattr(artifacts.os, "replace", replaced)
+    with publish_folder(tmp_path / "folder") as folder:
+        (folder / "below").mkdir()
+        for name in ("a", "below/b"):
+            (folder / name).write_text("content")
+    moment = done.index("renamed")
+    paths = [tmp_path / "folder", *(tmp_path / "folder").rglob("*")]
+    assert sorted(done[:moment], key=str) == sorted((path.stat().st_ino for path in paths), key=str)
+    assert done[moment + 1 :] == [tmp_path.stat().st_ino]
+    done.clear()
+    with publish_file(tmp_path / "file") as path:
+        path.write_text("content")
+    assert done == [(tmp_path / "file").stat().st_ino, "renamed", tmp_path.stat().st_ino]

@@ -8,12 +8,14 @@
 
 A row for each setting, a contender in a process of its own. The data are digits-sized (images of 8 x 8, a
 transformer reads four patches of 4 x 4), the networks 64 wide, Adam, float32; all take the same steps, the
-short last mini-batch of an epoch included. As many epochs are timed as fit into a third of --seconds, three
-times; the best counts. A plain loop has --threads, by default all cores; ncpipe one for each batch, and as
-many batches as cores. Building the networks is left out; (a) is charged, on top, with starting Python and
-torch once in --epochs. Roofline: floating-point operations of a plain network's products, and bytes that a
-step cannot but move (what autograd keeps, written and read; the optimizer's buffers), over the ceilings that
-a large product and a large copy reach here.
+short last mini-batch of an epoch included. Timed are as many epochs as fit into a fifth of --seconds, less
+one epoch just before, five to fifteen times, until half of the differences lie within a tenth of their
+median, which counts; where it is not positive, or they never do, stands `-`: not measured. A plain loop has
+--threads, by default all cores; ncpipe one for each batch, and as many batches as cores. Building the
+networks is left out; (a) is charged, on top, with starting Python and torch once in --epochs. Roofline:
+floating-point operations of a plain network's products, and bytes that a step cannot but move (what autograd
+keeps, written and read; the optimizer's buffers), over the ceilings that a large product and a large copy
+reach here.
 """
 
 import argparse
@@ -21,10 +23,12 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +59,8 @@ RESNETS, TRANSFORMERS = (
     get_args(get_type_hints(kind)["architecture"]) for kind in (ResNetModel, TransformerModel)
 )
 CPU = torch.device("cpu")
+FEWEST, MOST = 5, 15  # differences of times
+STEADY = 0.1  # share of their median within which half of them have to lie
 HEAD = "network samples  batch   L |     (b)    (b')     (c) |    (a)    (b)   (b') | roofline/(c)"
 
 
@@ -146,8 +152,28 @@ def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
         list(pool.map(work, together))
 
 
+def steady(differences: Sequence[float]) -> float | None:
+    """Their median; None unless it is positive and half of them lie within STEADY of it."""
+    middle = statistics.median(differences)
+    near = sum(abs(difference - middle) <= STEADY * middle for difference in differences)
+    return middle if middle > 0 and 2 * near >= len(differences) else None
+
+
+def timed_difference(less: Callable[[], float], more: Callable[[], float]) -> float | None:
+    """Seconds of more() beyond those of less(), measured side by side until they are steady, or None."""
+    differences: list[float] = []
+    while len(differences) < MOST:
+        differences.append(-less() + more())
+        if len(differences) >= FEWEST and (found := steady(differences)) is not None:
+            return found
+    return None
+
+
 def contend(name: str, setting: Setting, count: int, compute: Compute, threads: int, budget: float) -> None:
-    """In a process of its own: prints the seconds of one epoch of one run. threads: of a plain loop."""
+    """In a process of its own: prints the seconds of one epoch of one run, null where they cannot be told.
+
+    threads: of a plain loop.
+    """
     torch.set_num_threads(threads)
     device = torch.device("cuda" if compute.device == "cuda" else "cpu")
     torch.set_flush_denormal(True)
@@ -167,12 +193,13 @@ def contend(name: str, setting: Setting, count: int, compute: Compute, threads: 
     more = 1
     while (spent := train(1 + more) - least) < budget / 10:
         more *= 2
-    more = max(1, round(more * budget / 3 / spent))
-    seconds = (min(train(1 + more) for _ in range(3)) - least) / more
-    print(json.dumps(seconds / (count if name == "ours" else 1)))
+    more = max(1, round(more * budget / FEWEST / spent))
+    seconds = timed_difference(lambda: train(1), lambda: train(1 + more))
+    print(json.dumps(seconds and seconds / more / (count if name == "ours" else 1)))
 
 
 def child(name: str, setting: Setting, options: argparse.Namespace) -> float:
+    """Seconds of one epoch of one run; NaN where they were not measured."""
     arguments = {
         "--contender": name,
         "--architectures": setting.architecture,
@@ -188,7 +215,13 @@ def child(name: str, setting: Setting, options: argparse.Namespace) -> float:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    return float(json.loads(done.stdout))
+    seconds = json.loads(done.stdout)
+    return math.nan if seconds is None else float(seconds)
+
+
+def cell(value: float, kind: str) -> str:
+    """A formatted number, right-aligned; `-` where it is NaN."""
+    return f"{'-':>{kind.partition('.')[0]}}" if math.isnan(value) else f"{value:{kind}}"
 
 
 def start_up() -> float:
@@ -282,12 +315,16 @@ def main() -> None:
             batch = setting.batch or "full"
             print(
                 f"{setting.architecture:<7}{setting.samples:>7}{batch:>7}{setting.depth:>4}  "
-                f"|{1e3 * plain:>8.2f}{1e3 * ready:>8.2f}{1e3 * together:>8.2f} "
-                f"|{alone / together:>7.1f}{plain / together:>7.1f}{ready / together:>7.1f} |{share:>6.0%}",
+                f"|{''.join(cell(1e3 * taken, '8.2f') for taken in (plain, ready, together))} "
+                f"|{''.join(cell(taken / together, '7.1f') for taken in (alone, plain, ready))} "
+                f"|{cell(share, '6.0%')}",
                 flush=True,
             )
         a, b, ready, c = seconds.values()
-        print(f"{'all depths':<27}|{'':>25}|{a / c:>7.1f}{b / c:>7.1f}{ready / c:>7.1f} |", flush=True)
+        ratios = "".join(cell(taken / c, "7.1f") for taken in (a, b, ready))
+        print(f"{'all depths':<27}|{'':>25}|{ratios} |", flush=True)
+        if any(map(math.isnan, seconds.values())):
+            print("-: not measured, the times differ too much; take more --seconds, or a quiet machine")
 
 
 if __name__ == "__main__":

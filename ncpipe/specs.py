@@ -257,6 +257,22 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class History:
+    """Metrics through training, of weights that are kept on the way.
+
+    metrics: names in docs/metrics.md; those of the last layer become columns of the history.
+    at: shares of the epochs after which weights are kept; 0 is the start, 1 the end.
+    """
+
+    metrics: tuple[str, ...]
+    at: tuple[Annotated[float, Bound(low=0, high=1)], ...]
+
+    def __post_init__(self) -> None:
+        if not (self.metrics and self.at):
+            raise ValueError("metrics and at: list at least one each, or remove both")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One row of the paper's figures: everything of a run except its depth and seed.
 
@@ -270,6 +286,7 @@ class Experiment:
     batch_size: `full` or samples per step.
     log_every: epochs between two rows of the history.
     augmentation: of the training images; none if it is left out.
+    history: metrics through training; without it the history has losses and errors.
     """
 
     data: Data
@@ -282,6 +299,7 @@ class Experiment:
     batch_size: Count | Literal["full"]
     log_every: Count
     augmentation: Augmentation | None = None
+    history: History | None = None
 
     def __post_init__(self) -> None:
         if problem := self.model.misfit(self.data.kind, self.data.source):
@@ -293,6 +311,10 @@ class Experiment:
                 raise ValueError(f"augmentation: {self.model.architecture} does not read images as such")
             if isinstance(self.optimizer, Lbfgs):
                 raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
+
+    def kept_epochs(self) -> list[int]:
+        """Epochs after which weights are kept, ascending."""
+        return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
 
 
 @dataclass(frozen=True)

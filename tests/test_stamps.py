@@ -31,6 +31,7 @@ OTHER: dict[str, list[Any]] = {
     "epochs": [21],
     "batch_size": [6],
     "log_every": [4],
+    "history": [{"at": [0.5], "metrics": ["nc2_etf"]}],
 }
 BESIDE: dict[str, list[Any]] = {  # what runs of one batch may differ in
     "penalty": [

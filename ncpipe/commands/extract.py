@@ -9,17 +9,20 @@ from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.features.files import write_features
-from ncpipe.features.passes import extract
+from ncpipe.features.files import features_at, write_features
+from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
 from ncpipe.specs import Device
 from ncpipe.stamps import Stamp
 from ncpipe.training.device import prepare_device
-from ncpipe.training.run_folder import read_state
+from ncpipe.training.run_folder import read_kept, read_state
 
 
 def extract_experiment(experiment: str, device: Device | None = None) -> None:
-    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each."""
+    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each.
+
+    Those of weights that were kept on the way have a folder beside it.
+    """
     params = load_params()
     runs = read_grid(params, experiment)
     read = functools.lru_cache(maxsize=1)(read_prepared)  # runs of one depth and value stand side by side
@@ -31,6 +34,8 @@ def extract_experiment(experiment: str, device: Device | None = None) -> None:
     with publish_folder(FEATURES / experiment) as folder:
         for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
             data = read(PREPARED / run.data)
-            state = read_state(RUNS / run.path, Stamp(run, data.checksum, params.compute))
-            path = (folder / run.path.relative_to(experiment)).with_suffix(".safetensors")
-            write_features(path, extract(run, state, data, place))
+            stamp, path = Stamp(run, data.checksum, params.compute), folder / run.path.relative_to(experiment)
+            state = read_state(RUNS / run.path, stamp)
+            write_features(path.with_suffix(".safetensors"), extract(run, state, data, place))
+            for epoch, state in read_kept(RUNS / run.path, stamp).items():
+                write_features(features_at(path, epoch), last_layer_of(extract(run, state, data, place)))

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from ncpipe.artifacts import GRID, publish_folder
 from ncpipe.bounds import Number
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, cut, shown
+from ncpipe.metrics.catalogue import ENTRIES, SINGULAR
 from ncpipe.params import Params, load_params
+from ncpipe.records import suggest
 from ncpipe.specs import Run
 from ncpipe.stamps import PACKAGE
 from ncpipe.yamlfile import parse_number
@@ -21,6 +23,7 @@ def write_grid() -> None:
     tables as they are, and so nothing else to do.
     """
     params = load_params()
+    check_metrics(params)
     _check_link()
     with publish_folder(GRID) as folder:
         for name in params.sweep.experiments:
@@ -36,6 +39,20 @@ def write_grid() -> None:
 def _columns(params: Params) -> list[str]:
     """depth and seed, and between them the key that is the study's axis."""
     return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
+
+
+def check_metrics(params: Params) -> None:
+    """InputError names what `history` asks for and no last layer has; also the gaps and singular values."""
+    names = [metric.name for metric in ENTRIES if not metric.name.startswith(SINGULAR)]
+    mistakes = [
+        cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for metric in history.metrics
+        if metric not in names
+    ]
+    if mistakes:
+        raise InputError("\n".join(mistakes))
 
 
 def _check_link() -> None:

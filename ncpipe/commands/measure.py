@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
-from ncpipe.features.files import read_features
+from ncpipe.errors import InputError
+from ncpipe.features.files import features_at, read_features
 from ncpipe.features.passes import Features
 from ncpipe.figures.labels import plain_label
-from ncpipe.metrics.catalogue import SINGULAR
+from ncpipe.metrics.catalogue import SINGULAR, series_name
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import (
@@ -55,7 +56,7 @@ def measure(experiment: str) -> None:
         places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
-        history += [key | row for row in read_history(RUNS / run.path)]
+        history += [key | row | _on_the_way(run, row["epoch"]) for row in read_history(RUNS / run.path)]
     with publish_folder(METRICS / experiment) as folder:
         tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
         tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in places)]
@@ -76,6 +77,20 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
             yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
+
+
+def _on_the_way(run: Run, epoch: float) -> dict[str, float]:
+    """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
+    if run.spec.history is None or epoch not in run.spec.kept_epochs():
+        return {}
+    measured = list(_measure(read_features(features_at(FEATURES / run.path, int(epoch))), {}))
+    for name in run.spec.history.metrics:
+        if not any(row.metric == name for row in measured):
+            raise InputError(
+                f"experiments.{run.experiment}.history.metrics: {name} is none of the last layer's"
+            )
+    asked = [row for row in measured if row.metric in run.spec.history.metrics]
+    return {series_name(row.split, row.metric): row.value for row in asked}
 
 
 def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:

@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
+from ncpipe.commands.grid import check_metrics
 from ncpipe.console import Progress, duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
@@ -30,7 +31,9 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
     are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets.
     """
-    compute = load_params().compute_on(device)
+    params = load_params()
+    check_metrics(params)
+    compute = params.compute_on(device)
     dvc("repro", "--quiet", "grid", "fetch")
     AHEAD.mkdir(parents=True, exist_ok=True)
     say("sweep: asking DVC what is stale")

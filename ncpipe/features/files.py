@@ -19,6 +19,11 @@ from ncpipe.metrics.statistics import ClassStatistics
 TRAITS = "network"  # the note in a file that holds them
 
 
+def features_at(run: Path, epoch: int) -> Path:
+    """The file of the weights that a run kept on its way. run: its place, without a suffix."""
+    return run / f"e{epoch}.safetensors"
+
+
 def write_features(path: Path, features: Features) -> None:
     """Write as one safetensors file, whole or not at all."""
     tensors = {

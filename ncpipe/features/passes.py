@@ -3,7 +3,7 @@
 N  samples    K  classes    d  width
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,6 +63,12 @@ class Features:
     gradient_norm: float
     layers: dict[str, dict[str, LayerOnSplit]]
     traits: Traits
+
+
+def last_layer_of(features: Features) -> Features:
+    """What metrics of the last layer need, without the samples themselves."""
+    layers = {LAST_LAYER: features.layers[LAST_LAYER]}
+    return replace(features, train=features.train[:0], test=features.test[:0], layers=layers)
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:

@@ -1,5 +1,6 @@
-"""Loss, its two parts and the errors against the epoch, for the runs of one experiment."""
+"""Loss, its parts, the errors and the metrics of the history against the epoch, for the runs of one line."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.metrics.catalogue import ON_TEST, series_entry
 from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
@@ -31,27 +33,52 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
 
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
-    mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge.
+    mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge. Below are the
+    metrics that the history has (`history.metrics`), on the scale of the catalogue; test is dashed.
     """
     of, keys = abscissa_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
     table = table.astype({"finished": bool}).sort_values([of.column, "seed", "epoch"], ignore_index=True)
     colours = colours_of(runs[of.column])
     with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 4.4), layout="constrained")
-        grid = figure.subplots(2, 2, sharex=True)
-        for axes, (name, quantities) in zip(grid.flat, PANELS.items(), strict=True):
+        metrics = _metric_panels(table)
+        rows = 2 + -(-len(metrics) // 2)
+        figure = Figure(figsize=(PAGE_WIDTH, 2.2 * rows), layout="constrained")
+        grid = figure.subplots(rows, 2, sharex=True)
+        lowest = list(grid[-1])
+        if len(metrics) % 2:
+            grid[-1, -1].set_visible(False)
+            lowest[-1] = grid[-2, -1]
+            lowest[-1].tick_params(labelbottom=True)
+        for axes, (name, quantities) in zip(grid.flat, (PANELS | metrics).items(), strict=False):
+            marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
-                _draw_quantity(axes, table, of, quantity, dashes, colours)
-            _scale_panel(axes, table, list(quantities), name not in LINEAR)
+                _draw_quantity(axes, table, of, quantity, dashes, colours, marker)
+            _scale_panel(axes, table, list(quantities), name not in LINEAR and _is_log(quantities))
             _mark_diverged(axes, table, of, list(quantities), colours)
             axes.set(title=name, xlabel="", ylabel="")
-        for axes in grid[-1]:
+        for axes in lowest:
             axes.set_xlabel("epoch")
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
-        _draw_key(figure, of.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
+        handles = [*of.handles(colours, None), *_split_handles(" error" if not metrics else "")]
+        _draw_key(figure, handles, diverged=not runs["finished"].astype(bool).all())
         figure.draw_without_rendering()
     return figure
+
+
+def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
+    """By title, the columns of the history that are metrics, with the test split's dashed."""
+    panels: dict[str, dict[str, Dashes]] = {}
+    for column in table.columns[table.notna().any()]:
+        metric = series_entry(column)
+        if metric.name:
+            dashes = PANELS["error"]["test_error" if column.endswith(ON_TEST) else "train_error"]
+            panels.setdefault(metric.label or metric.name.replace("_", " "), {})[column] = dashes
+    return panels
+
+
+def _is_log(quantities: Iterable[str]) -> bool:
+    return all(series_entry(quantity).scale == "log" for quantity in quantities)  # losses have no entry
 
 
 def _draw_quantity(
@@ -61,6 +88,7 @@ def _draw_quantity(
     quantity: str,
     dashes: Dashes,
     colours: Colours,
+    marker: str,
 ) -> None:
     shared: dict[str, Any] = {
         "x": "epoch",
@@ -72,6 +100,8 @@ def _draw_quantity(
         "estimator": None,
         "linestyle": dashes,
     }
+    if marker:  # few epochs
+        shared |= {"marker": marker, "markersize": 3, "markeredgewidth": 0}
     drawn = table.dropna(subset=[quantity])
     if drawn.empty:
         return
@@ -111,10 +141,15 @@ def _mark_diverged(
             axes.plot(epoch, height, "x", color=colours[place], markersize=5, mew=1.4, clip_on=False)
 
 
+def _split_handles(what: str) -> list[Line2D]:
+    """Train and test, of errors alone or of metrics too."""
+    return [
+        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=quantity.replace("_error", what))
+        for quantity, dashes in PANELS["error"].items()
+    ]
+
+
 def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:
-    for quantity, dashes in PANELS["error"].items():
-        label = quantity.replace("_", " ")
-        handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=label))
     handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.7, label="one run"))
     if diverged:
         handles.append(

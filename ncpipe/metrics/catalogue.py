@@ -413,12 +413,23 @@ GAPS = (
 )
 CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS)}
 SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
+ON_TEST = "_test"
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 
 def entry(name: str) -> Metric:
     """The metric's entry, a spectrum's for one of its values; UNKNOWN for a name that is none."""
     return CATALOGUE.get(re.sub(rf"^({SINGULAR}\w+)_\d+$", r"\1", name), UNKNOWN)
+
+
+def series_name(split: str, metric: str) -> str:
+    """Short name of a last-layer series: the metric's own, with `_test` on the test split."""
+    return metric + ON_TEST * (split == "test")
+
+
+def series_entry(name: str) -> Metric:
+    """The entry of what `series_name` named."""
+    return entry(name.removesuffix(ON_TEST))
 
 
 def page_table(metrics: tuple[Metric, ...]) -> list[str]:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ncpipe.metrics.catalogue import series_name
 from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
-from ncpipe.tables.points import LAST, series_name
+from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import slope_weights
 
 QUANTITIES = ("runs", "converged", "slope", "log10")

@@ -73,11 +73,6 @@ def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return table.loc[ranked.sort_values(keys).index].reset_index(drop=True)
 
 
-def series_name(split: str, metric: str) -> str:
-    """Short name of a last-layer series: the metric's own, with `_test` on the test split."""
-    return f"{metric}_test" if split == "test" else metric
-
-
 def _reasons(table: pd.DataFrame) -> np.ndarray:
     floors = {metric: floor_of(metric) for metric in table["metric"].unique()}
     value, floor = table["value"], table["metric"].map(floors)

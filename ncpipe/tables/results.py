@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ncpipe.metrics.catalogue import series_entry, series_name
 from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, place_keys, rows_at, run_keys
-from ncpipe.tables.points import LAST, series_name
+from ncpipe.tables.points import LAST
 
 
 def dvc_metrics(
@@ -20,8 +21,8 @@ def dvc_metrics(
     """Per experiment: runs, converged, slope_<series> and, under `deepest`, depth and log10_<series>.
 
     series: by experiment (metric, split) of the last-layer series to show, each a column of `dvc exp show`;
-    named by `points.series_name`. `deepest` is the deepest depth with a used run and is absent when there is
-    none. JSON has no NaN, so a number that does not exist is left out.
+    named by `catalogue.series_name`. `deepest` is the deepest depth with a used run and is absent when there
+    is none. JSON has no NaN, so a number that does not exist is left out.
 
     In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
@@ -55,9 +56,17 @@ def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[str, pd.Data
     keys = run_keys(runs)
     finished = history.merge(runs.loc[runs["finished"].astype(bool), keys], on=keys)
     return {
-        name_of(place): rows_at(finished, place).drop(columns=keys).groupby("epoch", as_index=False).mean()
+        name_of(place): _without_others_metrics(rows_at(finished, place).drop(columns=keys))
+        .groupby("epoch", as_index=False)
+        .mean()
         for place in distinct(finished, place_keys(runs))
     }
+
+
+def _without_others_metrics(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one place, less the columns of metrics that only other experiments' histories have."""
+    missing = rows.columns[rows.isna().all()]
+    return rows.drop(columns=[name for name in missing if series_entry(name).name])
 
 
 def _widen(table: pd.DataFrame) -> pd.DataFrame:

@@ -48,9 +48,13 @@ def train_batch(
     saved = checkpoints.read() if checkpoints else []
     if saved:
         session.restore(saved)
+    kept = spec.kept_epochs()
     for epoch in session.epochs():
-        if (epoch % spec.log_every == 0 or epoch == spec.epochs) and not session.is_recorded():
+        logged = epoch % spec.log_every == 0 or epoch == spec.epochs or epoch in kept
+        if logged and not session.is_recorded():
             session.record()
+            if epoch in kept:
+                session.keep()
         stopped = stop()
         if checkpoints and (stopped or checkpoints.due()):
             checkpoints.write(session.states())

@@ -5,6 +5,7 @@ model.safetensors          weights by name
 run.json                   the resolved run, its data's checksum, how it was computed, how it ended
 metrics.json               last row of the history      } the layout of DVCLive, which
 plots/metrics/<name>.tsv   history, a file per column    } `dvc plots` and the editors' extensions read
+kept/e<epoch>.safetensors  weights on the way, if `history` asks for them
 """
 
 import dataclasses
@@ -29,6 +30,10 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
+        for epoch, state in trained.kept.items():
+            path = _kept(partial, epoch)
+            path.parent.mkdir(exist_ok=True)
+            save_file(state, path)
         record = {
             "inputs": stamp.inputs(),
             "resolved": {
@@ -70,7 +75,21 @@ def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
         remove(folder)
         raise InputError(f"{error}; {folder} is dropped, dvc repro restores or trains it") from None
     check_run(folder, stamp)
-    path = folder / "model.safetensors"
+    return _read_weights(folder, folder / "model.safetensors")
+
+
+def read_kept(folder: Path, stamp: Stamp) -> dict[int, dict[str, Tensor]]:
+    """Weights on the way, by epoch: as many as `history` asks for, up to where the run diverged."""
+    diverged = check_run(folder, stamp)["outcome"]["diverged_at_epoch"]
+    epochs = [epoch for epoch in stamp.run.spec.kept_epochs() if diverged is None or epoch < diverged]
+    return {epoch: _read_weights(folder, _kept(folder, epoch)) for epoch in epochs}
+
+
+def _kept(folder: Path, epoch: int) -> Path:
+    return folder / "kept" / f"e{epoch}.safetensors"
+
+
+def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

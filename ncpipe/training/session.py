@@ -6,7 +6,7 @@ S  runs    P  numbers per run    B  samples of a batch    N  training samples   
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -46,13 +46,14 @@ class Point:
 class Trained:
     """A trained run: its weights by name (CPU), its history, and the epoch it diverged in, or None.
 
-    A diverged run holds the last weights whose regularised loss was finite.
+    A diverged run holds the last weights whose regularised loss was finite. kept: those on the way, by epoch.
     """
 
     run: Run
     state: dict[str, Tensor]
     history: tuple[Point, ...]
     diverged_at: int | None
+    kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
 
 class Session:
@@ -80,6 +81,7 @@ class Session:
         self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
+        self.kept: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
         self.method = _Search(self) if isinstance(self.spec.optimizer, Lbfgs) else _Descent(self)
 
     def begin_with(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
@@ -129,6 +131,11 @@ class Session:
         self.rows.append((self.epochs_done, row, self.alive.clone()))
         self.stack.train(True)
 
+    def keep(self) -> None:
+        """Keep the present weights of every run that is still training."""
+        for index in self.alive.nonzero().flatten().tolist():
+            self.kept[index][self.epochs_done] = self.stack.state_of(index)
+
     def is_recorded(self) -> bool:
         """Whether the history has a row of the present state already, as after a restore."""
         return bool(self.rows) and self.rows[-1][0] == self.epochs_done
@@ -166,6 +173,7 @@ class Session:
                 "augmentation": self.moves[index].get_state(),
                 "buffers": {name: buffer[index].cpu().clone() for name, buffer in self.stack.buffers.items()},
                 "rows": [(epoch, row[:, index].clone(), bool(alive[index])) for epoch, row, alive in rows],
+                "kept": self.kept[index],
                 "search": self.method.memory(),
             }
             for index in range(len(self.runs))
@@ -184,6 +192,7 @@ class Session:
             self.moves[index].set_state(state["augmentation"])
             for name, buffer in self.stack.buffers.items():
                 buffer[index].copy_(state["buffers"][name])
+            self.kept[index] = state["kept"]
             self.method.remember(state["search"])
         place = self.alive.device
         for rows in zip(*(state["rows"] for state in states), strict=True):
@@ -199,6 +208,7 @@ class Session:
                 self.stack.state_of(index),
                 tuple(Point(epoch, *rows[index]) for epoch, rows, alive in history if alive[index]),
                 None if diverged < 0 else diverged,
+                self.kept[index],
             )
             for index, (run, diverged) in enumerate(zip(self.runs, self.diverged_at.tolist(), strict=True))
         ]

@@ -1,0 +1,246 @@
+"""Metrics through training: weights that a run keeps on its way, and what is measured of them."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment, experiment_tree, vector_data, write_params
+from safetensors.torch import load_file
+
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.train import train
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.errors import InputError
+from ncpipe.figures.training_curves import training_curves
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.models.build import arrange_inputs, build_model, input_shape
+from ncpipe.params import load_params
+from ncpipe.specs import Compute, Run
+from ncpipe.stamps import Stamp
+from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.run_folder import write_run
+from ncpipe.training.session import Trained
+
+CPU = torch.device("cpu")
+AT = {"at": [0, 0.3, 1], "metrics": ["nc1_trace_ratio", "nc2_etf", "ncc_error"]}
+KEPT = (0, 6, 20)  # of 20 epochs
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
+BATCH_NORM = {
+    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "full batches": {},
+    "mini-batches": {"batch_size": 7, "optimizer": SGD},
+    "L-BFGS": {"optimizer": {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}},
+}
+
+
+def specs(**changes: Any) -> list[Run]:
+    return [Run("x", 3, seed, experiment(**changes)) for seed in range(2)]
+
+
+def folders(trained: list[Trained], place: Path) -> dict[str, bytes]:
+    """Every file of the runs' folders."""
+    for run in trained:
+        write_run(place / f"{run.run.seed}", run, Stamp(run.run, "", Compute("cpu", 1, "float32")), "cpu")
+    return {
+        path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_keeping_weights_changes_none_and_they_are_those_of_a_shorter_run(changes: dict[str, Any]) -> None:
+    """Red: weights that training goes on changing; a row more that draws from a run's stream."""
+    changes = changes | {"schedule": {"name": "constant"}}
+    data = vector_data()
+    without = train_batch(specs(**changes), data, CPU, "float32")
+    kept = train_batch(specs(history=AT, **changes), data, CPU, "float32")
+    for one, other in zip(without, kept, strict=True):
+        assert one.kept == {}
+        assert tuple(other.kept) == KEPT
+        assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+        assert all(torch.equal(other.kept[20][name], one.state[name]) for name in one.state)
+        assert one.history == tuple(point for point in other.history if point.epoch != 6)
+    for shorter in train_batch(specs(epochs=6, **changes), data, CPU, "float32"):
+        middle = kept[shorter.run.seed].kept[6]
+        assert all(torch.equal(middle[name], tensor) for name, tensor in shorter.state.items())
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_stopped_before_and_after_or_alone_gives_the_same_files(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Red: a checkpoint that forgets what was kept."""
+    runs, data = specs(history=AT, **changes), vector_data()
+    never = folders(train_batch(runs, data, CPU, "float32"), tmp_path / "never")
+    assert {f"0/kept/e{epoch}.safetensors" for epoch in KEPT} < set(never)
+    alone = [train_batch([run], data, CPU, "float32")[0] for run in runs]
+    assert folders(alone, tmp_path / "alone") == never
+    if "lbfgs" in str(changes):  # their runs stop on their own
+        runs = runs[:1]
+        never = {name: file for name, file in never.items() if name.startswith("0/")}
+    files = Checkpoints([tmp_path / f"saved{run.seed}" for run in runs], 3600)
+    for epochs in (3, 3, 5):  # on the way to 6; at 6, which is kept; beyond
+        asked = iter(range(epochs + 1))
+        with pytest.raises(Stopped):
+            train_batch(
+                runs, data, CPU, "float32", checkpoints=files, stop=lambda at=asked, n=epochs: next(at) == n
+            )
+    last = train_batch(runs, data, CPU, "float32", checkpoints=files)
+    assert folders(last, tmp_path / "stopped") == never
+
+
+def test_a_run_without_it_has_the_files_that_it_had(tmp_path: Path) -> None:
+    written = folders(train_batch(specs(), vector_data(), CPU, "float32")[:1], tmp_path)
+    assert not any("kept" in name for name in written)
+    assert "history" not in json.loads(written["0/run.json"])["inputs"]["spec"]
+
+
+def test_a_run_that_diverges_keeps_what_it_had(tmp_path: Path) -> None:
+    """Red: the last finite weights kept again and again."""
+    changes = {"optimizer": SGD | {"learning_rate": 1e30}, "schedule": {"name": "constant"}}
+    (run, _) = train_batch(specs(history=AT, **changes), vector_data(), CPU, "float32")
+    assert run.diverged_at is not None
+    assert run.diverged_at < 6
+    assert tuple(run.kept) == (0,)
+
+
+# Through the stages
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two networks with metrics through training, one of them batch-normalised, and one without."""
+    folder, before = tmp_path_factory.mktemp("history"), os.getcwd()
+    os.chdir(folder)
+    try:
+        trees = {
+            "plain": experiment_tree(history=AT),
+            "batch": experiment_tree(history=AT, optimizer=SGD) | {"model": BATCH_NORM},
+            "none": experiment_tree(),
+            "wild": experiment_tree(history=AT, optimizer=SGD | {"learning_rate": 1e30}),
+        }
+        write_params([3], [0], **trees)
+        write_grid()
+        for name in trees:
+            fetch(name)
+            train(name, 3, 0, workers=1)
+            extract_experiment(name)
+            measure(name)
+        aggregate()
+        yield folder
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("name", ["plain", "batch"])
+def test_they_are_the_metrics_of_those_weights(swept: Path, name: str) -> None:
+    """Against a network that loads what was kept: its features in float64, measured as anyone's."""
+    run = load_params().run(name, 3, 0)
+    data = read_prepared(Path("data/prepared") / name)
+    history = pd.read_csv(swept / "data/results/history.csv").query(f"experiment == '{name}'")
+    assert set(history.columns[history.notna().all()]) & set(AT["metrics"]) == set()  # not of every epoch
+    for epoch in KEPT:
+        state = load_file(swept / "data/runs" / run.path / "kept" / f"e{epoch}.safetensors")
+        network = build_model(run.spec.model, input_shape(data, run.spec.model), data.classes, 3, seed=0)
+        network.load_state_dict(state)
+        network.double().eval()
+        entered: list[torch.Tensor] = []
+        network.last.register_forward_pre_hook(lambda module, inputs, to=entered: to.append(inputs[0]))
+        with torch.no_grad():
+            for split in (data.train, data.test):
+                network(arrange_inputs(split.inputs, data.kind, run.spec.model).double())
+        rows = measure_arrays(
+            entered[0], data.train.labels, network.last.weight.detach(), None, entered[1], data.test.labels
+        )
+        expected = {(row.metric, row.split): row.value for row in rows}
+        (found,) = history[history["epoch"] == epoch].to_dict("records")
+        assert found["nc1_trace_ratio"] == pytest.approx(expected["nc1_trace_ratio", "train"], rel=1e-9)
+        assert found["nc1_trace_ratio_test"] == pytest.approx(expected["nc1_trace_ratio", "test"], rel=1e-9)
+        assert found["nc2_etf"] == pytest.approx(expected["nc2_etf", "weights"], rel=1e-9)
+        assert found["ncc_error_test"] == expected["ncc_error", "test"]
+
+
+def test_the_last_row_is_the_runs_own_measurement(swept: Path) -> None:
+    points = pd.read_csv(swept / "data/results/points.csv")
+    history = pd.read_csv(swept / "data/results/history.csv").groupby("experiment").last()
+    for name in ("plain", "batch"):
+        own = points[(points["experiment"] == name) & (points["metric"] == "nc1_trace_ratio")]
+        values = dict(zip(own["split"], own["value"], strict=True))
+        assert history.loc[name, "nc1_trace_ratio"] == values["train"]
+        assert history.loc[name, "nc1_trace_ratio_test"] == values["test"]
+
+
+def test_who_asked_for_none_has_none(swept: Path) -> None:
+    """Red: empty columns for DVC's plots; features of weights that nobody kept."""
+    assert not (swept / "data/features/none/L3/s0").exists()
+    curves = {path.stem: set(pd.read_csv(path)) for path in (swept / "data/results/curves").iterdir()}
+    assert set(curves) == {"plain-L3", "batch-L3", "none-L3"}
+    assert "nc2_etf" in curves["plain-L3"]
+    assert not any(column.startswith("nc") for column in curves["none-L3"])
+    assert "test_error" in curves["none-L3"]
+
+
+def test_of_a_diverged_run_there_is_the_beginning(swept: Path) -> None:
+    history = pd.read_csv(swept / "data/results/history.csv").query("experiment == 'wild'")
+    assert history.loc[history["nc2_etf"].notna(), "epoch"].tolist() == [0]
+
+
+def test_figures_have_a_panel_for_each_on_the_catalogues_scale(swept: Path) -> None:
+    history, runs = (pd.read_csv(swept / f"data/results/{name}.csv") for name in ("history", "runs"))
+
+    def axes_of(name: str) -> list[Any]:
+        own = [table[table["experiment"] == name] for table in (history, runs)]
+        return [axes for axes in training_curves(own[0], own[1], name).axes if axes.get_visible()]
+
+    assert len(axes_of("none")) == 4
+    drawn = {axes.get_title(): axes for axes in axes_of("plain")[4:]}
+    scales = {title: axes.get_yscale() for title, axes in drawn.items()}
+    assert scales == {"NC1": "log", "NC2 (ETF)": "log", "nearest-class-mean error": "linear"}
+    single = [line for line in drawn["NC1"].lines if line.get_alpha()]
+    assert [line.get_linestyle() for line in single] == ["-", "--"]  # train, test
+    assert [list(line.get_xdata()) for line in single] == [list(KEPT)] * 2
+    own = history[history["experiment"] == "plain"].dropna(subset=["nc1_trace_ratio"])
+    assert single[0].get_ydata() == pytest.approx(own["nc1_trace_ratio"])
+    assert [bool(axes.get_xlabel()) for axes in drawn.values()] == [False, True, True]  # lowest of a column
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("nc1_trace_ration", "did you mean 'nc1_trace_ratio'"),
+        ("loss_gap", "allowed: nc1"),
+        ("singular_means", ""),
+    ],
+)
+def test_a_metric_that_is_none_is_refused_by_name(
+    metric: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([3], [0], one=experiment_tree(history={"at": [1], "metrics": ["nc2_etf", metric]}))
+    with pytest.raises(InputError, match=rf"experiments.one.history.metrics: unknown '{metric}'; .*{hint}"):
+        write_grid()
+
+
+@pytest.mark.parametrize(
+    ("history", "key"),
+    [
+        ({"at": [1.5], "metrics": ["nc2_etf"]}, "history.at"),
+        ({"at": [], "metrics": ["nc2_etf"]}, "history: metrics and at"),
+        ({"at": [1]}, "history.metrics"),
+    ],
+)
+def test_bad_keys_are_named(history: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        experiment(history=history)

@@ -98,7 +98,36 @@ class GaussianMixtureData:
     seed: Index
 
 
-Data = ImageData | TextData | GaussianMixtureData
+@dataclass(frozen=True)
+class ArraysData:
+    """Samples of a file of one's own, with classes numbered 0, 1, 2, ...; it may have no test samples.
+
+    source: arrays.
+    file: an .npz or .safetensors file with the arrays inputs, labels (N,) and, if there are test samples,
+    test_inputs, test_labels; its path from params.yaml. The stage fetch of dvc.yaml has to list it too.
+    kind: what inputs are: `vector` (N, D), `image` (N, channels, height, width), or `tokens` (N, C), ids from
+    0, padded on the right where arrays `lengths` and `test_lengths` (N,) say how many are real.
+    per_class: training samples of each class; null takes all of them, which need not be balanced then.
+    test_per_class: test samples of each class; null takes all there are.
+    seed: of the draw.
+    normalisation: `standardise` subtracts the mean over the drawn training set and divides by the standard
+    deviation, of each channel or coordinate; `none` takes numbers as they are.
+    """
+
+    source: Literal["arrays"]
+    file: str
+    kind: Kind
+    per_class: Count | None
+    test_per_class: Count | None
+    seed: Index
+    normalisation: Literal["standardise", "none"]
+
+    def __post_init__(self) -> None:
+        if self.kind == "tokens" and self.normalisation != "none":
+            raise ValueError("normalisation: token ids have none; write `none`")
+
+
+Data = ImageData | TextData | GaussianMixtureData | ArraysData
 
 
 Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel

@@ -200,8 +200,8 @@ NAMED = [
     Fault(
         "train error in the place of test error",
         "commands/measure.py",
-        '"test_error": prediction_error(test.inputs, test.labels, *layer)',
-        '"test_error": prediction_error(train.inputs, train.labels, *layer)',
+        "else prediction_error(features.test.inputs, features.test.labels, *layer)",
+        "else prediction_error(train.inputs, train.labels, *layer)",
         ("tests/test_gap.py::test_a_runs_row_holds_it_against_its_own_last_strength",),
     ),
     Fault(

@@ -23,7 +23,8 @@ from transformers import (
 from typer.testing import CliRunner
 
 from ncpipe.cli import app
-from ncpipe.commands.metrics import read_arrays
+from ncpipe.commands.metrics import NAMES
+from ncpipe.datasets.array_files import read_arrays
 from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
 from ncpipe.metrics.table import Measurement, measure_arrays
@@ -159,7 +160,7 @@ def test_a_decoder_that_scores_every_token_needs_the_last_one_named(left: bool) 
 def test_collected_features_are_what_the_command_reads(tmp_path: Path) -> None:
     model, train, test = bert(), texts(24, 1), texts(8, 2)
     np.savez(tmp_path / "h.npz", **collect_features(model, "classifier", train, test))
-    arrays, ignored = read_arrays(tmp_path / "h.npz")
+    arrays, ignored = read_arrays(tmp_path / "h.npz", NAMES)
     assert ignored == []
     assert_close(measure_arrays(**arrays), measure_model(model, "classifier", train, test))
 

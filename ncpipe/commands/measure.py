@@ -1,5 +1,6 @@
 """Stage measure: every metric of an experiment's runs, with their histories and how they ended."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -120,7 +121,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
     """One run's row: what it is, how it ended, its objective, gap and errors from the features in float64."""
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)
-    train, test = features.train, features.test
+    train = features.train
     objective = Objective(
         unregularised_loss(train.inputs, train.labels, *layer, run.spec.loss),
         features.last_penalty,
@@ -161,5 +162,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         **asdict(objective),
         **asdict(gap),
         "train_error": prediction_error(train.inputs, train.labels, *layer),
-        "test_error": prediction_error(test.inputs, test.labels, *layer),
+        "test_error": math.nan
+        if features.test is None
+        else prediction_error(features.test.inputs, features.test.labels, *layer),
     }

@@ -9,24 +9,25 @@ from ncpipe.datasets.prepared import Split
 
 
 def describe(
-    source: str, classes: int, seed: int, train: Split, test: Split, raw: Mapping[str, str]
+    source: str, classes: int, seed: int, train: Split, test: Split | None, raw: Mapping[str, str]
 ) -> dict[str, object]:
     """Facts common to all sources.
 
     raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class.
     S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
-    shared: what the test split has in common with the training split.
+    shared: what the test split has in common with the training split; of no test split there are no facts.
     """
+    splits = {"train": train} if test is None else {"train": train, "test": test}
+    shared = {} if test is None else {"shared": count_shared(train, test)}
     return {
         "source": source,
         "seed": seed,
         "raw": dict(raw),
         "counts": {
-            name: torch.bincount(split.labels, minlength=classes).tolist()
-            for name, split in (("train", train), ("test", test))
+            name: torch.bincount(split.labels, minlength=classes).tolist() for name, split in splits.items()
         },
         "duplicates": count_duplicates(train),
-        "shared": count_shared(train, test),
+        **shared,
     }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
-from ncpipe.specs import Data, GaussianMixtureData, TextData
+from ncpipe.specs import ArraysData, Data, GaussianMixtureData, TextData
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -20,6 +20,10 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
         from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 
         return prepare_gaussian_mixture(spec)
+    if isinstance(spec, ArraysData):
+        from ncpipe.datasets.arrays import prepare_arrays
+
+        return prepare_arrays(spec)
     if isinstance(spec, TextData):
         from ncpipe.datasets.imdb import prepare_imdb
 

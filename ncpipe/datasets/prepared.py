@@ -1,6 +1,6 @@
 """A data set as the pipeline stores it: tensors of a balanced draw, their meaning, and a checksum."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,18 +43,24 @@ class Split:
 class Prepared:
     """A prepared data set.
 
-    classes: K. vocabulary: number of token ids, None unless tokens. facts: what was done to the raw data
-    (source, checksums, normalisation constants), as plain JSON values. checksum: sha256 of the tensors,
-    empty before it is written.
+    classes: K. vocabulary: number of token ids, None unless tokens. test: None without a test split, of which
+    nothing is asked then. facts: what was done to the raw data (source, checksums, normalisation constants),
+    as plain JSON values. checksum: sha256 of the tensors, empty before it is written.
     """
 
     kind: Kind
     classes: int
     vocabulary: int | None
     train: Split
-    test: Split
+    test: Split | None
     facts: Mapping[str, object]
     checksum: str = ""
+
+    def splits(self) -> Iterator[tuple[str, Split]]:
+        """The splits that there are, by name."""
+        yield "train", self.train
+        if self.test is not None:
+            yield "test", self.test
 
 
 def write_prepared(folder: Path, data: Prepared) -> None:
@@ -62,7 +68,7 @@ def write_prepared(folder: Path, data: Prepared) -> None:
     with publish_folder(folder) as partial:
         tensors = {
             f"{name}.{part}": tensor.contiguous()
-            for name, split in (("train", data.train), ("test", data.test))
+            for name, split in data.splits()
             for part, tensor in (
                 ("inputs", split.inputs),
                 ("labels", split.labels),
@@ -101,7 +107,7 @@ def read_prepared(folder: Path) -> Prepared:
         facts["classes"],
         facts["vocabulary"],
         split("train"),
-        split("test"),
+        split("test") if "test.labels" in tensors else None,
         facts["facts"],
         facts["checksum"],
     )

@@ -12,9 +12,10 @@ from torch import Tensor
 from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Split
 from ncpipe.errors import InputError
-from ncpipe.features.passes import SPLITS, Features, LayerOnSplit, Traits
+from ncpipe.features.passes import Features, LayerOnSplit, Traits
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.table import TEST, TRAIN
 
 TRAITS = "network"  # the note in a file that holds them
 
@@ -29,13 +30,13 @@ def write_features(path: Path, features: Features) -> None:
     tensors = {
         "train.features": features.train.inputs,
         "train.labels": features.train.labels,
-        "test.features": features.test.inputs,
-        "test.labels": features.test.labels,
         "weight": features.weight,
         "penalty.last": torch.tensor(features.last_penalty, dtype=torch.float64),
         "penalty.inner": torch.tensor(features.inner_penalty, dtype=torch.float64),
         "gradient.norm": torch.tensor(features.gradient_norm, dtype=torch.float64),
     }
+    if features.test is not None:
+        tensors |= {"test.features": features.test.inputs, "test.labels": features.test.labels}
     if features.bias is not None:
         tensors["bias"] = features.bias
     for index, (name, splits) in enumerate(features.layers.items()):
@@ -67,7 +68,7 @@ def read_features(path: Path) -> Features:
 def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
     return Features(
         Split(tensors["train.features"], tensors["train.labels"]),
-        Split(tensors["test.features"], tensors["test.labels"]),
+        Split(tensors["test.features"], tensors["test.labels"]) if "test.labels" in tensors else None,
         tensors["weight"],
         tensors.get("bias"),
         tensors["penalty.last"].item(),
@@ -83,14 +84,15 @@ def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit
     for key in sorted(key for key in tensors if key.startswith("layers/")):
         _, _, name, split, part, field = key.split("/")
         fields.setdefault((name, split, part), {})[field] = tensors[key]
-    names = dict.fromkeys(name for name, _, _ in fields)
+    names, written = (dict.fromkeys(key[at] for key in fields) for at in (0, 1))
+    splits = [split for split in (TRAIN, TEST) if split in written]
     return {
         name: {
             split: LayerOnSplit(
                 ClassStatistics.from_tensors(**fields[name, split, "statistics"]),
                 SampleStatistics(**fields[name, split, "samples"]),
             )
-            for split in SPLITS
+            for split in splits
         }
         for name in names
     }

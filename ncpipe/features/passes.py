@@ -20,8 +20,6 @@ from ncpipe.models.network import Role
 from ncpipe.models.penalties import penalties
 from ncpipe.specs import Run
 
-SPLITS = (TRAIN, TEST)
-
 
 @dataclass(frozen=True)
 class LayerOnSplit:
@@ -48,14 +46,15 @@ class Traits:
 class Features:
     """What `measure` sees of a run, all float64.
 
-    train, test: last-layer features (N, d) as inputs, with their labels (N,). weight (K, d), bias (K,) or
+    train, test: last-layer features (N, d) as inputs, with their labels (N,); test is None without such a
+    split. weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
     that is penalised. gradient_norm: `ncpipe.features.gradient`. layers: by name, in the order of the
     network, then by split.
     """
 
     train: Split
-    test: Split
+    test: Split | None
     weight: Tensor
     bias: Tensor | None
     last_penalty: float
@@ -68,7 +67,8 @@ class Features:
 def last_layer_of(features: Features) -> Features:
     """What metrics of the last layer need, without the samples themselves."""
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
-    return replace(features, train=features.train[:0], test=features.test[:0], layers=layers)
+    test = None if features.test is None else features.test[:0]
+    return replace(features, train=features.train[:0], test=test, layers=layers)
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
@@ -80,11 +80,13 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     weight = network.last.weight.detach().cpu()
     bias = None if network.last.bias is None else network.last.bias.detach().cpu()
 
-    def batches(split: str) -> Batches:
-        return layers_by_batch(network, run, data, getattr(data, split), device)
+    splits = dict(data.splits())
 
-    kept: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
-    seen = {split: first_pass(batches(split), data.classes) for split in SPLITS}
+    def batches(split: str) -> Batches:
+        return layers_by_batch(network, run, data, splits[split], device)
+
+    kept: dict[str, list[Tensor]] = {split: [] for split in splits}
+    seen = {split: first_pass(batches(split), data.classes) for split in splits}
     about = {
         split: second_pass(
             _keeping(batches(split), kept[split]),
@@ -92,21 +94,21 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             {LAST_LAYER: (weight, bias)},
             None if split == TRAIN else seen[TRAIN],
         )
-        for split in SPLITS
+        for split in splits
     }
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
     one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
         Split(torch.cat(kept[TRAIN]), data.train.labels),
-        Split(torch.cat(kept[TEST]), data.test.labels),
+        None if data.test is None else Split(torch.cat(kept[TEST]), data.test.labels),
         weight,
         bias,
         last_penalty,
         inner_penalty,
         gradient_norm(network, run, data, device),
         {
-            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in SPLITS}
+            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
             for name in seen[TRAIN]
         },
         Traits(network.bounded, roles, places(network, one.inputs, one.lengths)),

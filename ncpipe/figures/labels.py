@@ -17,6 +17,7 @@ DATA_NAMES = {
     "cifar10": "CIFAR-10",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
+    "arrays": "own data",
 }
 NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
 NETWORK_NAMES = {"mlp": "MLP", "resnet_cifar": "ResNet"}  # the others have the names of their formulas

@@ -17,6 +17,7 @@ from ncpipe.figures.panels import (
     Colour,
     absence,
     converged_by_place,
+    has_test,
     start_at_zero,
     state_missing,
     state_nothing,
@@ -83,7 +84,7 @@ def layer_profiles(
         for axes in grid[-1]:
             axes.set_xlabel("relative layer position")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours)
+        _draw_key(figure, of, colours, has_test(runs))
         figure.draw_without_rendering()
     return figure
 
@@ -149,12 +150,12 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: Abscissa) ->
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
 
 
-def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:
+def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour], tested: bool) -> None:
     largest = "deepest $L$" if of.is_depth else f"largest ${of.symbol}$"
     handles = [
         *of.handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test"),
+        *([Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test")] if tested else []),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=rf"$\rho^{{\,l}}$, {largest}"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

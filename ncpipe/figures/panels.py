@@ -67,6 +67,11 @@ def converged_by_place(runs: pd.DataFrame, of: Abscissa) -> dict[float, int]:
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}
 
 
+def has_test(runs: pd.DataFrame) -> bool:
+    """Whether any of these runs had test samples."""
+    return bool(runs["test_error"].notna().any())
+
+
 def start_at_zero(axes: Axes, lines: Iterable[Line2D]) -> None:
     """The y axis of shares: from 0, with lines and markers that lie on it wholly visible."""
     axes.set_ylim(bottom=0)

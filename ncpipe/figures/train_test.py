@@ -17,6 +17,7 @@ from ncpipe.figures.panels import (
     Colour,
     absence,
     converged_by_place,
+    has_test,
     start_at_zero,
     state_gap,
     state_nothing,
@@ -55,6 +56,11 @@ class Panel:
     def logarithmic(self) -> bool:
         return entry(self.lines[0].metric).scale == "log"
 
+    @property
+    def is_of_test(self) -> bool:
+        """Whether all its lines are of test samples."""
+        return all(line.split == "test" for line in self.lines)
+
 
 PANELS = (
     Panel(
@@ -89,21 +95,27 @@ def train_against_test(
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
     over converged seeds, of log10 values in the first two columns; a depth without any says so in its place.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
-    training samples.
+    training samples. Without any test samples there is no panel of test collapse.
     """
     of = abscissa_of(runs)
     last = profile[profile["layer"] == LAST]
+    panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
-        grid = figure.subplots(len(labels), len(PANELS) + 1, squeeze=False)
+        grid = figure.subplots(len(labels), len(panels) + 1, squeeze=False)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = last[last["experiment"] == name]
-            converged = converged_by_place(runs[runs["experiment"] == name], of)
-            for axes, panel in zip(line, PANELS, strict=False):
-                _draw_panel(axes, own, of, panel, converged)
+            own_runs = runs[runs["experiment"] == name]
+            converged = converged_by_place(own_runs, of)
+            for axes, panel in zip(line, panels, strict=False):
+                if panel.is_of_test and not has_test(own_runs):
+                    axes.set_xticks([])
+                    state_nothing(axes, "no test samples")
+                else:
+                    _draw_panel(axes, own, of, panel, converged)
             _draw_effective(line[-1], effective[effective["experiment"] == name], of, converged)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, title in zip(grid[0], [*(panel.title for panel in PANELS), EFFECTIVE], strict=True):
+        for axes, title in zip(grid[0], [*(panel.title for panel in panels), EFFECTIVE], strict=True):
             axes.set_title(title)
         for axes in grid[-1]:
             axes.set_xlabel(of.label)

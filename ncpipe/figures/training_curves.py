@@ -34,7 +34,8 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
     mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge. Below are the
-    metrics that the history has (`history.metrics`), on the scale of the catalogue; test is dashed.
+    metrics that the history has (`history.metrics`), on the scale of the catalogue; test, if there are test
+    samples, is dashed.
     """
     of, keys = abscissa_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
@@ -60,7 +61,8 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         for axes in lowest:
             axes.set_xlabel("epoch")
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
-        handles = [*of.handles(colours, None), *_split_handles(" error" if not metrics else "")]
+        errors = [quantity for quantity in PANELS["error"] if table[quantity].notna().any()]
+        handles = [*of.handles(colours, None), *_split_handles(errors, " error" if not metrics else "")]
         _draw_key(figure, handles, diverged=not runs["finished"].astype(bool).all())
         figure.draw_without_rendering()
     return figure
@@ -141,11 +143,12 @@ def _mark_diverged(
             axes.plot(epoch, height, "x", color=colours[place], markersize=5, mew=1.4, clip_on=False)
 
 
-def _split_handles(what: str) -> list[Line2D]:
+def _split_handles(errors: Iterable[str], what: str) -> list[Line2D]:
     """Train and test, of errors alone or of metrics too."""
+    dashes = PANELS["error"]
     return [
-        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=quantity.replace("_error", what))
-        for quantity, dashes in PANELS["error"].items()
+        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes[error], label=error.replace("_error", what))
+        for error in errors
     ]
 
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -200,10 +201,8 @@ def _outcome(trained: Trained) -> str:
             "weights and counted as not converged"
         )
     end = trained.history[-1]
-    return (
-        f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}, "
-        f"test error {end.test_error:.3g}"
-    )
+    said = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
+    return said if math.isnan(end.test_error) else f"{said}, test error {end.test_error:.3g}"
 
 
 def _log_time(stamps: Batch, device: str, seconds: float, ended: str) -> None:

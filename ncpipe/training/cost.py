@@ -44,7 +44,11 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     """
     rows = input_shape(data, run.spec.model).rows
     samples = min(len(data.train), max(1, ROWS // rows))
-    part = dataclasses.replace(data, train=data.train[:samples], test=data.test[: max(1, ROWS // rows)])
+    part = dataclasses.replace(
+        data,
+        train=data.train[:samples],
+        test=None if data.test is None else data.test[: max(1, ROWS // rows)],
+    )
     epochs = WARM_UP + 2 if device.type == "cuda" else 2
     short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
     session = Session([short] * (1 if run.spec.optimizer.name == "lbfgs" else runs), part, device, dtype)
@@ -54,8 +58,8 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
         ends.append(time.perf_counter())
     session.record()
     _wait_for(device)
-    record = (time.perf_counter() - ends[-1]) * (len(data.train) + len(data.test))
-    record /= len(part.train) + len(part.test)
+    record = (time.perf_counter() - ends[-1]) * sum(len(split) for _, split in data.splits())
+    record /= sum(len(split) for _, split in part.splits())
     seconds = (ends[-1] - ends[-2]) * len(data.train) / samples + record / run.spec.log_every
     return seconds * runs / len(session.runs)
 

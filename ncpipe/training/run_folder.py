@@ -6,9 +6,12 @@ run.json                   the resolved run, its data's checksum, how it was com
 metrics.json               last row of the history      } the layout of DVCLive, which
 plots/metrics/<name>.tsv   history, a file per column    } `dvc plots` and the editors' extensions read
 kept/e<epoch>.safetensors  weights on the way, if `history` asks for them
+
+Without a test split the history has no test_error.
 """
 
 import dataclasses
+import math
 from pathlib import Path
 
 import torch
@@ -22,6 +25,7 @@ from ncpipe.errors import InputError
 from ncpipe.stamps import RUN_RECORD, Stamp, check_run, check_whole, code_digest, seal_key
 from ncpipe.training.session import Point, Trained
 
+TEST_ERROR = "test_error"
 COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
 
 
@@ -55,10 +59,11 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
         write_json(partial / RUN_RECORD, record)
         plots = partial / "plots" / "metrics"
         plots.mkdir(parents=True)
-        for column in COLUMNS:
+        last = _last_row(trained)
+        for column in _columns(last):
             rows = [f"{point.epoch}\t{getattr(point, column)!r}" for point in trained.history]
             (plots / f"{column}.tsv").write_text("\n".join([f"step\t{column}", *rows]) + "\n")
-        write_json(partial / "metrics.json", _last_row(trained))
+        write_json(partial / "metrics.json", last)
         seal(partial, seal_key(record))
 
 
@@ -98,8 +103,9 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 def read_history(folder: Path) -> list[dict[str, float]]:
     """The history as one mapping per logged epoch: `epoch` and the columns of `Point`."""
+    ended = read_json(folder / "metrics.json")
     columns: dict[str, dict[int, float]] = {}
-    for column in COLUMNS:
+    for column in _columns(ended):
         path = folder / "plots" / "metrics" / f"{column}.tsv"
         try:
             lines = path.read_text(encoding="utf-8").splitlines()[1:]
@@ -108,17 +114,29 @@ def read_history(folder: Path) -> list[dict[str, float]]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
     epochs = list(columns[COLUMNS[0]])
-    last = read_json(folder / "metrics.json").get("step")
+    last = ended.get("step")
     for column, rows in columns.items():
         if list(rows) != epochs or (epochs or [0])[-1] != last:
             raise InputError(
                 f"{folder / 'plots' / 'metrics' / column}.tsv: cut short; delete {folder} and run dvc repro"
             )
-    return [{"epoch": epoch} | {name: column[epoch] for name, column in columns.items()} for epoch in epochs]
+    nothing = dict.fromkeys(COLUMNS, math.nan)
+    return [
+        {"epoch": epoch} | nothing | {name: column[epoch] for name, column in columns.items()}
+        for epoch in epochs
+    ]
 
 
 def _last_row(trained: Trained) -> dict[str, float]:
     if not trained.history:
         return {"step": 0}
     point = dataclasses.asdict(trained.history[-1])
+    if math.isnan(point[TEST_ERROR]):
+        del point[TEST_ERROR]
     return {"step": point.pop("epoch")} | point
+
+
+def _columns(last: dict[str, float]) -> list[str]:
+    """Columns of a history by its last row, as `metrics.json` has it; all of one without rows."""
+    without = {TEST_ERROR} - last.keys() if last.get("step") != 0 or len(last) > 1 else set()
+    return [column for column in COLUMNS if column not in without]

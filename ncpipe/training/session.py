@@ -31,7 +31,10 @@ TRIALS = 25  # steps that a line search tries at most
 
 @dataclass(frozen=True)
 class Point:
-    """One row of a run's history: the state after `epoch` epochs; learning_rate is that of the next step."""
+    """One row of a run's history: the state after `epoch` epochs; learning_rate is that of the next step.
+
+    test_error is NaN without a test split.
+    """
 
     epoch: int
     loss: float
@@ -66,9 +69,10 @@ class Session:
             [build_model(r.spec.model, shape, data.classes, r.depth, r.seed) for r in runs], device, dtype
         )
         self.strengths = penalty_strengths(self.stack, runs)
-        self.train, self.test = (
-            arrange(split, data.kind, self.spec.model, device, dtype) for split in (data.train, data.test)
-        )
+        splits = {
+            name: arrange(split, data.kind, self.spec.model, device, dtype) for name, split in data.splits()
+        }
+        self.train, self.test = splits["train"], splits.get("test")
         self.chunk = max(1, EVALUATION_ROWS // shape.rows)
         samples = len(self.train)
         self.batch = samples if self.spec.batch_size == "full" else min(self.spec.batch_size, samples)
@@ -122,7 +126,9 @@ class Session:
         """Add a row to the history of every run that is still training."""
         settle(self.stack, self.train, self.chunk)
         train_loss, train_error = self.evaluate(self.train)
-        _, test_error = self.evaluate(self.test)
+        test_error = torch.full_like(train_error, math.nan)
+        if self.test is not None:
+            _, test_error = self.evaluate(self.test)
         penalties = penalty(self.stack.values, self.strengths)
         loss = train_loss + penalties
         rates = loss.new_tensor(self.rates_at(self.epochs_done * self.steps_per_epoch))

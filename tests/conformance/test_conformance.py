@@ -12,7 +12,8 @@ from make_expected import EXPECTED, read_file, text
 from make_features import FOLDER, write
 from peers import rows
 
-from ncpipe.commands.metrics import read_arrays
+from ncpipe.commands.metrics import NAMES as READ
+from ncpipe.datasets.array_files import read_arrays
 from ncpipe.metrics import statistics
 from ncpipe.metrics.table import Measurement, measure_arrays
 
@@ -49,7 +50,7 @@ def test_ncpipe_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setattr(statistics, "COMPILER", True)
     monkeypatch.setattr(statistics, "COMPILED_FROM", 0)
-    tensors, _ = read_arrays(path)
+    tensors, _ = read_arrays(path, READ)
     assert failures(name, measure_arrays(*map(tensors.get, ORDER), batch_size=7)) == []
 
 

@@ -1,0 +1,183 @@
+"""Samples that a user brings as arrays in one file: vectors, images or token ids."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.array_files import Names, read_arrays
+from ncpipe.datasets.facts import describe
+from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
+from ncpipe.errors import InputError
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import ArraysData
+
+NAMES = Names(("inputs", "labels"), ("test_inputs", "test_labels", "lengths", "test_lengths"), {})
+SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
+
+
+def prepare_arrays(spec: ArraysData) -> Prepared:
+    """The draw that `spec` asks of its file; InputError names the file and the array at fault."""
+    arrays, unread = read_arrays(Path(spec.file), NAMES)
+    if unread:
+        raise InputError(
+            f"{spec.file}: nothing reads {', '.join(unread)}; leave it out (known: {', '.join(NAMES.known)})"
+        )
+    return prepare_tensors(spec, arrays)
+
+
+def prepare_tensors(spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
+    """The same of arrays that are not in a file; `spec.file` is what messages call them."""
+    try:
+        return _prepare(spec, arrays)
+    except InputError as error:
+        raise InputError(f"{spec.file}: {error}") from None
+
+
+def _prepare(spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
+    classes = _count_classes(arrays["labels"])
+    whole = _checked(spec, arrays, "", classes)
+    train = whole[_draw(spec, whole, classes, "train")]
+    sizes, test = {"train": len(whole)}, None
+    if "test_inputs" in arrays or "test_labels" in arrays:
+        for name, other in (("test_inputs", "test_labels"), ("test_labels", "test_inputs")):
+            if name not in arrays:
+                raise InputError(f"has {other} and no {name}; give both or neither")
+        held_out = _checked(spec, arrays, "test_", classes)
+        sizes["test"] = len(held_out)
+        if held_out.inputs.shape[1:] != whole.inputs.shape[1:]:
+            shapes = [tuple(split.inputs.shape[1:]) for split in (held_out, whole)]
+            raise InputError(f"test_inputs has samples of shape {shapes[0]}, inputs of shape {shapes[1]}")
+        test = held_out[_draw(spec, held_out, classes, "test")]
+    elif spec.test_per_class is not None:
+        raise InputError("has no test_inputs; write null for data.test_per_class")
+    raw = {f"{spec.file}/{name}": _digest(array) for name, array in arrays.items()}
+    rule: dict[str, object] = {"rule": spec.normalisation}
+    if spec.normalisation == "standardise":
+        mean, std = _constants(spec, train.inputs)
+        rule |= {"mean": mean.ravel().tolist(), "std": std.ravel().tolist()}
+        train = Split(_normalise(train.inputs, mean, std), train.labels)
+        test = None if test is None else Split(_normalise(test.inputs, mean, std), test.labels)
+    facts = describe(spec.source, classes, spec.seed, train, test, raw)
+    facts |= {"in_file": sizes, "normalisation": rule}
+    vocabulary = None
+    if spec.kind == "tokens":
+        vocabulary = 1 + max(int(arrays[name].max()) for name in ("inputs", "test_inputs") if name in arrays)
+    return Prepared(spec.kind, classes, vocabulary, train, test, facts)
+
+
+def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
+    per_class = spec.per_class if split == "train" else spec.test_per_class
+    generator = seeded_generator(spec.seed, f"data {split}")
+    return draw_balanced(whole.labels, classes, per_class, generator, split)
+
+
+def _count_classes(labels: Tensor) -> int:
+    """K = 1 + the largest label."""
+    _check_labels(labels, "labels")
+    classes = int(labels.max()) + 1
+    if classes < 2:
+        raise InputError("labels name 1 class; collapse needs at least 2")
+    return classes
+
+
+def _check_labels(labels: Tensor, name: str) -> None:
+    if labels.dim() != 1 or not len(labels):
+        raise InputError(f"{name} has shape {tuple(labels.shape)}; expected (N,) with N > 0")
+    if labels.is_floating_point():
+        raise InputError(f"{name} is of type {_type(labels)}; expected whole numbers, one for each class")
+
+
+def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:
+    """One split as its arrays have it, inputs float32 or, of tokens, int64."""
+    names = [f"{prefix}{name}" for name in ("inputs", "labels", "lengths")]
+    inputs, labels, lengths = (arrays.get(name) for name in names)
+    assert inputs is not None
+    assert labels is not None
+    shape = tuple(inputs.shape)
+    if len(shape) != SHAPES[spec.kind].count(",") + 1 or 0 in shape:
+        raise InputError(
+            f"{names[0]} has shape {shape}; kind: {spec.kind} takes {SHAPES[spec.kind]}, none of them 0"
+        )
+    _check_labels(labels, names[1])
+    if len(labels) != len(inputs):
+        raise InputError(
+            f"{names[0]} has {len(inputs)} samples and {names[1]} {len(labels)}; they belong together"
+        )
+    labels = labels.long()
+    if (least := int(labels.min())) < 0 or int(labels.max()) >= classes:
+        wrong = least if least < 0 else int(labels.max())
+        raise InputError(f"{names[1]} has a label {wrong}; classes are numbered 0 to {classes - 1}")
+    counts = torch.bincount(labels, minlength=classes)
+    if len(empty := torch.nonzero(counts == 0)):
+        raise InputError(
+            f"{names[1]} has no sample of class {int(empty[0])}; each of 0 to {classes - 1} needs one"
+        )
+    if spec.kind == "tokens":
+        return Split(_checked_ids(inputs, names[0]), labels, _checked_lengths(inputs, lengths, names[2]))
+    if lengths is not None:
+        raise InputError(f"{names[2]} does not apply to kind: {spec.kind}; leave it out")
+    return Split(_as_float32(inputs, names[0]), labels)
+
+
+def _as_float32(inputs: Tensor, name: str) -> Tensor:
+    values = inputs.float()
+    finite = values.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        row = int(torch.nonzero(~finite)[0])
+        raise InputError(f"{name} has NaN, inf or what float32 does not hold, first in sample {row} (from 0)")
+    return values
+
+
+def _checked_ids(inputs: Tensor, name: str) -> Tensor:
+    if inputs.is_floating_point() or inputs.dtype == torch.bool:
+        raise InputError(f"{name} is of type {_type(inputs)}; token ids are whole numbers")
+    if int(inputs.min()) < 0:
+        raise InputError(f"{name} has a token id {int(inputs.min())}; ids begin at 0")
+    return inputs.long()
+
+
+def _checked_lengths(inputs: Tensor, lengths: Tensor | None, name: str) -> Tensor:
+    """(N,) int64, the real tokens of each sequence; all of them if nothing says how many."""
+    samples, context = inputs.shape
+    if lengths is None:
+        return torch.full((samples,), context)
+    if lengths.is_floating_point() or tuple(lengths.shape) != (samples,):
+        raise InputError(
+            f"{name} is {_type(lengths)} {tuple(lengths.shape)}; expected whole numbers ({samples},)"
+        )
+    if int(lengths.min()) < 1 or int(lengths.max()) > context:
+        raise InputError(f"{name} goes from {int(lengths.min())} to {int(lengths.max())}, not 1 to {context}")
+    return lengths.long()
+
+
+def _constants(spec: ArraysData, inputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population standard deviation of each channel or coordinate, float64, as they broadcast."""
+    over = (0, 2, 3) if spec.kind == "image" else 0
+    values = inputs.numpy().astype(np.float64)  # NumPy's sums do not depend on the number of threads
+    mean, std = values.mean(over, keepdims=True), values.std(over, keepdims=True)
+    constant = (values == values[:1, :, :1, :1] if spec.kind == "image" else values == values[:1]).all(over)
+    if constant.any():
+        word = "channel" if spec.kind == "image" else "coordinate"
+        raise InputError(
+            f"inputs: {word} {int(np.flatnonzero(constant)[0])} is constant in the drawn training samples; "
+            "leave it out or write `none` for data.normalisation"
+        )
+    return mean, std
+
+
+def _normalise(inputs: Tensor, mean: np.ndarray, std: np.ndarray) -> Tensor:
+    return torch.from_numpy(((inputs.numpy().astype(np.float64) - mean) / std).astype(np.float32))
+
+
+def _digest(array: Tensor) -> str:
+    """Of type, shape and values: a file that was only written anew has the same."""
+    head = f"{_type(array)} {tuple(array.shape)}\0".encode()
+    content = array.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return f"sha256:{hashlib.sha256(head + content).hexdigest()}"
+
+
+def _type(array: Tensor) -> str:
+    return str(array.dtype).removeprefix("torch.")

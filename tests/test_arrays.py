@@ -1,0 +1,326 @@
+"""Data of one's own: what is read of a file, what is refused, and a whole study without test samples."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, write_params
+from matplotlib.figure import Figure
+from safetensors.numpy import save_file
+
+from ncpipe.artifacts import FEATURES, METRICS, RESULTS, RUNS
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot
+from ncpipe.commands.train import train
+from ncpipe.datasets.arrays import prepare_arrays
+from ncpipe.datasets.prepared import Prepared, read_prepared, write_prepared
+from ncpipe.errors import InputError
+from ncpipe.records import read
+from ncpipe.specs import ArraysData, Experiment
+
+VECTORS = ArraysData("arrays", "mine.npz", "vector", None, None, 0, "none")
+IMAGES = replace(VECTORS, kind="image")
+TOKENS = replace(VECTORS, kind="tokens")
+DATA = {"source": "arrays", "file": "mine.npz", "kind": "vector", "seed": 0, "normalisation": "none"}
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def vectors(per_class: int = 10, classes: int = 3) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    stored = {}
+    for prefix, count in (("", per_class), ("test_", 4)):
+        labels = np.tile(np.arange(classes, dtype=np.int32), count)
+        stored[f"{prefix}inputs"] = np.eye(6)[labels] * 5 + generator.standard_normal((len(labels), 6))
+        stored[f"{prefix}labels"] = labels
+    return stored
+
+
+def saved(**changes: Any) -> None:
+    """The vectors with some arrays replaced, or left out where None, as mine.npz."""
+    stored = vectors() | changes
+    np.savez("mine.npz", **{name: value for name, value in stored.items() if value is not None})
+
+
+def refusal(spec: ArraysData = VECTORS) -> str:
+    with pytest.raises(InputError) as caught:
+        prepare_arrays(spec)
+    message = str(caught.value)
+    assert message.startswith("mine.npz: ")
+    assert "\n" not in message
+    return message
+
+
+# --- what is read -------------------------------------------------------------------------------------
+
+
+def test_all_samples_as_they_are_from_either_format() -> None:
+    stored = vectors()
+    np.savez("mine.npz", **stored)
+    save_file(stored, "mine.safetensors")
+    data = prepare_arrays(VECTORS)
+    other = prepare_arrays(replace(VECTORS, file="mine.safetensors"))
+    assert (data.kind, data.classes, data.vocabulary) == ("vector", 3, None)
+    for prefix, split, twin in (("", data.train, other.train), ("test_", data.test, other.test)):
+        assert split is not None
+        assert twin is not None
+        assert split.inputs.numpy().tolist() == stored[f"{prefix}inputs"].astype(np.float32).tolist()
+        assert split.labels.tolist() == stored[f"{prefix}labels"].tolist()
+        assert torch.equal(split.inputs, twin.inputs)
+    assert data.facts["in_file"] == {"train": 30, "test": 12}
+    assert data.facts["counts"] == {"train": [10] * 3, "test": [4] * 3}
+
+
+def test_a_draw_is_balanced_and_the_seeds() -> None:
+    labels = np.repeat([0, 1, 2], [20, 7, 3])
+    saved(inputs=np.arange(30.0)[:, None] * np.ones(6), labels=labels)
+    drawn = prepare_arrays(replace(VECTORS, per_class=3, test_per_class=2))
+    again, other = (prepare_arrays(replace(VECTORS, per_class=3, seed=seed)) for seed in (0, 1))
+    assert drawn.train.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert labels[drawn.train.inputs[:, 0].long().numpy()].tolist() == drawn.train.labels.tolist()
+    assert torch.equal(drawn.train.inputs, again.train.inputs)
+    assert not torch.equal(drawn.train.inputs, other.train.inputs)
+    assert drawn.test is not None
+    assert len(drawn.test) == 6
+    assert prepare_arrays(VECTORS).facts["counts"] == {"train": [20, 7, 3], "test": [4] * 3}  # all of them
+
+
+def test_each_channel_is_standardised_by_the_drawn_training_images() -> None:
+    generator = np.random.default_rng(1)
+    pixels = generator.integers(0, 256, (30, 2, 4, 4), dtype=np.uint8)
+    saved(inputs=pixels, test_inputs=pixels[:12])
+    data = prepare_arrays(replace(IMAGES, normalisation="standardise"))
+    values = pixels.astype(np.float64)
+    mean, std = (getattr(values.transpose(1, 0, 2, 3).reshape(2, -1), name)(1) for name in ("mean", "std"))
+    expected = (values - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_allclose(data.train.inputs.numpy(), expected, atol=1e-6)
+    assert data.test is not None
+    np.testing.assert_allclose(data.test.inputs.numpy(), expected[:12], atol=1e-6)
+    assert prepare_arrays(IMAGES).train.inputs.numpy().tolist() == values.tolist()
+
+
+def test_token_ids_have_lengths_and_a_vocabulary_of_both_splits() -> None:
+    generator = np.random.default_rng(2)
+    ids = generator.integers(0, 9, (30, 5))
+    lengths = generator.integers(1, 6, 30)
+    saved(inputs=ids, test_inputs=np.full((12, 5), 11), lengths=lengths)
+    data = prepare_arrays(TOKENS)
+    assert data.vocabulary == 12
+    assert data.train.inputs.tolist() == ids.tolist()
+    assert data.train.lengths is not None
+    assert data.test is not None
+    assert data.test.lengths is not None
+    assert data.train.lengths.tolist() == lengths.tolist()
+    assert data.test.lengths.tolist() == [5] * 12
+
+
+def test_a_file_written_anew_is_the_same_data() -> None:
+    """The zip archive has times in it; DVC would train again if the prepared folder were another one."""
+    saved()
+    first = prepare_arrays(VECTORS)
+    stored = vectors()
+    np.savez_compressed("mine.npz", **dict(reversed(stored.items())))
+    assert prepare_arrays(VECTORS).facts == first.facts
+    stored["inputs"][3, 2] += 1
+    np.savez("mine.npz", **stored)
+    assert prepare_arrays(VECTORS).facts != first.facts
+
+
+def test_without_test_samples_nothing_of_them_is_stored() -> None:
+    saved(test_inputs=None, test_labels=None)
+    data = prepare_arrays(VECTORS)
+    write_prepared(Path("data/one"), data)
+    back = read_prepared(Path("data/one"))
+    assert back.test is None
+    assert torch.equal(back.train.inputs, data.train.inputs)
+    assert back.facts["counts"] == {"train": [10] * 3}
+    assert "shared" not in back.facts
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+HOLES = np.where(np.arange(180).reshape(30, 6) == 20, np.nan, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"inputs": None}, "no 'inputs'"),
+        ({"labels": None}, "no 'labels'"),
+        ({"test_labels": None}, "test_inputs and no test_labels"),
+        ({"test_inputs": None}, "test_labels and no test_inputs"),
+        ({"test_label": np.ones(3)}, "nothing reads test_label"),
+        ({"inputs": np.full((30, 6), "a")}, "inputs is of type <U1; expected numbers"),
+        ({"inputs": np.full((30, 6), None)}, "Python objects"),
+        ({"inputs": np.ones((30, 6, 2))}, r"inputs has shape \(30, 6, 2\); kind: vector takes \(N, D\)"),
+        ({"inputs": np.ones((30, 0))}, r"inputs has shape \(30, 0\)"),
+        ({"inputs": HOLES}, "inputs has NaN, inf or .* first in sample 3 "),
+        ({"inputs": np.where(np.isnan(HOLES), 1e300, HOLES)}, "inputs has .* float32 .* sample 3 "),
+        ({"inputs": np.ones((29, 6))}, "inputs has 29 samples and labels 30"),
+        ({"labels": np.zeros((30, 1), dtype=int)}, r"labels has shape \(30, 1\); expected \(N,\)"),
+        ({"labels": np.zeros(0, dtype=int)}, r"labels has shape \(0,\)"),
+        ({"labels": np.tile([0.0, 1.0, 2.0], 10)}, "labels is of type float64; expected whole"),
+        ({"labels": np.tile([1, 2, 3], 10)}, "labels has no sample of class 0; each of 0 to 3"),
+        ({"labels": np.tile([-1, 0, 1], 10)}, "labels has a label -1; classes are numbered 0 to 1"),
+        ({"labels": np.zeros(30, dtype=int)}, "labels name 1 class"),
+        ({"test_labels": np.tile([0, 1, 3], 4)}, "test_labels has a label 3; classes are numbered 0 to 2"),
+        ({"test_labels": np.tile([0, 1, 1], 4)}, "test_labels has no sample of class 2"),
+        ({"test_inputs": np.ones((12, 5))}, r"test_inputs has samples of shape \(5,\), inputs of .*\(6,\)"),
+        ({"test_inputs": np.ones((11, 6))}, "test_inputs has 11 samples and test_labels 12"),
+        ({"lengths": np.ones(30, dtype=int)}, "lengths does not apply to kind: vector"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_wrong_array_is_one_line_that_names_file_and_array(changes: dict[str, Any], words: str) -> None:
+    saved(**changes)
+    assert re.search(words, refusal())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "inputs is of type float64; token ids are whole numbers"),
+        ({"inputs": np.full((30, 6), -2)}, "inputs has a token id -2; ids begin at 0"),
+        ({"lengths": np.zeros(30, dtype=int)}, "lengths goes from 0 to 0, not 1 to 6"),
+        ({"lengths": np.full(30, 7)}, "lengths goes from 7 to 7, not 1 to 6"),
+        ({"lengths": np.full(29, 7)}, r"lengths is int64 \(29,\); expected whole numbers \(30,\)"),
+    ],
+)
+def test_wrong_tokens_are_one_line(changes: dict[str, Any], words: str) -> None:
+    ids = {"inputs": np.ones((30, 6), dtype=int), "test_inputs": np.ones((12, 6), dtype=int)}
+    saved(**(ids | changes if changes else {}))
+    assert re.search(words, refusal(TOKENS))
+
+
+def test_keys_that_the_file_cannot_follow_are_one_line() -> None:
+    saved(test_inputs=None, test_labels=None)
+    message = refusal(replace(VECTORS, test_per_class=2))
+    assert message.endswith("has no test_inputs; write null for data.test_per_class")
+    assert "class 0 of the train split has 10 samples" in refusal(replace(VECTORS, per_class=11))
+    saved(inputs=np.ones((30, 6)))
+    assert "coordinate 0 is constant" in refusal(replace(VECTORS, normalisation="standardise"))
+    saved(inputs=np.ones((30, 2, 3, 3)), test_inputs=np.ones((12, 2, 3, 3)))
+    assert "channel 0 is constant" in refusal(replace(IMAGES, normalisation="standardise"))
+    tree = experiment_tree(data=DATA | {"kind": "tokens", "per_class": None, "test_per_class": None})
+    tree["data"]["normalisation"] = "standardise"
+    with pytest.raises(InputError, match=r"data: normalisation: token ids have none"):
+        read(Experiment, tree)
+
+
+def test_a_missing_or_damaged_file_is_one_line() -> None:
+    assert "not found" in refusal()
+    Path("mine.npz").write_bytes(b"nonsense")
+    assert "damaged" in refusal()
+
+
+def test_dvc_has_to_watch_the_file() -> None:
+    saved()
+    write_params([2], [0], own=experiment_tree(data=DATA | {"per_class": None, "test_per_class": None}))
+    text = "stages:\n  fetch:\n    cmd: ncpipe fetch own\n    deps:\n      - other.npz\n"
+    Path("dvc.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"^dvc\.yaml: .*add the line `- mine\.npz` to the deps .* fetch$"):
+        fetch("own")
+    Path("dvc.yaml").write_text(text + "      - ./mine.npz\n")
+    fetch("own")
+
+
+# --- a study without test samples ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained() -> Prepared:
+    """A study of two experiments, one of which has test samples, as far as its figures."""
+    saved(test_inputs=None, test_labels=None)
+    stored = vectors()
+    np.savez("tested.npz", **stored)
+    data = DATA | {"per_class": None, "test_per_class": None}
+    changes: dict[str, Any] = {"epochs": 100, "log_every": 5}
+    own = experiment_tree(data=data, **changes)
+    tested = experiment_tree(data=data | {"file": "tested.npz"}, **changes)
+    write_params([2, 3], [0, 1], own=own, tested=tested)
+    params = Path("params.yaml")
+    params.write_text(params.read_text().replace("tolerance: 0.01", "tolerance: 0.5"))  # so few epochs
+    write_grid()
+    for name in ("own", "tested"):
+        fetch(name)
+        for depth in (2, 3):
+            for seed in (0, 1):
+                train(name, depth, seed, workers=1)
+        extract_experiment(name)
+        measure(name)
+    return read_prepared(Path("data/prepared/own"))
+
+
+def test_nothing_asks_for_a_test_split_that_is_not_there(
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trained.test is None
+    plots = RUNS / "own/L2/s0/plots/metrics"
+    assert not (plots / "test_error.tsv").exists()
+    assert (RUNS / "tested/L2/s0/plots/metrics/test_error.tsv").exists()
+    assert (plots / "train_error.tsv").read_bytes() == (
+        RUNS / "tested/L2/s0/plots/metrics/train_error.tsv"
+    ).read_bytes()
+    names = {path.stem for path in (FEATURES / "own/L2").iterdir()}
+    assert names == {"s0", "s1"}
+    own, tested = (pd.read_csv(METRICS / name / "measurements.csv") for name in ("own", "tested"))
+    assert set(own["split"]) == {"train", "weights"}
+    assert list(tested["split"].unique()) == ["weights", "train", "test"]  # the order of the rows
+    same = tested[tested["split"] != "test"].reset_index(drop=True).drop(columns="experiment")
+    pd.testing.assert_frame_equal(own.drop(columns="experiment"), same, rtol=0, atol=0)
+    aggregate()
+    runs = pd.read_csv(RESULTS / "runs.csv")
+    assert runs[runs["experiment"] == "own"]["test_error"].isna().all()
+    assert runs["converged"].all()
+    assert runs["train_error"].notna().all()
+    for table in ("points", "summary", "slopes"):
+        rows = pd.read_csv(RESULTS / f"{table}.csv")
+        assert set(rows[rows["experiment"] == "own"]["split"]) == {"train", "weights"}
+    drawn = drawn_figures(monkeypatch)
+    notes = [[text.get_text() for text in axes.texts] for axes in drawn["train_test"].axes]
+    assert notes.count(["no test samples"]) == 1
+    for name in ("layers", "train_test"):
+        assert "test" in key_of(drawn[name])
+    assert "test error" in key_of(drawn["curves_tested"])
+    assert "test error" not in key_of(drawn["curves_own"])
+
+
+def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
+    """The stage `plot`'s figures, not saved, by name."""
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(
+        "ncpipe.commands.plot.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+    )
+    plot()
+    return drawn
+
+
+def key_of(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_without_any_test_samples_figures_have_no_panel_of_them(
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Path("params.yaml")
+    runs.write_text(runs.read_text().replace("experiments:\n  - own\n  - tested", "experiments:\n  - own"))
+    write_grid()
+    aggregate()
+    drawn = drawn_figures(monkeypatch)
+    assert len(drawn["train_test"].axes) == 3
+    for name in ("train_test", "layers", "curves_own"):
+        words = [*key_of(drawn[name]), *(axes.get_title() for axes in drawn[name].axes)]
+        assert not any("test" in word for word in words)
+        assert not any("no " in text.get_text() for axes in drawn[name].axes for text in axes.texts)

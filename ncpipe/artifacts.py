@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def publish_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _reach_disk([*partial.rglob("*"), partial])
+    reach_disk([*partial.rglob("*"), partial])
     move_folder(partial, target)
 
 
@@ -61,7 +61,7 @@ def move_folder(source: Path, target: Path) -> None:
     remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(source, target)
-    _reach_disk([target.parent])
+    reach_disk([target.parent])
 
 
 def remove(path: Path) -> None:
@@ -79,15 +79,15 @@ def publish_file(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield partial
-        _reach_disk([partial])
+        reach_disk([partial])
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _reach_disk([target.parent])
+    reach_disk([target.parent])
 
 
-def _reach_disk(paths: Sequence[Path]) -> None:
+def reach_disk(paths: Iterable[Path]) -> None:
     """Wait until files, and the lists of names of folders, are on the disk."""
     with concurrent.futures.ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
         list(pool.map(_sync, paths))

@@ -1,12 +1,13 @@
 """Runs that were stopped end with the same bytes as runs that were not."""
 
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from conftest import TEXT, architecture, experiment, experiment_tree, token_data, vector_data, write_params
 from pipeline import HEAR_CTRL_C
 
-from ncpipe.artifacts import sha256_of
+from ncpipe.artifacts import AHEAD, sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.datasets.prepared import Prepared
@@ -23,7 +24,8 @@ from ncpipe.params import load_params
 from ncpipe.scheduling.pending import sweep_stamps
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Experiment, Run
-from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training import checkpoints
+from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_of, read_checkpoint
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
@@ -136,6 +138,161 @@ def test_states_after_different_numbers_of_epochs_are_not_mixed(tmp_path: Path) 
 
 
 @pytest.fixture
+def stopped(tmp_path: Path) -> tuple[list[Run], Prepared]:
+    """Two runs that were stopped after 4 of 9 epochs; their checkpoints are tmp_path / "0" and "1"."""
+    spec = experiment(epochs=9)
+    runs, data = [Run("x", 3, seed, spec) for seed in (0, 1)], vector_data()
+    stop_after(4, runs, data, tmp_path)
+    return runs, data
+
+
+def exchange(file: Path) -> None:
+    other = file.with_name("1")
+    content = file.read_bytes()
+    file.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def raise_epoch(file: Path) -> None:
+    head, epoch, rest = file.read_bytes().partition(b"\n4\n")
+    file.write_bytes(head + epoch.replace(b"4", b"5") + rest)
+
+
+def to_a_bare_state(file: Path) -> None:
+    """What torch would load, if it was asked."""
+    torch.save({"epoch": "four", "moving": None}, file)
+
+
+def to_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    (file / "within").write_text("")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "emptied": (lambda file: file.write_bytes(b""), "damaged"),
+    "cut short": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "damaged"),
+    "cut in its head": (lambda file: file.write_bytes(file.read_bytes()[:30]), "damaged"),
+    "longer": (lambda file: file.write_bytes(file.read_bytes() + b"\n"), "damaged"),
+    "a raised epoch": (raise_epoch, "damaged"),
+    "exchanged": (exchange, "another run's checkpoint"),
+    "torch's own": (to_a_bare_state, "damaged"),
+    "a folder": (to_a_folder, "Is a directory"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_no_checkpoint_of_a_run_is_dropped_unread(
+    name: str,
+    stopped: tuple[list[Run], Prepared],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Red: anything loaded before it is known to be what was written; a message of several lines."""
+    damage, reason = DAMAGES[name]
+    damage(tmp_path / "0")
+    load = torch.load
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "load", lambda *rest, **more: pytest.fail("loaded"))
+        assert epochs_done(tmp_path / "0") == 0
+        assert os.path.lexists(tmp_path / "0")  # who only asks changes nothing
+        assert read_checkpoint(tmp_path / "0") is None
+    assert torch.load is load
+    assert not os.path.lexists(tmp_path / "0")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{tmp_path / '0'}: ")
+    assert reason in line
+    runs, data = stopped
+    for before, after in zip(
+        train_batch(runs, data, CPU, "float32"), go_on(runs, data, tmp_path), strict=True
+    ):
+        assert_same(before, after)
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_seen(
+    stopped: tuple[list[Run], Prepared], tmp_path: Path
+) -> None:
+    """A sample of the head's and of the rest's. Red: a digest of the weights alone."""
+    content = (tmp_path / "0").read_bytes()
+    head = 8 * (content.index(b"PK"))
+    assert head > 8 * 64
+    chance = random.Random(0)
+    for bit in [*chance.sample(range(head), 200), *chance.sample(range(head, 8 * len(content)), 100)]:
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "0").write_bytes(flipped)
+        assert epochs_done(tmp_path / "0") == 0, bit
+    (tmp_path / "0").write_bytes(content)
+    assert epochs_done(tmp_path / "0") == 4
+
+
+def test_a_checkpoint_of_another_torch_is_dropped(
+    stopped: tuple[list[Run], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its generators and numbers may be others. Red: a run of which each version trained a part."""
+    monkeypatch.setattr(checkpoints, "KIND", checkpoints.KIND.replace(b"torch 2", b"torch 3"))
+    assert epochs_done(tmp_path / "0") == 0
+    assert read_checkpoint(tmp_path / "0") is None
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_full_disk_leaves_the_former_checkpoints(
+    call: int, stopped: tuple[list[Run], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The n-th of the calls that bring two checkpoints to the disk fails. Red: one written, one not, which
+    then train apart; a partial file that stays."""
+    runs, data = stopped
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    calls = iter(range(100))
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*arguments: Any) -> Any:
+            if next(calls) == call:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return original(*arguments)
+
+        return method
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", failing(torch.save))
+        patch.setattr(checkpoints, "reach_disk", failing(checkpoints.reach_disk))
+        patch.setattr(checkpoints.os, "replace", failing(os.replace))
+        asked = iter(range(9))
+        with pytest.raises(OSError, match="No space"):
+            train_batch(
+                runs,
+                data,
+                CPU,
+                "float32",
+                checkpoints=files_of(runs, tmp_path),
+                stop=lambda: next(asked) == 2,
+            )
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert left.keys() == before.keys()
+    if call < 4:  # the last comes when the first is in its place
+        assert left == before
+    for own, other in zip(train_batch(runs, data, CPU, "float32"), go_on(runs, data, tmp_path), strict=True):
+        assert_same(own, other)
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
+    """By the next call, whether it trains the run or has no use for it. Red: a full disk that stays full."""
+    write_params([3], [0, 1], one=experiment_tree(epochs=20))
+    params = load_params()
+    [one, _] = sweep_stamps(params, params.compute)
+    AHEAD.mkdir()
+    left = [partial_of(checkpoint_of(one)), partial_of(AHEAD / f"{64 * 'a'}.checkpoint")]
+    for path in left:
+        path.write_bytes(b"half")
+    assert read_checkpoint(checkpoint_of(one)) is None
+    assert not left[0].exists()  # before training, which may need the room
+    left[0].write_bytes(b"half")
+    train("one", 3, 0)
+    assert not [path for path in left if path.exists()]
+
+
+@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One experiment whose three seeds train for half a second or so, its data prepared."""
     monkeypatch.chdir(tmp_path)
@@ -150,7 +307,7 @@ def runs_on_disk() -> dict[str, str]:
 
 def start_training(seed: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "ncpipe", "train", "one", "3", str(seed)]
-    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "0", "NCPIPE_WORKERS": "2"}
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "0.02", "NCPIPE_WORKERS": "2"}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 

@@ -68,9 +68,9 @@ def prune(keys: set[str]) -> None:
     for folder in waiting():
         if folder.name not in keys:
             remove(folder)
-    for file in AHEAD.glob(f"*{CHECKPOINT}"):
-        if file.name.removesuffix(CHECKPOINT) not in keys:
-            file.unlink(missing_ok=True)
+    for file in [*AHEAD.glob(f"*{CHECKPOINT}"), *AHEAD.glob(f".*{CHECKPOINT}.partial")]:
+        if file.name.removeprefix(".").partition(".")[0] not in keys:
+            remove(file)
 
 
 def waiting() -> list[Path]:

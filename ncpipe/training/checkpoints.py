@@ -1,8 +1,13 @@
-"""What a run needs to go on after its process died: one file per run, replaced whole."""
+"""What a run needs to go on after its process died: one file per run, replaced whole.
 
+A file begins with what it is, its own name, which is its run's key, the epochs that are done and the SHA-256
+of all of it. They are compared before anything is loaded: a file with a flipped bit, cut short, of another
+run or another version of torch is dropped, and its run trains from the beginning.
+"""
+
+import hashlib
 import io
 import os
-import pickle
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ncpipe.artifacts import reach_disk, remove
+from ncpipe.console import say
+from ncpipe.errors import cut
+
+KIND = f"ncpipe checkpoint 1, torch {torch.__version__}".encode()
 
 State = dict[str, Any]  # tensors on the CPU, numbers, and lists and mappings of these
 
@@ -31,13 +42,25 @@ class Checkpoints:
 
     def write(self, states: Sequence[State]) -> None:
         """Replace every file; a kill at any moment leaves each file old or new. OSError: disk full."""
-        for file, state in zip(self.files, states, strict=True):
-            buffer = io.BytesIO()
-            torch.save(state, buffer)
-            partial = file.with_name(f".{file.name}.partial")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(buffer.getbuffer())
-            os.replace(partial, file)
+        partials = [partial_of(file) for file in self.files]
+        try:
+            for file, partial, state in zip(self.files, partials, states, strict=True):
+                buffer = io.BytesIO()
+                torch.save(state, buffer)
+                body = buffer.getbuffer()
+                head = _head(file, state["epoch"])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with partial.open("wb") as out:
+                    out.write(b"".join([head, _digest(head, body), b"\n"]))
+                    out.write(body)
+            reach_disk(partials)
+            for file, partial in zip(self.files, partials, strict=True):
+                os.replace(partial, file)
+        except BaseException:
+            for partial in partials:
+                partial.unlink(missing_ok=True)
+            raise
+        reach_disk({file.parent for file in self.files})
         self._written = time.monotonic()
 
     def read(self) -> list[State]:
@@ -50,7 +73,8 @@ class Checkpoints:
     def remove(self) -> None:
         """Delete the files: their runs are finished."""
         for file in self.files:
-            file.unlink(missing_ok=True)
+            remove(file)
+            partial_of(file).unlink(missing_ok=True)
 
     def of(self, index: int) -> "Checkpoints":
         """Those of one run."""
@@ -68,19 +92,55 @@ def copied(value: Any, device: torch.device) -> Any:
     return value
 
 
+def partial_of(file: Path) -> Path:
+    """Where a checkpoint is written before it is renamed."""
+    return file.with_name(f".{file.name}.partial")
+
+
 def read_checkpoint(file: Path) -> State | None:
-    """A run's state, or None if there is none. A damaged file is deleted: its run starts anew."""
+    """A run's state, or None if there is none. What is not its whole checkpoint is dropped, and said.
+
+    So is what a kill has left of the writing of one.
+    """
+    partial_of(file).unlink(missing_ok=True)
+    if not os.path.lexists(file):
+        return None
     try:
-        state: State = torch.load(file, weights_only=True)
-        return state
-    except FileNotFoundError:
+        _, body = _read(file)
+        state: State = torch.load(io.BytesIO(body), weights_only=True)
+    except Exception as error:  # whatever it is, the run can train without it
+        remove(file)
+        reason = cut(str(error).partition("\n")[0])
+        say(f"{file}: {reason}; it is dropped, its run trains from the beginning")
         return None
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
-        file.unlink(missing_ok=True)
-        return None
+    return state
 
 
 def epochs_done(file: Path) -> int:
-    """Epochs after which a run's checkpoint was written; 0 if there is none."""
-    state = read_checkpoint(file)
-    return 0 if state is None else int(state["epoch"])
+    """Epochs after which a run's checkpoint was written; 0 if there is none to go on from."""
+    try:
+        return _read(file)[0]
+    except (OSError, ValueError):
+        return 0
+
+
+def _read(file: Path) -> tuple[int, bytes]:
+    """Epochs that are done, and the state as it was saved; ValueError says why it is not that."""
+    content = file.read_bytes()
+    kind, name, epoch, digest, body = (content.split(b"\n", 4) + [b""] * 4)[:5]
+    head = content[: len(kind) + len(name) + len(epoch) + 3]
+    if digest != _digest(head, body):
+        raise ValueError("damaged, or of another version")
+    if head != _head(file, int(epoch)):
+        raise ValueError("another run's checkpoint, or of another version of torch")
+    return int(epoch), body
+
+
+def _head(file: Path, epoch: int) -> bytes:
+    return b"\n".join([KIND, file.name.encode(), str(epoch).encode(), b""])
+
+
+def _digest(head: bytes, body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(head)
+    digest.update(body)
+    return digest.hexdigest().encode()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Output, trained_in, trains
+from ruamel.yaml import YAML
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -97,6 +98,35 @@ class TestFreshClone:
         status = swept.run("git", "status", "--porcelain").out
         assert status.split() == ["??", "dvc.lock"]
         assert list((swept.folder / "data").rglob(".gitignore")) == []
+
+
+class TestOtherNetworks:
+    def test_those_of_the_page_reach_the_figures(self, cut: Clone, own_copy: Copy) -> None:
+        """As docs/networks.md has them, but short. Red: a key or file that a stage does not know."""
+        page = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
+        experiments = YAML(typ="safe").load(page.split("```yaml\n")[1].split("```")[0])["experiments"]
+        for tree in experiments.values():
+            tree |= {"epochs": 4, "log_every": 1}
+        clone, names = own_copy(cut), list(experiments)
+        clone.write_params(
+            clone.params()
+            | {"experiments": experiments, "sweep": {"experiments": names, "depths": [8], "seeds": [0]}}
+        )
+        output = clone.repro()
+        assert [stage for stage in output.ran if stage.startswith("train")] == [
+            f"train@{name}-8-0" for name in names
+        ]
+        drawn = {f"{name}.png" for name in (*SWEEP_FIGURES, *(f"curves_{name}" for name in names))}
+        assert drawn < figures(clone)
+        assert {row["bound"] for row in table(clone, "runs")} == {"features not bounded"}
+        for name, tree in experiments.items():
+            record = json.loads((clone.folder / f"data/runs/{name}/L8/s0/run.json").read_text())
+            assert record["inputs"]["spec"]["model"] == tree["model"]
+        history = [row for row in table(clone, "history") if row["nc2_etf"]]
+        assert {(row["experiment"], row["epoch"]) for row in history} == {
+            ("digits_mlp", epoch) for epoch in ("0", "1", "2", "4")
+        }
+        assert clone.repro().ran == []
 
 
 class TestWhatRuns:

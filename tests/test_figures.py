@@ -25,7 +25,6 @@ from ncpipe.figures.labels import (
     caption,
     gap_columns,
     paper_columns,
-    plain_label,
     row_label,
     slope_label,
 )
@@ -449,10 +448,10 @@ USUAL = NETWORK | PENALTY | {"loss_name": "ce"}
         ),
     ],
 )
-def test_labels_of_tables_and_of_rows(change, plain, drawn):
+def test_labels_of_rows_and_titles(change, plain, drawn):
     """NaN is what a table read from a file has where there is no number."""
     run = USUAL | change
-    assert (plain_label(run), row_label(run)) == (plain, drawn)
+    assert row_label(run) == drawn
     network, rest = caption(run).split("\n")  # a title is wide enough for either
     assert f"{network}, {rest}".replace("$", "").replace("\\", "") == plain
 

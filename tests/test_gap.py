@@ -18,6 +18,7 @@ from ncpipe.optima.gap import (
     UNBALANCED,
     UNBOUNDED,
     Objective,
+    Reached,
     gap_to_optimum,
 )
 from ncpipe.optima.gufm import optimal_value, optimum
@@ -35,11 +36,11 @@ def gap_of(loss, features, labels, weight, offset, strength, inner=0.0, **change
         strength / 2 * weight.square().sum().item(),
         inner,
     )
-    arguments = {
-        "name": "x L=3 seed=0", "loss": loss, "objective": objective, "features": features,
+    reached = {
+        "loss": loss, "objective": objective, "features": features,
         "labels": labels, "weight": weight, "bias": offset is not None, "strength": strength, "bounded": True,
     }  # fmt: skip
-    return gap_to_optimum(**arguments | changes)
+    return gap_to_optimum("x L=3 seed=0", Reached(**reached | changes))
 
 
 def at_optimum(loss, bias, classes=4, width=8, strength=0.02):
@@ -166,8 +167,7 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
     )
     objective = Objective(fit, features.last_penalty, features.inner_penalty)
     strength = run.spec.penalty.last_strength(2)
-    found = gap_to_optimum(
-        run.name,
+    reached = Reached(
         loss,
         objective,
         features.train.inputs,
@@ -177,6 +177,7 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
         strength,
         features.traits.bounded,
     )
+    found = gap_to_optimum(run.name, reached)
     assert found.bound == "holds"
     assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)
 
@@ -205,8 +206,7 @@ def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch
         cosine = torch.cosine_similarity(one, centred[cell["column"]], dim=0).item()
         assert cell["value"] == pytest.approx(cosine, rel=1e-9), cell["matrix"]
     assert row["bound"] == "holds"
-    too = ", biases too" if biases else ""
-    assert row["label"] == f"L-RN1 on Gaussian mixture, lambda = 0.01/L, lambda_L = 0.03{too}"
+    assert (row["penalty_value"], row["penalty_biases"]) == (0.01, biases)
     assert (row["penalty_rule"], row["last_strength"]) == ("over_depth", 0.03)
     assert row["loss_optimum"] == optimal_value("ce", 3, 8, 0.03, True)
     inner = [value for name, value in trained.state.items() if name.startswith("blocks.")]

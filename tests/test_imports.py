@@ -115,6 +115,13 @@ def test_what_a_part_never_imports(part: str) -> None:
         assert not roots & FORBIDDEN[part], f"{part} reaches {path.relative_to(ROOT)}"
 
 
+@pytest.mark.parametrize("command", ["fetch", "train", "extract", "measure", "aggregate"])
+def test_no_stage_before_plot_knows_a_caption(command: str) -> None:
+    """A changed label redraws figures and nothing else."""
+    reached = closure(PACKAGE / "commands" / f"{command}.py")
+    assert [module_name(path) for path in reached if part_of(path) == "figures"] == []
+
+
 def stages() -> list[tuple[Path, str]]:
     return [(path, stage) for path in PIPELINES for stage in YAML(typ="safe").load(path)["stages"]]
 

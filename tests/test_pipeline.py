@@ -216,9 +216,8 @@ class TestWhatRuns:
         clone = own_copy(swept)
         edit_source(clone, "ncpipe/figures/depth_sweep.py")
         assert clone.stale() == ["plot"]
-        # The rows' labels are made by measure; which NC2 a sentence speaks of is chosen by aggregate.
-        edit_source(clone, "ncpipe/figures/labels.py")
-        assert clone.stale() == ["aggregate", "measure@alpha", "measure@beta", "plot"]
+        edit_source(clone, "ncpipe/figures/labels.py")  # captions
+        assert clone.stale() == ["plot"]
 
     @pytest.mark.parametrize("name", ["training/loop.py", "models/resnet.py", "randomness.py", "specs.py"])
     def test_changed_training_code_retrains_all(self, name: str, swept: Clone, own_copy: Copy) -> None:

@@ -4,12 +4,12 @@ import pandas as pd
 
 from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
 from ncpipe.console import say
-from ncpipe.figures.labels import paper_columns
-from ncpipe.metrics.catalogue import SINGULAR, entry
+from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_sentences
+from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
 from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
@@ -17,17 +17,6 @@ from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
-
-# What `dvc plots` draws against depth; the tables hold everything.
-HEADLINES = (
-    "nc1_trace_ratio",
-    "nc2_etf",
-    "nc2_identity",
-    "nc3_cosine",
-    "strong_test_collapse",
-    "loss_gap",
-)
-GAP = "loss_gap"
 
 
 def aggregate() -> None:
@@ -49,7 +38,7 @@ def aggregate() -> None:
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
-    series = {str(name): _headline_series(own) for name, own in runs.groupby("experiment", sort=False)}
+    series = {str(name): headline_series(own) for name, own in runs.groupby("experiment", sort=False)}
     sentences = [
         experiment_sentence(line, slopes, leave_out, runs, series[name], failures(own, params.convergence))
         for line in distinct(runs, line_keys(runs))
@@ -83,11 +72,3 @@ def aggregate() -> None:
     some = runs.groupby("experiment")["converged"].transform("any")  # of the others the sentence says why
     for line in [*sentences, *unbounded_sentences(runs), *failure_lines(runs[some], params.convergence)]:
         say(line)
-
-
-def _headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Metric and split of NC1, NC2 and NC3, which depend on an experiment's loss and bias, and of the gap."""
-    columns = paper_columns(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0]))
-    series = {entry(column.metric).group: (column.metric, column.split) for column in columns}
-    gap = {f"the {entry(GAP).label}": (GAP, "train")}
-    return series | gap if own[GAP].notna().any() else series

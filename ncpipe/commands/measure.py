@@ -14,7 +14,6 @@ from ncpipe.commands.grid import read_grid
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.passes import Features
-from ncpipe.figures.labels import plain_label
 from ncpipe.metrics.catalogue import SINGULAR, series_name
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
@@ -28,7 +27,7 @@ from ncpipe.metrics.table import (
     measure_means,
     measure_weights,
 )
-from ncpipe.optima.gap import Objective, gap_to_optimum
+from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
@@ -127,8 +126,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         features.last_penalty,
         features.inner_penalty,
     )
-    gap = gap_to_optimum(
-        run.name,
+    reached = Reached(
         run.spec.loss,
         objective,
         train.inputs,
@@ -138,7 +136,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         run.spec.penalty.last_strength(run.depth),
         features.traits.bounded,
     )
-    setting = {
+    return {
         "architecture": run.spec.model.architecture,
         "norm": run.spec.model.norm,
         "initialisation": run.spec.model.initialisation,
@@ -150,17 +148,13 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "penalty_last_layer": run.spec.penalty.last_layer,
         "penalty_biases": run.spec.penalty.biases,
         "penalty_scope": run.spec.penalty.scope,
-    }
-    return {
-        "label": plain_label(setting),
-        **setting,
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
         "last_strength": run.spec.penalty.last_strength(run.depth),
         "loss": objective.loss,
         "gradient_norm": features.gradient_norm,
         **asdict(objective),
-        **asdict(gap),
+        **asdict(gap_to_optimum(run.name, reached)),
         "train_error": prediction_error(train.inputs, train.labels, *layer),
         "test_error": math.nan
         if features.test is None

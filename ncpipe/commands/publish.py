@@ -31,6 +31,7 @@ from ncpipe.figures.save import save_figure
 from ncpipe.params import PARAMS_FILE, Params, load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD
+from ncpipe.tables.files import present
 
 SHOWN = {
     column.metric for column in (*GAP_COLUMNS, *paper_columns("ce", False), *paper_columns("mse", False))
@@ -51,7 +52,7 @@ def publish(folder: Path) -> None:
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
             _copy_rows(RESULTS / f"{name}.csv", partial)
-        shutil.copyfile(_present(RESULTS / SENTENCES), partial / SENTENCES)
+        shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params))
         for name, figure in figures_of_published(read_published([partial])):
@@ -132,16 +133,10 @@ def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
 def _copy_rows(source: Path, folder: Path) -> None:
     """A table without the rows of metrics that no published figure shows; what is kept stays as it is."""
     with (
-        _present(source).open(newline="", encoding="utf-8") as file,
+        present(source, "aggregate").open(newline="", encoding="utf-8") as file,
         (folder / source.name).open("w", newline="", encoding="utf-8") as target,
     ):
         rows = csv.DictReader(file)
         writer = csv.DictWriter(target, rows.fieldnames or [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(row for row in rows if row.get("metric", "loss_gap") in SHOWN)
-
-
-def _present(path: Path) -> Path:
-    if not path.is_file():
-        raise InputError(f"{path}: not found; run dvc repro (stage aggregate)")
-    return path

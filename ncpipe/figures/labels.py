@@ -10,6 +10,7 @@ import pandas as pd
 
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry
+from ncpipe.tables.headlines import paper_series
 
 DATA_NAMES = {
     "digits": "digits",
@@ -36,14 +37,9 @@ class Column:
         return entry(self.metric).title + ", test" * (self.split == "test")
 
 
-def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, Column, Column]:
-    """log10 NC1, NC2, NC3 of S25 Fig. 1 and 2.
-
-    NC2 is the distance of W W^T to what the loss asks for (S25 Def. 3.4): a simplex ETF (NC2A) for
-    cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
-    """
-    nc2 = "nc2_identity" if loss_name == "mse" and not last_bias else "nc2_etf"
-    return Column("nc1_trace_ratio", "train"), Column(nc2, "weights"), Column("nc3_cosine", "train")
+def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
+    """log10 NC1, NC2, NC3 of S25 Fig. 1 and 2, as `tables.headlines` has them."""
+    return tuple(Column(*series) for series in paper_series(loss_name, last_bias))
 
 
 GAP_COLUMNS = (
@@ -56,17 +52,6 @@ GAP_COLUMNS = (
 def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
     """The gap to L*_GUFM and its two parts, neither of which can be negative."""
     return GAP_COLUMNS
-
-
-def plain_label(run: Mapping[Any, Any]) -> str:
-    """One line for tables, as 'pre-LN L-T11 on IMDB, lambda = 0.005/L, lambda_L = 0.005'.
-
-    run: norm, architecture, source, penalty_rule, penalty_value, penalty_last_layer (None or NaN: none of
-    its own), penalty_biases, penalty_scope (matrices if absent), loss_name, initialisation. Penalised biases,
-    or all parameters, are named, the loss where it is not cross-entropy, and the start where it is not drawn.
-    What a study varies (axis) is not named.
-    """
-    return ", ".join([" ".join(_network(run)), *_strengths(run), *_exceptions(run)])
 
 
 def caption(run: Mapping[Any, Any]) -> str:

@@ -57,62 +57,62 @@ class Gap:
     gap_last_penalty: float
 
 
-def gap_to_optimum(
-    name: str,
-    loss: Loss,
-    objective: Objective,
-    features: Tensor,
-    labels: Tensor,
-    weight: Tensor,
-    bias: bool,
-    strength: float,
-    bounded: bool,
-) -> Gap:
-    """The gap of a network whose last layer sees features (N, d) with labels (N,); weight (K, d), float64.
+@dataclass(frozen=True)
+class Reached:
+    """What a network reached: its objective, and what its last layer sees and is, float64.
 
-    strength: the run's lambda_L. Conditions, all checked: finite numbers, balanced classes, the closed form's
-    range (`gufm.check_range`) and |h| <= sqrt(d), which holds whatever the weights where the network is
-    `bounded`, as by LN; its eps only shortens features, and the bound holds for shorter ones too. Raises
-    InputError that names the run if gap_gufm is negative beyond rounding, which no network can reach.
+    features (N, d), labels (N,), weight (K, d). bias: whether the last layer has one. strength: the run's
+    lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights.
     """
-    if reason := _why_unbounded(loss, objective, features, labels, weight, bias, strength, bounded):
+
+    loss: Loss
+    objective: Objective
+    features: Tensor
+    labels: Tensor
+    weight: Tensor
+    bias: bool
+    strength: float
+    bounded: bool
+
+
+def gap_to_optimum(name: str, reached: Reached) -> Gap:
+    """The gap of a network; name: of its run, for errors.
+
+    Conditions, all checked: finite numbers, balanced classes, the closed form's range (`gufm.check_range`)
+    and |h| <= sqrt(d), which holds whatever the weights where the network is `bounded`, as by LN; its eps
+    only shortens features, and the bound holds for shorter ones too. Raises InputError that names the run if
+    gap_gufm is negative beyond rounding, which no network can reach.
+    """
+    if reason := _why_unbounded(reached):
         return Gap(*reason, *[math.nan] * 5)
-    best = optimum(loss, len(weight), weight.shape[1], strength, bias)
+    classes, width = reached.weight.shape
+    objective, best = reached.objective, optimum(reached.loss, classes, width, reached.strength, reached.bias)
     gap_fit, gap_last = objective.fit - best.fit, objective.last_penalty - best.penalty
     gap_gufm = gap_fit + gap_last
     if gap_gufm < -ROUNDING * max(1.0, objective.loss):
-        reached = objective.fit + objective.last_penalty
+        value = objective.fit + objective.last_penalty
         raise InputError(
-            f"{name}: fit and last layer's penalty are {reached:.12g}, {-gap_gufm:.3g} below the least that "
+            f"{name}: fit and last layer's penalty are {value:.12g}, {-gap_gufm:.3g} below the least that "
             f"is possible, {best.value:.12g}; an error in theory or code, or its features are not its own"
         )
     return Gap(HOLDS, "", best.value, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 
 
-def _why_unbounded(
-    loss: Loss,
-    objective: Objective,
-    features: Tensor,
-    labels: Tensor,
-    weight: Tensor,
-    bias: bool,
-    strength: float,
-    bounded: bool,
-) -> tuple[str, str] | None:
+def _why_unbounded(reached: Reached) -> tuple[str, str] | None:
     """The first condition that fails, and by how much; None if none does."""
-    if not bounded:
+    if not reached.bounded:
         return UNBOUNDED, "nothing limits the norm of this architecture's features"
-    if not math.isfinite(objective.loss):
+    if not math.isfinite(reached.objective.loss):
         return NOT_FINITE, ""
-    classes, width = weight.shape
-    counts = torch.bincount(labels, minlength=classes)
+    classes, width = reached.weight.shape
+    counts = torch.bincount(reached.labels, minlength=classes)
     if counts.min() != counts.max():
         return UNBALANCED, f"{int(counts.min())} to {int(counts.max())} samples"
-    longest = features.norm(dim=1).max().item()
+    longest = reached.features.norm(dim=1).max().item()
     if longest > width**0.5 * (1 + ROUNDING):
         return TOO_LONG, f"a feature has norm {longest:.9g}, above the sqrt(d) = {width**0.5:.9g} of LN"
     try:
-        check_range(loss, classes, width, strength, bias)
+        check_range(reached.loss, classes, width, reached.strength, reached.bias)
     except InputError as error:
         return NO_OPTIMUM, str(error)
     return None

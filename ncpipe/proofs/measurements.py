@@ -20,7 +20,7 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
-from ncpipe.optima.gap import Objective, gap_to_optimum
+from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.proofs.assumptions import paper_model
 from ncpipe.proofs.construction import stage_one_bound, stage_two_bound
 from ncpipe.proofs.counterexample import (
@@ -103,8 +103,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     penalty = run.spec.penalty
     last, inner = penalties(penalty, run.depth, network.roles(), state)
     objective = Objective(unregularised_loss(features, labels, weight, bias, run.spec.loss), last, inner)
-    gap = gap_to_optimum(
-        run.name,
+    reached = Reached(
         run.spec.loss,
         objective,
         features,
@@ -117,7 +116,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     return {
         "loss": objective.loss,
         **asdict(objective),
-        **asdict(gap),
+        **asdict(gap_to_optimum(run.name, reached)),
         "nc1_trace_ratio": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
         "nc2_etf": nc2_etf(weight),
         "nc2_identity": nc2_identity(weight),

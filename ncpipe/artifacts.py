@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, cut
 
 GRID = Path("data/grid")
 PREPARED = Path("data/prepared")
@@ -143,8 +143,8 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not found; run the stage that writes it (dvc repro)")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too many digits or levels
+        raise InputError(cut(f"{path}: damaged ({error}); delete it and run dvc repro")) from None
 
 
 def sha256_of(path: Path) -> str:

@@ -1,18 +1,28 @@
-"""Ranges of numbers in params.yaml, as annotations of what a record takes."""
+"""Ranges of numbers in params.yaml, as annotations of what a record takes.
 
+Every count has an upper end that says why: what lies beyond it is a slip of the pen, and would end somewhere
+deep in a library, or never. What a run of allowed numbers takes in memory is estimated before it is built.
+"""
+
+import contextlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Range of a number in params.yaml, carried by `Annotated` and checked by the reader."""
+    """Range of a number in params.yaml, carried by `Annotated` and checked by the reader.
+
+    why: what is wrong with numbers above it, in words.
+    """
 
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
+    why: str = ""
 
     def admits(self, value: float) -> bool:
         above = value > self.low if self.open_low else value >= self.low
@@ -22,15 +32,45 @@ class Bound:
     def __str__(self) -> str:
         parts = []
         if self.low > -math.inf:
-            parts.append(f"{'>' if self.open_low else '>='} {self.low:g}")
+            parts.append(f"{'>' if self.open_low else '>='} {_plain(self.low)}")
         if self.high < math.inf:
-            parts.append(f"{'<' if self.open_high else '<='} {self.high:g}")
+            parts.append(f"{'<' if self.open_high else '<='} {_plain(self.high)}")
         return " and ".join(parts) or "finite"
 
 
-Count = Annotated[int, Bound(low=1)]
-Index = Annotated[int, Bound(low=0, high=2**32 - 1)]
-Positive = Annotated[float, Bound(low=0, open_low=True)]
-NonNegative = Annotated[float, Bound(low=0)]
+def _plain(limit: float) -> str:
+    return str(int(limit)) if abs(limit) < 1e15 and limit == int(limit) else f"{limit:g}"
+
+
+CONTAINER_LIMITS = [  # of the control group, version 2 and 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+]
+
+
+def free_memory() -> int:
+    """Bytes that are free on this machine, and no more than its container may have."""
+    import psutil  # only where numbers are about to be computed
+
+    free: int = psutil.virtual_memory().available
+    for path in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or `max` where there is no limit
+            free = min(free, int(path.read_text()))
+    return free
+
+
+LARGEST = 3.4028234e38  # of float32, rounded down
+NO_FLOAT32 = "float32 holds none that is larger"
+DEEP = "a deeper network takes minutes to be laid out, before it trains"
+MATRIX = "a square matrix of more takes 4 TB"
+
+Size = Annotated[int, Bound(1, 10**6, why=MATRIX)]  # of what a matrix has as many rows of
+Count = Annotated[int, Bound(1, 10**9, why="more do not fit into a machine")]  # of samples
+Epochs = Annotated[int, Bound(1, 10**8, why="of a millisecond each, more take longer than a day")]
+Draws = Annotated[int, Bound(1, 10**6, why="beyond it nothing changes but the time")]
+Depth = Annotated[int, Bound(1, 10_000, why=DEEP)]
+Index = Annotated[int, Bound(0, 2**32 - 1)]
+Positive = Annotated[float, Bound(0, LARGEST, open_low=True, why=NO_FLOAT32)]
+NonNegative = Annotated[float, Bound(0, LARGEST, why=NO_FLOAT32)]
 Number = int | float  # as it is written: 64 is no 64.0
-Fraction = Annotated[float, Bound(low=0, high=1, open_high=True)]
+Fraction = Annotated[float, Bound(0, 1, open_high=True)]

@@ -315,6 +315,16 @@ def _number(text: str | None) -> int | float | None:
     return None if text is None else parse_number(text)
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from ncpipe.training.device import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
 def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
     try:
@@ -324,6 +334,13 @@ def run_cli() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"ncpipe: {where}{error.strerror or error}; nothing half-written was kept")
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        sys.exit(
+            "ncpipe: not enough memory on this machine; make data, model.width or the depth smaller; nothing "
+            "half-written was kept"
+        )
     except SafetensorError as error:  # readers turn theirs into an InputError: this one could not write
         sys.exit(f"ncpipe: {error}; nothing half-written was kept")
     except SystemExit as stop:

@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.errors import InputError, cut, shown
-from ncpipe.records import check, joined, suggest
+from ncpipe.records import check, joined, read, suggest
 from ncpipe.specs import Compute, Device, Experiment, Run
 from ncpipe.yamlfile import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+RESERVED = {"item", "key", "true", "false", "null"} | {  # by DVC and YAML; by Windows, in any folder:
+    *("con", "prn", "aux", "nul"),
+    *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(1, 10)),
+}
+MOST_RUNS = 100_000
 MOST_LINES = 100  # mistakes that are listed
 
 
@@ -34,7 +39,7 @@ class Sweep:
     """
 
     experiments: tuple[str, ...]
-    depths: tuple[Count, ...]
+    depths: tuple[Depth, ...]
     seeds: tuple[Index, ...]
     axis: str | None = None
     values: tuple[Number, ...] = ()
@@ -72,7 +77,7 @@ class Slopes:
     level: of the intervals; 1 - level is that of the tests.
     """
 
-    draws: Count
+    draws: Draws
     seed: Index
     level: Fraction
 
@@ -101,9 +106,9 @@ class Constructed:
     """
 
     kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
-    depths: tuple[Count, ...]
-    draws: Count
-    detours: Count
+    depths: tuple[Depth, ...]
+    draws: Draws
+    detours: Draws
     attention_exponent: Positive
     seed: Index
 
@@ -121,10 +126,10 @@ class Counterexample:
     """
 
     experiment: str
-    classes: Annotated[int, Bound(low=2)]
-    per_class: Annotated[int, Bound(low=2)]
+    classes: Annotated[int, Bound(2, 64, why="a Newton step has the square of K d unknowns")]
+    per_class: Annotated[int, Bound(2, 10_000, why="the proof's blocks serve each sample")]
     sizes: tuple[Positive, ...]
-    depths: tuple[Annotated[int, Bound(low=2)], ...]
+    depths: tuple[Annotated[int, Bound(2, 10_000, why=DEEP)], ...]
     seed: Index
 
 
@@ -213,6 +218,8 @@ class Params:
     def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
         """One run, in the sweep or not."""
         spec = self.experiment(experiment, value)
+        read(Depth, depth, "depth")
+        read(Index, seed, "seed")
         for mistake in _depth_mistake(experiment, spec, depth, "depth"):
             raise InputError(mistake)
         return Run(experiment, depth, seed, spec, self.sweep.axis, value)
@@ -266,6 +273,8 @@ def _name_mistakes(experiments: Iterable[object]) -> list[str]:
                 f"{joined('experiments', name)}: a name is letters, digits and _ and begins with a letter "
                 "(stage and folder names are made of it)"
             )
+        elif name.lower() in RESERVED:
+            found.append(f"experiments.{name}: DVC or Windows reserves this name; choose another")
         elif (other := folded.setdefault(name.lower(), name)) != name:
             found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
     return found
@@ -284,6 +293,12 @@ def _sweep_mistakes(
             yield f"sweep.{key}: empty, so there is nothing to run; list at least one"
         for value in (value for value, times in Counter(values or ()).items() if times > 1):
             yield f"sweep.{key}: {shown(value)} is listed twice; remove one"
+    axes = [values_of_axis] if axis else []
+    runs = math.prod(len(values or ()) for values in map(sweep.get, ("experiments", "depths", "seeds")))
+    runs *= math.prod(len(values or ()) for values in axes)
+    if runs > MOST_RUNS:
+        yield f"sweep: {runs} runs; DVC keeps a stage for each, and {MOST_RUNS} are the most"
+        return
     for name in dict.fromkeys(sweep.get("experiments") or ()):
         if name not in experiments:
             yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"

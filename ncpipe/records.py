@@ -196,7 +196,8 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
         return f"{shown(wrong)} is unknown; {suggest(wrong, arguments)}"
     kind, bound = arguments if origin is Annotated else (expected, Bound())
     if (type(wrong) is int and kind in (int, float)) or (type(wrong) is float and kind is float):
-        return f"{shown(wrong)} is out of range; it must be {bound}"
+        why = f": {bound.why}" if bound.why and wrong > bound.high else ""
+        return f"{shown(wrong)} is out of range; it must be {bound}{why}"
     quoted = kind in (int, float) and isinstance(wrong, str)
     hint = "; write the number without quotes, as 0.001 or 1e-3" if quoted else ""
     return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"

@@ -15,7 +15,7 @@ from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
-from ncpipe.bounds import Bound, Count, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -40,6 +40,11 @@ class ImageData:
     seed: Index
     normalisation: Literal["standardise", "unit"]
 
+    @property
+    def side(self) -> int:
+        """Pixels of an image's side."""
+        return {"digits": 8, "mnist": 28, "cifar10": 32}[self.source]
+
 
 @dataclass(frozen=True)
 class TextData:
@@ -63,13 +68,17 @@ class TextData:
     test_per_class: Count | None
     seed: Index
     tokenizer: str
-    vocabulary: Annotated[int, Bound(low=300)] | None
-    context: Annotated[int, Bound(low=2)]
+    vocabulary: Annotated[int, Bound(300, 10**6, why="no corpus here has as many words")] | None
+    context: Annotated[int, Bound(2, 10**5, why="no review is as long")]
     keep: Literal["start", "end"]
 
     def __post_init__(self) -> None:
         if (self.tokenizer == "corpus") != (self.vocabulary is not None):
             raise ValueError("vocabulary is a number with `tokenizer: corpus` and null with a hub tokenizer")
+
+    @property
+    def side(self) -> None:
+        """Token sequences have no side that a patch would have to divide."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +98,18 @@ class GaussianMixtureData:
     kind: ClassVar[Kind] = "vector"
 
     source: Literal["gaussian_mixture"]
-    classes: Annotated[int, Bound(low=2)]
-    dimension: Count
+    classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
+    dimension: Size
     separation: Positive
     noise: NonNegative
     per_class: Count
     test_per_class: Count
     seed: Index
+
+    @property
+    def side(self) -> int:
+        """Coordinates of a sample."""
+        return self.dimension
 
 
 @dataclass(frozen=True)
@@ -228,7 +242,7 @@ class Lbfgs:
 
     name: Literal["lbfgs"]
     learning_rate: Positive
-    memory: Count
+    memory: Annotated[int, Bound(1, 1000, why="each takes two copies of the weights")]
 
 
 Optimizer = Sgd | Adam | AdamW | Lbfgs
@@ -269,6 +283,12 @@ class StepSchedule:
     milestones: tuple[Annotated[float, Bound(low=0, high=1, open_low=True, open_high=True)], ...]
     factor: Positive
 
+    def __post_init__(self) -> None:
+        if not self.milestones:
+            raise ValueError("milestones: empty; list at least one, or take `name: constant`")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError("milestones: must ascend, each once")
+
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule
 
@@ -281,7 +301,7 @@ class Augmentation:
     flip: whether half of the images are mirrored left to right.
     """
 
-    shift: Index
+    shift: Annotated[int, Bound(0, 64, why="what is left of an image would be black")]
     flip: bool
 
 
@@ -324,14 +344,16 @@ class Experiment:
     penalty: Penalty
     optimizer: Optimizer
     schedule: Schedule
-    epochs: Count
+    epochs: Epochs
     batch_size: Count | Literal["full"]
-    log_every: Count
+    log_every: Epochs
     augmentation: Augmentation | None = None
     history: History | None = None
 
     def __post_init__(self) -> None:
         if problem := self.model.misfit(self.data.kind, self.data.source):
+            raise ValueError(problem)
+        if problem := self.model.side_misfit(self.data.side):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
@@ -356,7 +378,7 @@ class Compute:
     """
 
     device: Device
-    threads: Count
+    threads: Annotated[int, Bound(1, 256, why="they are started even where there are fewer cores")]
     precision: Literal["float32", "tf32", "float64"]
 
 

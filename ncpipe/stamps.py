@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,33 @@ class Stamp:
 
 def data_checksum(folder: Path) -> str:
     """Checksum that a prepared data set was written with; InputError if there is none."""
-    return read_json(folder / FACTS)["checksum"]
+    return read_facts(folder)["checksum"]
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a prepared data set says of itself: kind, classes, vocabulary, checksum and facts.
+
+    Raises InputError if it is missing, or is not what `ncpipe.datasets.prepared` writes.
+    """
+    facts = read_json(folder / FACTS)
+    if not isinstance(facts, dict) or not all(
+        key in facts and holds(facts[key]) for key, holds in _SHAPE.items()
+    ):
+        raise InputError(f"{folder / FACTS}: damaged; delete {folder} and run dvc repro")
+    return facts
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+_SHAPE: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda value: value in ("vector", "image", "tokens"),
+    "classes": _is_count,
+    "vocabulary": lambda value: value is None or _is_count(value),
+    "checksum": lambda value: isinstance(value, str) and len(value) == 64,
+    "facts": lambda value: isinstance(value, dict),
+}
 
 
 def check_run(folder: Path, stamp: Stamp) -> dict[str, Any]:

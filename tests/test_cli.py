@@ -119,6 +119,9 @@ def test_every_command_refuses_a_bad_params_file(
         ("fetch onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train one 1 0", "depth: 1 does not suit one"),
+        ("train one 0 0", "depth: 0 is out of range"),
+        ("train one 2 4294967296", "seed: 4294967296 is out of range; it must be >= 0 and <= 4294967295"),
+        ("train one 2 -- -1", "seed: -1 is out of range"),
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
         ("extract one", "data/grid/one.csv: not found"),
         ("measure one", "data/grid/one.csv: not found"),
@@ -152,6 +155,28 @@ def test_a_damaged_file_is_named(
     else:
         path.write_bytes(content[: int(left * len(content))])
     assert name in fail(arguments)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "3",
+        "{}",
+        '{"checksum": 3}',
+        '{"checksum": "x", "kind": "vector", "classes": 3, "vocabulary": null, "facts": {}}',
+        '{"checksum": "%s", "kind": "vector", "classes": "3", "vocabulary": null, "facts": {}}' % ("0" * 64),
+        "[" * 100_000,
+        '{"checksum": ' + "9" * 5000 + "}",
+    ],
+    ids=["list", "number", "empty", "number in it", "short", "text in it", "deep", "digits"],
+)
+@pytest.mark.parametrize("arguments", ["train one 2 0", "extract one"])
+def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:
+    """Red: a KeyError, or a network with three classes too few."""
+    shutil.copytree(finished, "data")
+    Path("data/prepared/one/facts.json").write_text(content)
+    assert "data/prepared/one/facts.json: damaged" in fail(arguments)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,15 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.experiments", [1], "sweep.experiments[0]: expected text, got a whole number (1)"),
         ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
+        ("experiments", {"one": experiment_tree(), "item": experiment_tree()}, "item: DVC or Windows"),
+        ("experiments", {"one": experiment_tree(), "NUL": experiment_tree()}, "NUL: DVC or Windows"),
+        ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC or Windows"),
+        ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be >= 1 and <= 10000: a deep"),
+        ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
+        ("experiments.one.epochs", 10**9, "<= 100000000: of a millisecond each, more take"),
+        ("experiments.one.model.width", 10**7, "<= 1000000: a square matrix of more takes 4 TB"),
+        ("experiments.one.optimizer.learning_rate", 1e39, "<= 3.40282e+38: float32 holds none"),
+        ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be > 0"),
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
     ],
 )  # fmt: skip
@@ -184,6 +193,18 @@ def test_absurd_keys_are_short_lines(key: object, place: tuple[str, ...]) -> Non
         (
             {"schedule": {"name": "step", "milestones": [0.5, 1.0], "factor": 0.1}},
             "schedule.milestones[1]: 1.0 is out",
+        ),
+        (
+            {"schedule": {"name": "step", "milestones": [], "factor": 0.1}},
+            "experiments.one.schedule: milestones: empty; list at least one",
+        ),
+        (
+            {"schedule": {"name": "step", "milestones": [0.5, 0.25], "factor": 0.1}},
+            "experiments.one.schedule: milestones: must ascend",
+        ),
+        (
+            {"model": architecture("L-T11", "post", patch=4)},
+            "experiments.one: model.patch: 4 does not divide the input's side 6",
         ),
     ],
 )

@@ -35,6 +35,13 @@ class Architecture:
         """Why data of this kind cannot be read, '' if they can. source: their name."""
         raise NotImplementedError
 
+    def side_misfit(self, side: int | None) -> str:
+        """Why inputs of this side (of an image, or of a vector: its length) cannot be read, '' if they can.
+
+        side: None where the data have none, or only their file says it.
+        """
+        return ""
+
     def depth_misfit(self, depth: int) -> str:
         """What depths the architecture takes, if this is none of them; else ''."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncpipe.architectures.architecture import Architecture, Kind
-from ncpipe.bounds import Count, NonNegative, Positive
+from ncpipe.bounds import NonNegative, Positive, Size
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MLPModel(Architecture):
     architecture: Literal["mlp"]
     norm: Literal["none", "batch"]
     activation: Literal["relu", "tanh", "gelu", "identity"]
-    width: Count
+    width: Size
     bias: bool
     last_bias: bool
     initialisation: Literal["normal", "uniform"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from ncpipe.architectures.architecture import Kind
 from ncpipe.architectures.paper import PaperArchitecture
-from ncpipe.bounds import Bound, Count, NonNegative, Positive
+from ncpipe.bounds import MATRIX, Bound, NonNegative, Positive, Size
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class ResNetModel(PaperArchitecture):
 
     architecture: Literal["L-RN1", "L-RN2"]
     norm: Literal["post", "pre"]
-    width: Annotated[int, Bound(low=2)]
+    width: Annotated[int, Bound(2, 10**6, why=MATRIX)]
     last_bias: bool
     layer_norm_eps: NonNegative
     initialisation: Literal["normal", "uniform", "construction"]
     gain: Positive
-    mlp_width: Count | None = None
+    mlp_width: Size | None = None
 
     def __post_init__(self) -> None:
         self.check_mlp_width()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Architecture, Kind
-from ncpipe.bounds import Bound, Count, NonNegative, Positive
+from ncpipe.bounds import Bound, NonNegative, Positive, Size
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class CifarResNetModel(Architecture):
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
 
     architecture: Literal["resnet_cifar"]
-    width: Count
-    head_layers: Annotated[int, Bound(low=0)]
+    width: Size
+    head_layers: Annotated[int, Bound(0, 1000, why="deeper heads take minutes to be laid out")]
     gain: Positive
     batch_norm_eps: NonNegative
-    head_width: Count | None = None
+    head_width: Size | None = None
 
     def __post_init__(self) -> None:
         if bool(self.head_layers) != (self.head_width is not None):

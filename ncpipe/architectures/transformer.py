@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from ncpipe.architectures.architecture import Kind
 from ncpipe.architectures.paper import PaperArchitecture
-from ncpipe.bounds import Bound, Count, NonNegative, Positive
+from ncpipe.bounds import MATRIX, Bound, NonNegative, Positive, Size
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class TransformerModel(PaperArchitecture):
 
     architecture: Literal["L-T11", "L-T12", "L-T21", "L-T22"]
     norm: Literal["post", "pre"]
-    width: Annotated[int, Bound(low=2)]
+    width: Annotated[int, Bound(2, 10**6, why=MATRIX)]
     last_bias: bool
     layer_norm_eps: NonNegative
     initialisation: Literal["normal", "uniform", "construction"]
     gain: Positive
-    mlp_width: Count | None = None
-    patch: Count | None = None
+    mlp_width: Size | None = None
+    patch: Size | None = None
 
     def __post_init__(self) -> None:
         self.check_mlp_width()
@@ -50,6 +50,11 @@ class TransformerModel(PaperArchitecture):
         if kind != "tokens" and self.patch is None:
             return f"model.patch is needed: {self.architecture} reads {source} as a sequence of patches"
         return ""
+
+    def side_misfit(self, side: int | None) -> str:
+        if self.patch is None or side is None or side % self.patch == 0:
+            return ""
+        return f"model.patch: {self.patch} does not divide the input's side {side}"
 
     def depth_misfit(self, depth: int) -> str:
         return ""

@@ -3,14 +3,19 @@
 import torch
 from torch import Tensor
 
+from ncpipe.bounds import free_memory
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.errors import InputError
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import GaussianMixtureData
+
+COPIES = 3  # of the samples in float64, while they are drawn
 
 
 def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
     """x = separation * u_k + noise * z, shape (N, dimension), ordered by class; both splits share the u_k."""
+    _check_memory(spec)
     generator = seeded_generator(spec.seed, "data centres")
     directions = torch.randn(spec.classes, spec.dimension, generator=generator, dtype=torch.float64)
     centres = spec.separation * directions / directions.norm(dim=1, keepdim=True)
@@ -20,9 +25,23 @@ def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
     return Prepared("vector", spec.classes, None, train, test, facts)
 
 
+def _check_memory(spec: GaussianMixtureData) -> None:
+    """InputError if the samples of both splits do not fit into memory, a few times over in float64."""
+    samples = spec.classes * (1 + spec.per_class + spec.test_per_class)
+    need, free = COPIES * 8 * samples * spec.dimension, free_memory()
+    if need > free:
+        raise InputError(
+            f"data: {samples} samples of {spec.dimension} coordinates take about {need / 1e9:.3g} GB of "
+            f"memory to make, and {free / 1e9:.3g} GB are free; make classes, per_class or dimension smaller"
+        )
+
+
 def _draw(spec: GaussianMixtureData, centres: Tensor, per_class: int, split: str) -> Split:
     """centres: (K, dimension) float64."""
     labels = torch.arange(spec.classes).repeat_interleave(per_class)
     generator = seeded_generator(spec.seed, f"data {split}")
     noise = torch.randn(len(labels), spec.dimension, generator=generator, dtype=torch.float64)
-    return Split((centres[labels] + spec.noise * noise).float(), labels)
+    inputs = (centres[labels] + spec.noise * noise).float()
+    if not bool(inputs.isfinite().all()):
+        raise InputError("data.separation, data.noise: samples beyond float32; make them smaller")
+    return Split(inputs, labels)

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ncpipe.artifacts import publish_folder, read_json, sha256_of, write_json
+from ncpipe.artifacts import publish_folder, sha256_of, write_json
 from ncpipe.errors import InputError
-from ncpipe.stamps import FACTS
+from ncpipe.stamps import FACTS, read_facts
 
 TENSORS = "tensors.safetensors"
 Kind = Literal["vector", "image", "tokens"]
@@ -89,7 +89,7 @@ def write_prepared(folder: Path, data: Prepared) -> None:
 
 def read_prepared(folder: Path) -> Prepared:
     """Read what `write_prepared` wrote; InputError if a file is missing, damaged or not the one it was."""
-    facts = read_json(folder / FACTS)
+    facts = read_facts(folder)
     path = folder / TENSORS
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage fetch)")

@@ -64,8 +64,13 @@ def input_shape(data: Prepared, model: Architecture) -> InputShape:
     return InputShape(sample.shape[-1], sample.shape[1] if sample.dim() == 3 else None)
 
 
+def lay_out(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
+    """The network of `model` with L = `depth`, its weights not drawn yet."""
+    return FAMILIES[type(model)].build(model, shape, classes, depth)
+
+
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
     """The network of `model` with L = `depth`, its weights drawn on the CPU from the stream of `seed`."""
-    network = FAMILIES[type(model)].build(model, shape, classes, depth)
+    network = lay_out(model, shape, classes, depth)
     network.initialise(seeded_generator(seed, "weights"))
     return network

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
@@ -18,8 +17,8 @@ from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
-from ncpipe.training.cost import bytes_per_run
-from ncpipe.training.device import DTYPES, prepare_device
+from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
+from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.run_folder import write_run
 from ncpipe.training.session import Trained
@@ -52,7 +51,7 @@ def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int
 
     There are at least `parts` of them, if there are as many runs.
     """
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
+    free = free_bytes(place)
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(stamps):
         say(
@@ -72,6 +71,7 @@ def train_first(
     """
     data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)
+    check_memory(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
     count = worker_count(stamps[0].compute, place, workers)
     stamps = groups(stamps)[0]  # the first one's
     batches = [stamps]
@@ -156,11 +156,12 @@ def _train_some(
     except Stopped:
         _log_time(stamps, place.type, progress.seconds() - start, "stopped")
         raise
-    except torch.OutOfMemoryError:
-        pass  # and leave: the error holds the frame that holds the memory
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise  # else leave: the error holds the frame that holds the memory
     if results is None:
         if len(stamps) == 1:
-            raise InputError(f"{runs[0].name}: one run does not fit on {place}; make batch_size smaller")
+            raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
         half = len(stamps) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
         return _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop) + stamps[half:]

@@ -14,7 +14,7 @@ from ncpipe.scheduling.batches import Batch, batches_that_fit
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.cost import bytes_per_run, seconds_per_epoch
+from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
 
 MEASURE = 1.4  # seconds of extract and measure over those of extract, of a run
@@ -55,6 +55,7 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
     """The batches of a group: at least `parts`, if it has as many runs, and as many as memory asks for."""
     run = group[0].run
     data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
+    check_memory(run, data, place, dtype)
     need = bytes_per_run(run, data, place, dtype)
     batches = batches_that_fit(group, need, place, workers, parts)
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}

@@ -1,15 +1,19 @@
 """What a run takes while it trains, memory and time, measured on a few of its samples."""
 
 import dataclasses
+import math
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.errors import InputError
+from ncpipe.models.build import arrange, build_model, input_shape, lay_out
 from ncpipe.models.network import Network
-from ncpipe.specs import Run
+from ncpipe.specs import Lbfgs, Run
+from ncpipe.training.device import free_bytes, is_out_of_memory
 from ncpipe.training.objective import FITS
 from ncpipe.training.replay import WARM_UP
 from ncpipe.training.session import Session
@@ -17,6 +21,13 @@ from ncpipe.training.stack import Stack
 
 BUFFERS = 8  # of the size of the weights: values, gradient, two moments, a copy, and what an update makes
 BACKWARD = 1.2  # activations at the height of the backward pass over those after the forward pass
+META = torch.device("meta")  # tensors there are shapes without numbers
+LAID_OUT, PERIOD = 20, 6  # depths whose estimate is taken, and between two that every architecture has
+TRIED = 16  # samples of which is seen what they take
+KEPT = 16  # numbers of a layer's width that autograd keeps of a row, at most and in round numbers
+SMALL = 4  # times what is free is more than enough to try a network out
+STEP = 100  # bytes of a step's learning rate and corrections, while their table is made
+LEVERS = "model.width, the depth, the data or batch_size"  # what makes a run smaller
 ROWS = 20_000  # samples x tokens of the epoch that is timed
 
 
@@ -27,13 +38,66 @@ def bytes_per_run(run: Run, data: Prepared, device: torch.device, dtype: torch.d
     what it keeps is a constant and a share per sample.
     """
     batch = len(data.train) if run.spec.batch_size == "full" else min(run.spec.batch_size, len(data.train))
-    few, more = min(batch, 8), min(batch, 16)
-    stack = Stack([_network(run, data)], device, dtype)
+    few, more = min(batch, TRIED // 2), min(batch, TRIED)
+    stack = Stack([_network(run, data, device)], device, dtype)
     kept_few = kept_bytes(stack, run, data, few)
     kept = kept_few
     if more > few:
         kept += (kept_bytes(stack, run, data, more) - kept_few) * (batch - few) // (more - few)
-    return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes
+    return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
+
+
+def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InputError if one run takes more memory than is free on `device`.
+
+    What is clearly small is tried out there, on a few samples; of the rest nothing is allocated: what shapes
+    alone say takes seconds, in which PyTorch loads its rules for them.
+    """
+    free = free_bytes(device)
+    try:
+        need = _least_bytes(run, data, dtype)
+        if need <= free:
+            need = estimate(run, data, device if SMALL * need <= free else META, dtype)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        need = 2**63  # or more: a tensor whose bytes have no number
+    if need > free:
+        raise InputError(
+            f"{run.name}: takes about {need / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free on "
+            f"{device}; make {LEVERS} smaller"
+        )
+
+
+def estimate(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> int:
+    """`bytes_per_run`, of a deep network from two shallow ones."""
+    return _extended(run, lambda shallow: bytes_per_run(shallow, data, device, dtype))
+
+
+def _least_bytes(run: Run, data: Prepared, dtype: torch.dtype) -> int:
+    """Bytes of the weights and their buffers, and about those of a few samples' activations."""
+    model, rows = run.spec.model, input_shape(data, run.spec.model).rows
+    width = max(model.width, getattr(model, "mlp_width", None) or 0)
+    numbers = _extended(
+        run, lambda shallow: sum(p.numel() for p in _network(shallow, data, META).parameters())
+    )
+    return dtype.itemsize * (BUFFERS * numbers + TRIED * KEPT * rows * width * run.depth)
+
+
+def _extended(run: Run, count: Callable[[Run], int]) -> int:
+    """What `count` gives for a run, as it grows by the same number with every so many layers."""
+    if run.depth <= LAID_OUT + 2 * PERIOD:
+        return count(run)
+    low = LAID_OUT + (run.depth - LAID_OUT) % PERIOD
+    first, second = (count(dataclasses.replace(run, depth=depth)) for depth in (low, low + PERIOD))
+    return first + (second - first) * (run.depth - low) // PERIOD
+
+
+def _method_bytes(run: Run, data: Prepared, batch: int, stack: Stack) -> int:
+    """Of what the optimizer keeps beside its buffers: curvature pairs, or numbers for each of its steps."""
+    if isinstance(run.spec.optimizer, Lbfgs):
+        return 2 * min(run.spec.optimizer.memory, run.spec.epochs) * stack.values.nbytes
+    return STEP * run.spec.epochs * math.ceil(len(data.train) / batch)
 
 
 def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device, dtype: torch.dtype) -> float:
@@ -64,9 +128,13 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     return seconds * runs / len(session.runs)
 
 
-def _network(run: Run, data: Prepared) -> Network:
-    model = run.spec.model
-    return build_model(model, input_shape(data, model), data.classes, run.depth, run.seed)
+def _network(run: Run, data: Prepared, device: torch.device) -> Network:
+    """The run's network; on the meta device its shapes alone, without memory and without weights."""
+    model, shape = run.spec.model, input_shape(data, run.spec.model)
+    if device.type == "meta":
+        with device:
+            return lay_out(model, shape, data.classes, run.depth)
+    return build_model(model, shape, data.classes, run.depth, run.seed)
 
 
 def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
@@ -74,19 +142,23 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     values = stack.values
     part = data.train[:count]
     samples = arrange(part, data.kind, run.spec.model, values.device, values.dtype)
-    own = {values.untyped_storage().data_ptr(), samples.inputs.untyped_storage().data_ptr()}
+    own = {_identity(values), _identity(samples.inputs)}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if _identity(tensor) not in own:
+            kept[_identity(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits = stack.logits(samples)
         FITS[run.spec.loss](logits, samples.labels.expand(logits.shape[:2]))
     return sum(kept.values())
+
+
+def _identity(tensor: Tensor) -> int:
+    """Equal for tensors that share memory, on the meta device too, where no storage has an address."""
+    return tensor.untyped_storage()._cdata
 
 
 def _wait_for(device: torch.device) -> None:

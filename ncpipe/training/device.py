@@ -5,9 +5,11 @@ import sys
 
 import torch
 
+from ncpipe.bounds import free_memory
 from ncpipe.errors import InputError
 from ncpipe.specs import Compute
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Storage size calculation overflowed")
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
 
 
@@ -37,6 +39,18 @@ def prepare_device(compute: Compute) -> torch.device:
     raise InputError(
         f"compute.device: no {compute.device} for {compute.precision} on this machine; use auto or cpu"
     )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is too little memory; PyTorch has a class for it on GPUs alone."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
 def _keep_freed_memory() -> None:

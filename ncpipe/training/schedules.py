@@ -11,5 +11,8 @@ def factor(schedule: Schedule, step: int, steps: int) -> float:
     if isinstance(schedule, CosineSchedule):
         return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * progress)) / 2
     if isinstance(schedule, StepSchedule):
-        return schedule.factor ** sum(progress >= milestone for milestone in schedule.milestones)
+        try:
+            return schedule.factor ** sum(progress >= milestone for milestone in schedule.milestones)
+        except OverflowError:  # which ends the run as diverged
+            return math.inf
     return 1.0

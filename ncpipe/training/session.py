@@ -132,6 +132,7 @@ class Session:
         penalties = penalty(self.stack.values, self.strengths)
         loss = train_loss + penalties
         rates = loss.new_tensor(self.rates_at(self.epochs_done * self.steps_per_epoch))
+        rates.clamp_(max=torch.finfo(rates.dtype).max)  # one that is larger ends the run; its row is JSON
         self.drop_diverged(loss)
         row = torch.stack([loss, train_loss, penalties, train_error, test_error, rates])
         self.rows.append((self.epochs_done, row, self.alive.clone()))

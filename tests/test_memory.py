@@ -1,0 +1,231 @@
+"""What a run takes in memory is known before it is built, and too little of it is a line, on the CPU too.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from conftest import (
+    ARCHITECTURES,
+    architecture,
+    experiment,
+    experiment_tree,
+    image_data,
+    token_data,
+    vector_data,
+    write_params,
+)
+
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import train
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.errors import InputError
+from ncpipe.records import read
+from ncpipe.scheduling import batches
+from ncpipe.specs import Experiment, Run
+from ncpipe.training.cost import bytes_per_run, check_memory, estimate
+from ncpipe.training.device import free_bytes, is_out_of_memory
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+def run_of(depth: int = 3, **changes: Any) -> Run:
+    return Run("one", depth, 0, experiment(**changes))
+
+
+CIFAR_TREE = experiment_tree()
+CIFAR_TREE["data"] = {
+    "source": "digits",
+    "per_class": 2,
+    "test_per_class": 2,
+    "seed": 0,
+    "normalisation": "unit",
+}
+CIFAR_TREE["model"] = {
+    "architecture": "resnet_cifar",
+    "width": 4,
+    "head_layers": 0,
+    "gain": 1.0,
+    "batch_norm_eps": 1e-5,
+}
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+def test_the_estimate_needs_no_memory_and_is_that_of_the_network(name: str, norm: str) -> None:
+    """To the byte. Red: a network laid out otherwise on the meta device; storages told apart by address."""
+    patch = {"patch": 2} if name.startswith("L-T") else {}
+    run = run_of(model=architecture(name, norm) | patch)
+    there, here = (bytes_per_run(run, vector_data(), device, torch.float32) for device in (META, CPU))
+    assert there == here
+
+
+@pytest.mark.parametrize("name", ["L-RN1", "L-T22", "resnet_cifar"])
+def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
+    """It grows by the same number with each block. Red: a slope from depths that are no networks."""
+    if name == "resnet_cifar":
+        runs, data = (
+            [Run("one", depth, 0, read(Experiment, CIFAR_TREE)) for depth in (62, 128)],
+            image_data(8, 1),
+        )
+    else:
+        model = architecture(name, "post") | ({"patch": 2} if name == "L-T22" else {})
+        runs, data = [run_of(depth, model=model) for depth in (61, 120)], vector_data()
+    for run in runs:
+        assert estimate(run, data, META, torch.float32) == pytest.approx(
+            bytes_per_run(run, data, META, torch.float32), rel=1e-3
+        )
+
+
+def test_the_estimate_of_a_network_that_vmap_runs() -> None:
+    """Which takes one run at a time on the CPU alone. Red: it cannot be laid out without memory."""
+    run = Run("one", 8, 0, read(Experiment, CIFAR_TREE))
+    there, here = (bytes_per_run(run, image_data(8, 1), device, torch.float32) for device in (META, CPU))
+    assert there == pytest.approx(here, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("run", "data"),
+    [
+        (run_of(model={"width": 10**6}), vector_data()),
+        (run_of(10_000, model={"width": 10**6}), vector_data()),
+        (run_of(model={**architecture("L-T21", "post"), "patch": 2, "width": 10**6}), vector_data()),
+        (run_of(epochs=10**8, batch_size=1), vector_data()),
+        (run_of(epochs=10**8, optimizer={"name": "lbfgs", "learning_rate": 1.0, "memory": 1000},
+                model={"width": 100_000}), vector_data()),
+    ],
+    ids=["wide", "wide and deep", "a wide transformer", "many steps", "many curvature pairs"],
+)  # fmt: skip
+def test_what_cannot_fit_is_refused_before_it_is_built(run: Run, data: Prepared) -> None:
+    """In a second. Red: the network is allocated first; the optimizer's own memory is not counted."""
+    start, before = time.monotonic(), psutil.Process().memory_info().rss
+    with pytest.raises(
+        InputError, match=r"one L=\d+ seed=0: takes about .* GB of memory, and .* make model.width"
+    ):
+        check_memory(run, data, CPU, torch.float32)
+    assert time.monotonic() - start < 10  # 2 s on a quiet machine
+    assert psutil.Process().memory_info().rss - before < 2**30
+
+
+def test_what_fits_is_not_refused() -> None:
+    """Red: a limit that bars ordinary runs; seconds, in which shapes alone are computed with."""
+    for data in (vector_data(), token_data()):
+        tokens = {"source": "imdb", "per_class": 2, "test_per_class": 2, "seed": 0, "tokenizer": "corpus",
+                  "vocabulary": 300, "context": 7, "keep": "start"}  # fmt: skip
+        changes = {} if data.kind == "vector" else {"data": tokens, "model": architecture("L-T11", "pre")}
+        check_memory(run_of(**changes), data, CPU, torch.float32)
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: the memory of the machine around it."""
+    limit, none = tmp_path / "memory.max", tmp_path / "none"
+    limit.write_text("1000000\n")
+    none.write_text("max\n")
+    monkeypatch.setattr("ncpipe.bounds.CONTAINER_LIMITS", [none, limit, tmp_path / "absent"])
+    assert free_bytes(CPU) == 1_000_000
+
+
+def test_too_little_memory_is_known_by_its_words() -> None:
+    """Of this version of PyTorch and of Python. Red: words that they do not use."""
+    for size in ((2**50,), (2**62,), (2**40, 2**40)):
+        with pytest.raises(RuntimeError) as found:
+            torch.empty(size)
+        assert is_out_of_memory(found.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError())
+    assert not is_out_of_memory(RuntimeError("expected scalar type Float but found Double"))
+
+
+def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Like a GPU's; and one run that does not fit is a line. Red: only a GPU's error is known."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2, 3], [0, 1], one=experiment_tree(epochs=2, log_every=1))
+    fetch("one", None)
+    real = batches.train_batch
+
+    def scarce(runs: list[Run], *rest: Any) -> Any:
+        if len(runs) > 1:
+            torch.empty(2**50)
+        return real(runs, *rest)
+
+    monkeypatch.setattr(batches, "train_batch", scarce)
+    train("one", 2, 0, workers=1)
+    assert "out of memory on cpu, trying 1 at once" in capsys.readouterr().err
+    monkeypatch.setattr(batches, "train_batch", lambda *rest: torch.empty(2**50))
+    with pytest.raises(InputError, match=r"one L=3 seed=1: one run does not fit on cpu; make model\.width"):
+        train("one", 3, 1, alone=True)
+
+
+def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: `ncpipe train` does not ask."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(epochs=2, log_every=1, model={"width": 10**6}))
+    fetch("one", None)
+    with pytest.raises(InputError, match="takes about"):
+        train("one", 2, 0)
+
+
+# Numbers beyond float32
+
+
+OVERFLOWING: dict[str, dict[str, Any]] = {
+    "rate": {"optimizer": experiment_tree()["optimizer"] | {"learning_rate": 3e38}},
+    "factor": {"schedule": {"name": "step", "milestones": [0.25, 0.5, 0.75], "factor": 3e38}},
+    "factor of a search": {
+        "optimizer": {"name": "lbfgs", "learning_rate": 3e38, "memory": 3},
+        "schedule": {"name": "step", "milestones": [0.5], "factor": 3e38},
+    },
+    "penalty": {"penalty": {"rule": "constant", "value": 3e38, "last_layer": 3e38}},
+    "gain": {"model": {"gain": 3e38}},
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_numbers_that_overflow_in_training_end_a_run_as_diverged(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is whole. Red: `Out of range float values are not JSON compliant`, a traceback."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(**OVERFLOWING[name]))
+    fetch("one", None)
+    train("one", 2, 0)
+    folder = Path("data/runs/one/L2/s0")
+    record = json.loads((folder / "run.json").read_text())
+    if name != "factor of a search":  # which halves its trial steps until one is finite
+        assert record["outcome"]["finished"] is False
+    text = (folder / "metrics.json").read_text() + (folder / "plots/metrics/learning_rate.tsv").read_text()
+    assert "inf" not in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("key", ["separation", "noise"])
+def test_samples_beyond_float32_are_refused(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: infinities that are stored, and every run diverges."""
+    monkeypatch.chdir(tmp_path)
+    tree = experiment_tree()
+    tree["data"] |= {"noise": 3e38, "separation": 3e38} if key == "noise" else {key: 3.4e38, "noise": 3e37}
+    write_params([2], [0], one=tree)
+    with pytest.raises(InputError, match=r"data\.separation, data\.noise: samples beyond float32"):
+        fetch("one", None)
+    assert not Path("data/prepared").exists()
+
+
+def test_data_that_do_not_fit_are_refused_before_they_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: 24 TB are asked for."""
+    monkeypatch.chdir(tmp_path)
+    tree = experiment_tree()
+    tree["data"] |= {"per_class": 10**9, "dimension": 10**6}
+    write_params([2], [0], one=tree)
+    with pytest.raises(InputError, match="data: 3000000015 samples of 1000000 coordinates take about"):
+        fetch("one", None)

@@ -140,6 +140,10 @@ class ArraysData:
         if self.kind == "tokens" and self.normalisation != "none":
             raise ValueError("normalisation: token ids have none; write `none`")
 
+    @property
+    def side(self) -> None:
+        """Only the file says it."""
+
 
 Data = ImageData | TextData | GaussianMixtureData | ArraysData
 

@@ -65,6 +65,22 @@ def test_the_estimate_needs_no_memory_and_is_that_of_the_network(name: str, norm
     assert there == here
 
 
+def test_what_may_not_fit_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a network that is nearly as large as the memory is built twice."""
+    need = bytes_per_run(run_of(), vector_data(), META, torch.float32)
+    tried = []
+
+    def note(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> int:
+        tried.append(device.type)
+        return need
+
+    monkeypatch.setattr("ncpipe.training.cost.bytes_per_run", note)
+    for free in (1000 * need, 3 * need):
+        monkeypatch.setattr("ncpipe.training.cost.free_bytes", lambda device, free=free: free)
+        check_memory(run_of(), vector_data(), CPU, torch.float32)
+    assert tried == ["cpu", "meta"]
+
+
 @pytest.mark.parametrize("name", ["L-RN1", "L-T22", "resnet_cifar"])
 def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
     """It grows by the same number with each block. Red: a slope from depths that are no networks."""

@@ -34,7 +34,7 @@ class ImageData:
 
     kind: ClassVar[Kind] = "image"
 
-    source: Literal["digits", "mnist", "cifar10"]
+    source: Literal["digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"]
     per_class: Count
     test_per_class: Count | None
     seed: Index

@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -243,9 +244,11 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(mirror: Path, monkeypatch, images: np.ndarray, labels: np.ndarray) -> None:
-    """The first 60 samples as training files, the rest as test files."""
-    from torchvision.datasets import MNIST as Official
+def write_mnist(
+    mirror: Path, monkeypatch, images: np.ndarray, labels: np.ndarray, name: str = "MNIST"
+) -> None:
+    """The first 60 samples as training files, the rest as test files. name: torchvision's, of the set."""
+    from torchvision import datasets
 
     contents = {
         "train-images-idx3-ubyte.gz": images[:60],
@@ -253,12 +256,13 @@ def write_mnist(mirror: Path, monkeypatch, images: np.ndarray, labels: np.ndarra
         "t10k-images-idx3-ubyte.gz": images[60:],
         "t10k-labels-idx1-ubyte.gz": labels[60:],
     }
-    files = {name: gzip.compress(idx(array), mtime=0) for name, array in contents.items()}
-    folder = mirror / "MNIST" / "raw"
+    files = {file: gzip.compress(idx(array), mtime=0) for file, array in contents.items()}
+    folder = mirror / name / "raw"
     folder.mkdir(parents=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    monkeypatch.setattr(Official, "resources", [(name, md5(content)) for name, content in files.items()])
+    for file, content in files.items():
+        (folder / file).write_bytes(content)
+    resources = [(file, md5(content)) for file, content in files.items()]
+    monkeypatch.setattr(getattr(datasets, name), "resources", resources)
 
 
 @pytest.fixture
@@ -412,6 +416,101 @@ def test_damaged_cifar10_copy_is_refused_by_name(tmp_path, raw, cifar):
     flip_byte(raw / BATCHES / "test_batch", 100)
     with pytest.raises(InputError, match=f"raw/{BATCHES}/test_batch: damaged"):
         prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
+
+
+# --- the other sets of torchvision --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "name"), [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
+def test_sets_in_mnists_format_are_their_own_files(tmp_path, raw, monkeypatch, mnist, source, name):
+    """Red: another set's files of the same names taken for this one's."""
+    images = np.random.default_rng(5).integers(0, 256, (90, 28, 28))
+    labels = np.tile(np.arange(10), 9)
+    images[:, 0, 0] = 100 + labels
+    write_mnist(tmp_path / "mirror", monkeypatch, images, labels, name)
+    for path in (mnist / "MNIST" / "raw").iterdir():  # MNIST's, directly in the mirror
+        path.rename(mnist / path.name)
+    spec = replace(MNIST, source=source, normalisation="unit")
+    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
+    assert data.facts["official"] == {"train": 60, "test": 30}
+    for split in (data.train, data.test):
+        assert (split.inputs[:, 0, 0, 0] * 255).round().long().tolist() == (100 + split.labels).tolist()
+    assert len(prepare(MNIST, raw, tmp_path / "mirror", progress=False).train) == 40
+    assert torch.equal(prepare(spec, raw, None, progress=False).test.inputs, data.test.inputs)
+    flip_byte(raw / name / "raw" / "train-images-idx3-ubyte.gz", 40)
+    with pytest.raises(InputError, match=f"raw/{name}/raw/train-images-idx3-ubyte.gz: damaged"):
+        prepare(spec, raw, None, progress=False)
+    shutil.rmtree(tmp_path / "mirror" / name)
+    with pytest.raises(InputError, match=f"the mirror holds none of {name}/raw/train-images-idx3-ubyte.gz;"):
+        prepare(spec, tmp_path / "other", tmp_path / "mirror", progress=False)
+
+
+@pytest.fixture
+def cifar100(monkeypatch, offline) -> dict[str, bytes]:
+    """Its files, 300 and 100 images; of every image the fine label is the first pixel of each channel."""
+    from torchvision.datasets import CIFAR100
+
+    generator = np.random.default_rng(6)
+    files = {}
+    for name, each in (("train", 3), ("test", 1)):
+        fine = generator.permutation(np.repeat(np.arange(100), each))
+        pixels = generator.integers(0, 256, (len(fine), 3, 1024), dtype=np.uint8)
+        pixels[:, :, 0] = fine[:, None]
+        content = {"data": pixels.reshape(-1, 3072), "fine_labels": fine.tolist()}
+        files[name] = pickle.dumps(content | {"coarse_labels": (fine // 5).tolist()})
+        monkeypatch.setattr(CIFAR100, f"{name}_list", [[name, md5(files[name])]])
+    files["meta"] = pickle.dumps({"fine_label_names": [str(k) for k in range(100)]})
+    monkeypatch.setattr(CIFAR100, "meta", CIFAR100.meta | {"md5": md5(files["meta"])})
+    return files
+
+
+def test_cifar100_has_its_fine_labels(tmp_path, raw, cifar100):
+    (tmp_path / "mirror").mkdir()
+    archive = tmp_path / "mirror" / "cifar-100-python.tar.gz"
+    make_tar(archive, {f"cifar-100-python/{name}": content for name, content in cifar100.items()})
+    spec = replace(CIFAR, source="cifar100", per_class=2, normalisation="unit")
+    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
+    assert data.classes == 100
+    assert data.facts["counts"] == {"train": [2] * 100, "test": [1] * 100}
+    for split in (data.train, data.test):
+        corner = (split.inputs[:, :, 0, 0] * 255).round().long()
+        assert torch.equal(corner, split.labels[:, None].expand(-1, 3))
+    again = prepare(spec, raw, None, progress=False)
+    assert torch.equal(again.train.inputs, data.train.inputs)
+    cut_short(raw / "cifar-100-python" / "train")
+    with pytest.raises(InputError, match="raw/cifar-100-python/train: damaged"):
+        prepare(spec, raw, None, progress=False)
+
+
+@pytest.mark.parametrize("place", ["SVHN", "."])
+def test_svhns_digits_are_their_own_labels(tmp_path, raw, monkeypatch, offline, place):
+    """In its files images are (32, 32, 3, N), and the digit 0 has the label 10."""
+    from scipy.io import savemat
+    from torchvision.datasets import SVHN
+
+    generator = np.random.default_rng(7)
+    folder = tmp_path / "mirror" / place
+    folder.mkdir(parents=True)
+    listed = {}
+    for split, each in (("train", 5), ("test", 2)):
+        digits = generator.permutation(np.repeat(np.arange(10), each))
+        pixels = generator.integers(0, 256, (32, 32, 3, len(digits)), dtype=np.uint8)
+        pixels[0, 1] = digits + np.array([[0], [20], [40]])
+        path = folder / f"{split}_32x32.mat"
+        savemat(path, {"X": pixels, "y": np.where(digits == 0, 10, digits).astype(np.uint8)[:, None]})
+        listed[split] = ["http://example.org/", path.name, md5(path.read_bytes())]
+    monkeypatch.setattr(SVHN, "split_list", listed)
+    spec = replace(CIFAR, source="svhn", normalisation="unit")
+    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
+    assert data.train.inputs.shape == (40, 3, 32, 32)
+    assert data.facts["official"] == {"train": 50, "test": 20}
+    for split in (data.train, data.test):
+        pixel = (split.inputs[:, :, 0, 1] * 255).round().long()
+        assert torch.equal(pixel, split.labels[:, None] + torch.tensor([0, 20, 40]))
+    assert torch.equal(prepare(spec, raw, None, progress=False).test.inputs, data.test.inputs)
+    flip_byte(raw / "SVHN" / "test_32x32.mat", 200)
+    with pytest.raises(InputError, match=r"raw/SVHN/test_32x32\.mat: damaged or cut short"):
+        prepare(spec, raw, None, progress=False)
 
 
 def test_archive_cannot_write_outside(tmp_path):

@@ -10,13 +10,14 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.specs import ImageData
 
 LARGEST = 16
+CLASSES = 10
 
 
 def prepare_digits(spec: ImageData) -> Prepared:
     """Draw the training set from all images, then the test set from those that are left."""
     bunch = load_digits()
     pixels = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
-    pool = Pool(pixels, torch.from_numpy(bunch.target).long())
+    pool = Pool(pixels, torch.from_numpy(bunch.target).long(), CLASSES)
     train = pool.draw(spec.per_class, spec.seed, "train")
     left = torch.ones(len(pool.labels), dtype=torch.bool)
     left[train] = False

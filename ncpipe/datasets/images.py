@@ -13,22 +13,22 @@ from ncpipe.errors import InputError
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import ImageData
 
-CLASSES = 10
-
 
 @dataclass(frozen=True)
 class Pool:
-    """Images to draw from: pixels (N, channels, height, width) uint8, labels (N,) int64 in 0..9."""
+    """Images to draw from: pixels (N, channels, height, width) uint8, labels (N,) int64 in 0..classes-1."""
 
     pixels: Tensor
     labels: Tensor
+    classes: int
 
     def __getitem__(self, indices: Tensor) -> "Pool":
-        return Pool(self.pixels[indices], self.labels[indices])
+        return Pool(self.pixels[indices], self.labels[indices], self.classes)
 
     def draw(self, per_class: int | None, seed: int, split: str) -> Tensor:
         """Indices of a balanced draw for `split`, see draw_balanced."""
-        return draw_balanced(self.labels, CLASSES, per_class, seeded_generator(seed, f"data {split}"), split)
+        generator = seeded_generator(seed, f"data {split}")
+        return draw_balanced(self.labels, self.classes, per_class, generator, split)
 
 
 def from_splits(spec: ImageData, train: Pool, test: Pool, largest: int, raw: Mapping[str, str]) -> Prepared:
@@ -51,7 +51,7 @@ def from_draws(
     offset, scale = _constants(spec, train.pixels, largest)
     train_split = Split(_normalise(train.pixels, largest, offset, scale), train.labels)
     test_split = Split(_normalise(test.pixels, largest, offset, scale), test.labels)
-    facts = describe(spec.source, CLASSES, spec.seed, train_split, test_split, raw) | {
+    facts = describe(spec.source, train.classes, spec.seed, train_split, test_split, raw) | {
         "official": dict(official),
         "normalisation": {
             "rule": f"pixel / {largest}, then (x - mean) / std of its channel",
@@ -61,7 +61,7 @@ def from_draws(
         if spec.normalisation == "standardise"
         else {"rule": f"pixel / {largest}"},
     }
-    return Prepared("image", CLASSES, None, train_split, test_split, facts)
+    return Prepared("image", train.classes, None, train_split, test_split, facts)
 
 
 def _constants(spec: ImageData, pixels: Tensor, largest: int) -> tuple[Tensor, Tensor]:

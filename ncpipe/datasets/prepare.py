@@ -33,11 +33,15 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
             from ncpipe.datasets.digits import prepare_digits
 
             return prepare_digits(spec)
-        case "mnist":
+        case "mnist" | "fashion_mnist" | "kmnist":
             from ncpipe.datasets.torchvision_images import prepare_mnist
 
             return prepare_mnist(spec, raw, mirror, progress)
-        case "cifar10":
-            from ncpipe.datasets.torchvision_images import prepare_cifar10
+        case "cifar10" | "cifar100":
+            from ncpipe.datasets.torchvision_images import prepare_cifar
 
-            return prepare_cifar10(spec, raw, mirror, progress)
+            return prepare_cifar(spec, raw, mirror, progress)
+        case "svhn":
+            from ncpipe.datasets.torchvision_images import prepare_svhn
+
+            return prepare_svhn(spec, raw, mirror, progress)

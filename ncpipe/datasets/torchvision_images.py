@@ -1,15 +1,17 @@
-"""MNIST and CIFAR-10: official files checked against torchvision's own MD5 lists and read by its classes.
+"""MNIST, CIFAR, SVHN and their kin: official files checked against torchvision's own MD5 lists, read by it.
 
 Files are fetched by ncpipe.datasets.sources, which writes them whole or not at all, can be silent and
 reads mirrors; torchvision finds them in place and does not use the network.
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torchvision.datasets import CIFAR10, MNIST
+from torchvision.datasets import CIFAR10, CIFAR100, KMNIST, MNIST, SVHN, FashionMNIST
 
 from ncpipe.datasets.images import Pool, from_splits
 from ncpipe.datasets.prepared import Prepared
@@ -18,55 +20,63 @@ from ncpipe.errors import InputError
 from ncpipe.specs import ImageData
 
 LARGEST = 255
+Official = type[Any]  # torchvision has no types
+MNIST_LIKE: Mapping[str, Official] = {"mnist": MNIST, "fashion_mnist": FashionMNIST, "kmnist": KMNIST}
+CIFAR: Mapping[str, tuple[Official, int]] = {"cifar10": (CIFAR10, 10), "cifar100": (CIFAR100, 100)}
 
 
 def prepare_mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Images (N, 1, 28, 28)."""
-    _fetch_mnist(raw, mirror, progress)
-    train, test = (_read_mnist(raw, train) for train in (True, False))
-    return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for name, md5 in MNIST.resources})
+    """MNIST and what came in its format later: images (N, 1, 28, 28) of 10 classes."""
+    official = MNIST_LIKE[spec.source]
+    _fetch_mnist(official, raw, mirror, progress)
+    train, test = (_read_mnist(official, raw, train) for train in (True, False))
+    return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for name, md5 in official.resources})
 
 
-def _fetch_mnist(raw: Path, mirror: Path | None, progress: bool) -> None:
-    folder = raw / "MNIST" / "raw"
-    for name, md5 in MNIST.resources:
-        target = folder / name
+def _fetch_mnist(official: Official, raw: Path, mirror: Path | None, progress: bool) -> None:
+    place = Path(official.__name__) / "raw"
+    for name, md5 in official.resources:
+        target = raw / place / name
         if target.is_file():
             require_md5(target, md5)
         elif mirror is not None:
-            copy_verified(
-                first_existing(mirror, [mirror / "MNIST" / "raw" / name, mirror / name]), target, md5
-            )
+            # All of them have the same names: only MNIST's may lie about.
+            candidates = [mirror / place / name, *([mirror / name] if official is MNIST else [])]
+            copy_verified(first_existing(mirror, candidates), target, md5)
         else:
-            download([f"{url}{name}" for url in MNIST.mirrors], target, md5, progress)
+            download([f"{url}{name}" for url in official.mirrors], target, md5, progress)
         # Only the archives have checksums; a leftover from an interrupted unpacking would be believed.
         target.with_suffix("").unlink(missing_ok=True)
-    MNIST(raw, download=True)
+    official(raw, download=True)
 
 
-def _read_mnist(raw: Path, train: bool) -> Pool:
-    data = MNIST(raw, train=train)
-    return Pool(data.data[:, None], data.targets.long())
+def _read_mnist(official: Official, raw: Path, train: bool) -> Pool:
+    data = official(raw, train=train)
+    return Pool(data.data[:, None], data.targets.long(), 10)
 
 
-def prepare_cifar10(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Images (N, 3, 32, 32)."""
-    files = dict((*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])))
-    _fetch_cifar10(raw, mirror, files, progress)
-    train, test = (_read_cifar10(raw, train) for train in (True, False))
+def prepare_cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """CIFAR-10, or CIFAR-100 with its fine labels: images (N, 3, 32, 32)."""
+    official, classes = CIFAR[spec.source]
+    meta = official.meta["filename"], official.meta["md5"]
+    files = dict((*official.train_list, *official.test_list, meta))
+    _fetch_cifar(official, raw, mirror, files, progress)
+    train, test = (_read_cifar(official, raw, train, classes) for train in (True, False))
     return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for name, md5 in files.items()})
 
 
-def _fetch_cifar10(raw: Path, mirror: Path | None, files: dict[str, str], progress: bool) -> None:
-    folder = raw / CIFAR10.base_folder
+def _fetch_cifar(
+    official: Official, raw: Path, mirror: Path | None, files: dict[str, str], progress: bool
+) -> None:
+    folder = raw / official.base_folder
     missing = {name: md5 for name, md5 in files.items() if not (folder / name).is_file()}
     for name in files.keys() - missing.keys():
         require_md5(folder / name, files[name])
     if not missing:
         return
-    source = _cifar10_source(raw, mirror, progress)
+    source = _cifar_source(official, raw, mirror, progress)
     if source.is_file():
-        unpack_verified(source, CIFAR10.base_folder, missing, folder, progress)
+        unpack_verified(source, official.base_folder, missing, folder, progress)
         return
     for name, md5 in missing.items():
         if not (source / name).is_file():
@@ -74,23 +84,45 @@ def _fetch_cifar10(raw: Path, mirror: Path | None, files: dict[str, str], progre
         copy_verified(source / name, folder / name, md5)
 
 
-def _cifar10_source(raw: Path, mirror: Path | None, progress: bool) -> Path:
+def _cifar_source(official: Official, raw: Path, mirror: Path | None, progress: bool) -> Path:
     """The folder or archive to take the batches from, downloaded where there is neither."""
-    archive = raw / CIFAR10.filename
+    archive = raw / official.filename
     if archive.is_file():
-        require_md5(archive, CIFAR10.tgz_md5)
+        require_md5(archive, official.tgz_md5)
     elif mirror is not None:
-        names = (CIFAR10.base_folder, CIFAR10.filename, f"{CIFAR10.base_folder}.tar.xz")
+        names = (official.base_folder, official.filename, f"{official.base_folder}.tar.xz")
         return first_existing(mirror, [mirror / name for name in names])
     else:
-        download([CIFAR10.url], archive, CIFAR10.tgz_md5, progress)
+        download([official.url], archive, official.tgz_md5, progress)
     return archive
 
 
-def _read_cifar10(raw: Path, train: bool) -> Pool:
+def _read_cifar(official: Official, raw: Path, train: bool, classes: int) -> Pool:
     with warnings.catch_warnings():
         # The official pickles predate the type NumPy now wants for this argument.
         warnings.filterwarnings("ignore", r"dtype\(\): align should be passed")
-        data = CIFAR10(raw, train=train)
+        data = official(raw, train=train)
     pixels = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
-    return Pool(torch.from_numpy(pixels), torch.tensor(data.targets, dtype=torch.int64))
+    return Pool(torch.from_numpy(pixels), torch.tensor(data.targets, dtype=torch.int64), classes)
+
+
+def prepare_svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """SVHN's cropped digits without the extra ones: images (N, 3, 32, 32), a digit's label is itself."""
+    files = {split: SVHN.split_list[split] for split in ("train", "test")}
+    folder = raw / "SVHN"
+    for url, name, md5 in files.values():
+        target = folder / name
+        if target.is_file():
+            require_md5(target, md5)
+        elif mirror is not None:
+            copy_verified(first_existing(mirror, [mirror / "SVHN" / name, mirror / name]), target, md5)
+        else:
+            download([url], target, md5, progress)
+    train, test = (_read_svhn(folder, split) for split in files)
+    return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for _, name, md5 in files.values()})
+
+
+def _read_svhn(folder: Path, split: str) -> Pool:
+    data = SVHN(folder, split)
+    pixels = np.ascontiguousarray(data.data)
+    return Pool(torch.from_numpy(pixels), torch.from_numpy(data.labels), 10)

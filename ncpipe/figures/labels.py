@@ -15,7 +15,11 @@ from ncpipe.tables.headlines import paper_series
 DATA_NAMES = {
     "digits": "digits",
     "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "kmnist": "KMNIST",
     "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
     "arrays": "own data",

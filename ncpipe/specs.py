@@ -43,7 +43,9 @@ class ImageData:
     @property
     def side(self) -> int:
         """Pixels of an image's side."""
-        return {"digits": 8, "mnist": 28, "cifar10": 32}[self.source]
+        if self.source == "digits":
+            return 8
+        return 28 if "mnist" in self.source else 32
 
 
 @dataclass(frozen=True)

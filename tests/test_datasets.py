@@ -433,6 +433,7 @@ def test_sets_in_mnists_format_are_their_own_files(tmp_path, raw, monkeypatch, m
     spec = replace(MNIST, source=source, normalisation="unit")
     data = prepare(spec, raw, tmp_path / "mirror", progress=False)
     assert data.facts["official"] == {"train": 60, "test": 30}
+    assert data.train.inputs.shape[-1] == spec.side
     for split in (data.train, data.test):
         assert (split.inputs[:, 0, 0, 0] * 255).round().long().tolist() == (100 + split.labels).tolist()
     assert len(prepare(MNIST, raw, tmp_path / "mirror", progress=False).train) == 40
@@ -471,6 +472,7 @@ def test_cifar100_has_its_fine_labels(tmp_path, raw, cifar100):
     spec = replace(CIFAR, source="cifar100", per_class=2, normalisation="unit")
     data = prepare(spec, raw, tmp_path / "mirror", progress=False)
     assert data.classes == 100
+    assert data.train.inputs.shape[-1] == spec.side
     assert data.facts["counts"] == {"train": [2] * 100, "test": [1] * 100}
     for split in (data.train, data.test):
         corner = (split.inputs[:, :, 0, 0] * 255).round().long()
@@ -503,6 +505,7 @@ def test_svhns_digits_are_their_own_labels(tmp_path, raw, monkeypatch, offline, 
     spec = replace(CIFAR, source="svhn", normalisation="unit")
     data = prepare(spec, raw, tmp_path / "mirror", progress=False)
     assert data.train.inputs.shape == (40, 3, 32, 32)
+    assert data.train.inputs.shape[-1] == spec.side
     assert data.facts["official"] == {"train": 50, "test": 20}
     for split in (data.train, data.test):
         pixel = (split.inputs[:, :, 0, 1] * 255).round().long()

@@ -156,8 +156,15 @@ class Terminal(io.StringIO):
         return rows
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that run DVC first: they are few and long, and two workers are to end at the same time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those that run DVC first: they are few and long, and two workers are to end at the same time.
+
+    The long forms of attacks are left out unless an expression of -m names them.
+    """
+    if "attack" not in config.getoption("markexpr"):
+        long = [item for item in items if item.get_closest_marker("attack")]
+        items[:] = [item for item in items if not item.get_closest_marker("attack")]
+        config.hook.pytest_deselected(items=long)
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
 
 

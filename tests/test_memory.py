@@ -193,7 +193,7 @@ def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: 
 
 OVERFLOWING: dict[str, dict[str, Any]] = {
     "rate": {"optimizer": experiment_tree()["optimizer"] | {"learning_rate": 3e38}},
-    "factor": {"schedule": {"name": "step", "milestones": [0.25, 0.5, 0.75], "factor": 3e38}},
+    "factor": {"schedule": {"name": "step", "milestones": [0.1 * k for k in range(1, 10)], "factor": 3e38}},
     "factor of a search": {
         "optimizer": {"name": "lbfgs", "learning_rate": 3e38, "memory": 3},
         "schedule": {"name": "step", "milestones": [0.5], "factor": 3e38},

@@ -1,17 +1,40 @@
 """Named arrays from a file of the user's: .npz or .safetensors."""
 
+import lzma
+import math
+import struct
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ncpipe.errors import InputError
+from ncpipe.bounds import free_memory
+from ncpipe.errors import InputError, cut
+
+MAGIC = np.lib.format.MAGIC_PREFIX
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,  # the same in UTF-8, of which no number's header has any
+}
+LARGEST = 2**63 - 1
+REASON = 120  # characters of what a library says about a file
+# What readers raise on bytes that they did not expect; RuntimeError also for encrypted members, for unknown
+# compression and for nesting.
+DAMAGED = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, OverflowError, RuntimeError),
+    *(OSError, EOFError, MemoryError, struct.error, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +66,10 @@ def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]
         raise InputError(f"{path}: unknown extension {path.suffix!r}; give an .npz or a .safetensors file")
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'not found'}")
-    stored, ignored = readers[path.suffix](path, names)
+    try:
+        stored, ignored = readers[path.suffix](path, names)
+    except InputError as error:
+        raise InputError(cut(str(error))) from None
     for name in names.required:
         if name not in stored:
             raise InputError(f"{path}: has no {name!r}; it has {', '.join([*stored, *ignored]) or 'nothing'}")
@@ -52,29 +78,78 @@ def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]
 
 def _read_npz(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
     try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise InputError(f"{path}: is one array, not an .npz of named arrays (numpy.savez)")
-            wanted, ignored = _sort_names(file.files, names)
-            return {name: _tensor(path, name, file[key]) for name, key in wanted.items()}, ignored
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            wanted, ignored = _sort_names(members, names)
+            _check_size(path, sum(members[key].file_size for key in wanted.values()))
+            read = {name: _read_npy(archive, members[key]) for name, key in wanted.items()}
+            return {name: _tensor(path, name, array) for name, array in read.items()}, ignored
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error):  # numpy's guess of what is no array file, and its advice
-            if zipfile.is_zipfile(path):
-                raise InputError(f"{path}: holds Python objects; save plain arrays of numbers") from None
-            raise InputError(f"{path}: damaged, or no .npz file; numpy.savez writes one") from None
-        raise InputError(f"{path}: damaged, or no .npz file ({_line(error)})") from None
+    except zipfile.BadZipFile as error:
+        if _begins_with(path, MAGIC):
+            raise InputError(f"{path}: is one array, not an .npz of named arrays (numpy.savez)") from None
+        raise _damaged(path, error) from None
+    except DAMAGED as error:
+        raise _damaged(path, error) from None
+
+
+def _begins_with(path: Path, prefix: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(prefix)) == prefix
+
+
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array, of as many bytes as its header says; no memory is asked for before that is known."""
+    with archive.open(member) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a header of Python 2 is read all the same
+        version = np.lib.format.read_magic(stream)
+        if version not in HEADERS:
+            raise ValueError(f"{member.filename}: version {version} of the format is unknown")
+        shape, _, dtype = HEADERS[version](stream)
+        if dtype.hasobject:
+            raise InputError(f"{archive.filename}: holds Python objects; save plain arrays of numbers")
+        if any(type(size) is not int or size < 0 for size in shape):
+            raise ValueError(f"{member.filename}: the shape {shape} is none")
+        left = member.file_size - stream.tell()
+        if math.prod(shape) * dtype.itemsize != left:
+            raise ValueError(f"{member.filename}: shape {shape} of {dtype} is not what {left} bytes hold")
+        stream.seek(0)
+        array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 def _read_safetensors(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
     try:
         with safe_open(path, framework="pt") as file:
             wanted, ignored = _sort_names(file.keys(), names)
-            return {name: file.get_tensor(key) for name, key in wanted.items()}, ignored
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: damaged, or no .safetensors file ({_line(error)})") from None
+            _check_size(path, sum(_stored_bytes(file.get_slice(key)) for key in wanted.values()))
+            read = {name: file.get_tensor(key) for name, key in wanted.items()}
+            return {name: _taken(path, name, tensor) for name, tensor in read.items()}, ignored
+    except InputError:
+        raise
+    except (SafetensorError, *DAMAGED) as error:
+        raise _damaged(path, error) from None
+
+
+def _stored_bytes(part: Any) -> int:
+    """Of a tensor in a file, at most."""
+    return 8 * math.prod(part.get_shape())
+
+
+def _check_size(path: Path, needed: int) -> None:
+    """InputError if arrays of so many bytes do not fit into memory."""
+    if needed > (free := free_memory()):
+        raise InputError(
+            f"{path}: its arrays take {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free"
+        )
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    kind = path.suffix
+    hint = "; numpy.savez writes one" if kind == ".npz" else ""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return InputError(cut(f"{path}: damaged, or no {kind} file ({cut(reason, REASON)}){hint}"))
 
 
 def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list[str]]:
@@ -87,10 +162,24 @@ def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list
 def _tensor(path: Path, name: str, array: np.ndarray) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{path}: {name} is of type {array.dtype}; expected numbers")
+    if array.dtype.kind == "u" and array.size and int(array.max()) > LARGEST:
+        raise InputError(f"{path}: {name} has a number above {LARGEST}, the largest of int64")
     exact = array.dtype.kind == "f" and array.dtype.itemsize <= 8  # torch has no long double
     native = array.dtype.newbyteorder("=") if exact else np.float64 if array.dtype.kind == "f" else np.int64
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    with np.errstate(over="ignore"):  # inf, which is found with its row
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _taken(path: Path, name: str, tensor: Tensor) -> Tensor:
+    """float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
+    if tensor.is_complex():
+        raise InputError(f"{path}: {name} is of type {_type(tensor)}; expected numbers")
+    if tensor.is_floating_point():
+        return tensor.float() if tensor.element_size() == 1 else tensor
+    if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:
+        raise InputError(f"{path}: {name} has a number above {LARGEST}, the largest of int64")
+    return tensor.long()
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

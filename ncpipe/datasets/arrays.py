@@ -80,6 +80,8 @@ def _count_classes(labels: Tensor) -> int:
     classes = int(labels.max()) + 1
     if classes < 2:
         raise InputError("labels name 1 class; collapse needs at least 2")
+    if classes > len(labels):
+        raise InputError(f"labels go up to {classes - 1}, but only {len(labels)} samples have one")
     return classes
 
 

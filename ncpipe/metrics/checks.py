@@ -89,8 +89,19 @@ def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
 
 
 def count_classes(labels: Tensor) -> int:
-    """K = 1 + the largest label; 0 for no labels."""
-    return int(labels.max()) + 1 if len(labels) else 0
+    """K = 1 + the largest label; 0 for no labels.
+
+    Raises InputError where K is above the number of labels, so that some class has no sample: what is made
+    for each class would take memory for nothing.
+    """
+    count = labels.numel()
+    classes = int(labels.max()) + 1 if count else 0
+    if classes > count:
+        raise InputError(
+            f"labels go up to {classes - 1}, but only {count} samples have one; number the classes 0, 1, 2, "
+            "..., each with a sample"
+        )
+    return classes
 
 
 def check_finite(title: str, array: Tensor) -> None:

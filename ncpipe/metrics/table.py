@@ -193,7 +193,7 @@ def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]
         yield "nc3_cosine", samples.misalignment.item() / len(margins)
         yield "margin_min", float(margins.min())
         exponent = size_exponent(np.abs(margins).max())  # their sum may leave float64's range
-        with np.errstate(invalid="ignore"):  # inf - inf, where the margins themselves left it
+        with np.errstate(over="ignore", invalid="ignore"):  # where the margins themselves left it
             yield "margin_mean", float(np.ldexp(np.ldexp(margins, -exponent).mean(), exponent))
         places = {metric: math.ceil(share * len(margins)) - 1 for metric, share in MARGIN_QUANTILES.items()}
         parted = np.partition(margins, list(places.values()))  # sorting them all takes several times as long

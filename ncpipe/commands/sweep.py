@@ -16,7 +16,16 @@ from ncpipe.params import PARAMS_FILE, load_params
 from ncpipe.scheduling.batches import groups, train_batches, worker_count
 from ncpipe.scheduling.pending import batch_lock, sweep_stamps
 from ncpipe.scheduling.plan import Planned, plan, rest_seconds
-from ncpipe.scheduling.registry import LOCK, dvc, register, restore_cached, stage_name, stale_stages
+from ncpipe.scheduling.registry import (
+    bring_lock_back,
+    dvc,
+    lock_kept,
+    register,
+    restore_cached,
+    set_damaged_lock_aside,
+    stage_name,
+    stale_stages,
+)
 from ncpipe.scheduling.store import drop_damaged_places, drop_damaged_waiting, prune, waits
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import FACTS, Stamp, code_digest, is_current
@@ -34,8 +43,16 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     params = load_params()
     check_metrics(params)
     compute = params.compute_on(device)
-    dvc("repro", "--quiet", "grid", "fetch")
     AHEAD.mkdir(parents=True, exist_ok=True)
+    if bring_lock_back():
+        say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
+    try:
+        dvc("repro", "--quiet", "grid", "fetch")
+    except InputError:
+        if not set_damaged_lock_aside():
+            raise
+        say("sweep: dvc.lock is damaged and set aside; what it listed comes out of DVC's cache")
+        dvc("repro", "--quiet", "grid", "fetch")
     say("sweep: asking DVC what is stale")
     stamps = sweep_stamps(load_params(), compute)
     prune({stamp.key() for stamp in stamps})
@@ -193,15 +210,11 @@ def _register(compute: Compute, stale: set[str]) -> None:
     for stamp in waiting:
         with publish_folder(RUNS / stamp.run.path) as folder:
             shutil.copytree(AHEAD / stamp.key(), folder, dirs_exist_ok=True)
-    before = LOCK.read_bytes() if LOCK.exists() else None
-    register()
-    try:
+    with lock_kept():
+        register()
         _present_runs(compute, set())
         if PARAMS_FILE.read_bytes() != source:
             raise InputError("params.yaml: changed while DVC registered the runs; run ncpipe sweep again")
-    except InputError:
-        LOCK.unlink() if before is None else LOCK.write_bytes(before)
-        raise
     for stamp in waiting:
         shutil.rmtree(AHEAD / stamp.key(), ignore_errors=True)
     say(f"sweep: {len(waiting)} runs registered with DVC")

@@ -3,16 +3,21 @@
 import contextlib
 import json
 import logging
+import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
+from ncpipe.artifacts import AHEAD, publish_file
 from ncpipe.errors import InputError
 from ncpipe.specs import Run
 
 LOCK = Path("dvc.lock")
+FORMER = AHEAD / "dvc.lock"  # as it was, while runs are registered; empty if there was none
 
 
 def stage_name(run: Run) -> str:
@@ -83,10 +88,79 @@ def register() -> None:
     dvc("commit", "--quiet", "--force", "train")
 
 
+@contextlib.contextmanager
+def lock_kept() -> Iterator[None]:
+    """dvc.lock as it was comes back, by a rename, if the block does not come to its end.
+
+    After a kill it comes back by the next `bring_lock_back`, so until then it is on the disk.
+    """
+    with _registration():
+        with publish_file(FORMER) as partial:
+            partial.write_bytes(LOCK.read_bytes() if LOCK.exists() else b"")
+        try:
+            yield
+        except BaseException:
+            _bring_back()
+            raise
+        FORMER.unlink()
+
+
+def bring_lock_back() -> bool:
+    """Whether a registration was killed, after which dvc.lock is now what it was before."""
+    with _registration():
+        found = FORMER.exists()
+        if found:
+            _bring_back()
+        return found
+
+
+def _registration() -> FileLock:
+    return FileLock(AHEAD / "registration.lock")
+
+
+def _bring_back() -> None:
+    if FORMER.stat().st_size:
+        os.replace(FORMER, LOCK)
+    else:  # there was none
+        LOCK.unlink(missing_ok=True)
+        FORMER.unlink()
+
+
+def lock_is_damaged() -> bool:
+    """Whether DVC cannot read dvc.lock, as when it, or the machine, was stopped while DVC wrote it."""
+    if not LOCK.exists():
+        return False
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import ParseError, load_yaml
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(load_yaml(LOCK))
+    except (ParseError, Invalid, OSError):
+        return True
+    return False
+
+
+def set_damaged_lock_aside() -> bool:
+    """Whether dvc.lock was damaged; then it is in the store now, and `dvc repro` makes it anew.
+
+    What it listed DVC has in its run cache: nothing that is finished runs again.
+    """
+    if not lock_is_damaged() or b"<<<<<<<" in LOCK.read_bytes():  # a merge is the user's to end
+        return False
+    os.replace(LOCK, AHEAD / "dvc.lock.damaged")
+    return True
+
+
 def dvc(*arguments: str, capture: bool = False) -> str:
     """Run DVC here; what it printed, if `capture`. InputError if it fails: it has said why."""
-    command = [sys.executable, "-m", "dvc", *arguments]
+    command = [sys.executable, "-P", "-m", "ncpipe.scheduling.dvc_program", *arguments]
     result = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
     if result.returncode:
+        if lock_is_damaged():
+            raise InputError(
+                f"{LOCK}: damaged; run ncpipe sweep, which mends it, or delete it and run dvc "
+                "repro: what is finished comes out of DVC's cache"
+            )
         raise InputError(f"dvc {' '.join(arguments)} failed; see above")
     return result.stdout or ""

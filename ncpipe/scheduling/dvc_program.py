@@ -1,0 +1,38 @@
+"""`dvc`, with dvc.lock written beside its place and renamed, so that a kill leaves the old or the new one.
+
+DVC itself empties the file and writes it in place, for as long as that takes with many stages.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from dvc.cli import main
+from dvc.utils.serialize import _common, _yaml
+
+from ncpipe.artifacts import publish_file
+
+WRITER = "_dump_data"  # of DVC 3: all YAML files go through it
+
+_in_place = getattr(_common, WRITER, None)
+
+
+def dump_whole(
+    path: "str | os.PathLike[str]", data: Any, dumper: Callable[..., Any], fs: Any = None, **options: Any
+) -> None:
+    """In place of DVC's own: the same text, and a rename."""
+    if _in_place is not None and getattr(fs, "protocol", "local") != "local":
+        _in_place(path, data, dumper, fs=fs, **options)
+        return
+    file: TextIO
+    with publish_file(Path(path)) as partial, partial.open("w", encoding="utf-8") as file:
+        dumper(data, file, **options)
+
+
+if __name__ == "__main__":
+    for module in (_common, _yaml):
+        if hasattr(module, WRITER):
+            setattr(module, WRITER, dump_whole)
+    sys.exit(main(sys.argv[1:]))

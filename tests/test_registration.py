@@ -1,0 +1,143 @@
+"""dvc.lock through kills: what DVC knows of finished runs is never half written, and never lost for long.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from ncpipe.artifacts import AHEAD
+from ncpipe.errors import InputError
+from ncpipe.scheduling import registry
+from ncpipe.scheduling.registry import LOCK, bring_lock_back, dvc, lock_kept, set_damaged_lock_aside
+
+TWO_STAGES = """
+stages:
+  a:
+    matrix:
+      item: [1, 2]
+    cmd: echo ${item.item} > out${item.item}
+    deps: [source]
+    outs: ["out${item.item}"]
+"""
+
+
+def run_and_die(code: str) -> None:
+    """A Python program that kills itself."""
+    done = subprocess.run([sys.executable, "-c", f"import os\n{code}"], check=False)
+    assert done.returncode == -SIGKILL
+
+
+def interrupted() -> None:
+    with lock_kept():
+        LOCK.write_text("half")
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    AHEAD.mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("before", [None, "schema: '2.0'\n"])
+def test_a_killed_registration_is_taken_back_by_the_next(before: str | None, folder: Path) -> None:
+    """Red: the former dvc.lock in memory only; one that comes back twice, or over a newer one."""
+    if before is not None:
+        LOCK.write_text(before)
+    run_and_die(
+        "from ncpipe.scheduling.registry import LOCK, lock_kept\n"
+        "with lock_kept():\n"
+        "    LOCK.write_text('half')\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    assert LOCK.read_text() == "half"
+    assert bring_lock_back()
+    assert (LOCK.read_text() if LOCK.exists() else None) == before
+    LOCK.write_text("newer")
+    assert not bring_lock_back()
+    with lock_kept():
+        LOCK.write_text("newest")
+    assert not bring_lock_back()
+    assert LOCK.read_text() == "newest"
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert LOCK.read_text() == "newest"
+
+
+def test_a_kill_while_the_lock_is_written_leaves_the_former(folder: Path) -> None:
+    """Red: a file that is emptied before it is written, as DVC does it."""
+    LOCK.write_text("former")
+    run_and_die(
+        "from ncpipe.scheduling.dvc_program import dump_whole\n"
+        "def dumper(data, file):\n"
+        "    file.write('half')\n"
+        "    file.flush()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        f"dump_whole({str(LOCK)!r}, {{}}, dumper)"
+    )
+    assert LOCK.read_text() == "former"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DVC project of two stages that have run, each in a write of dvc.lock. Not to be changed."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(folder.parent / "site"))
+        patch.setenv("CI", "1")
+        dvc("init", "--quiet", "--no-scm")
+        Path("dvc.yaml").write_text(TWO_STAGES)
+        Path("source").write_text("source")
+        dvc("repro", "--quiet", "a@1")
+        with LOCK.open() as opened:
+            before = opened.read()
+            dvc("repro", "--quiet")
+            opened.seek(0)
+            assert opened.read() == before  # who has it open still reads the former one
+        assert LOCK.read_text() != before
+    return folder
+
+
+def emptied(text: str) -> str:
+    return ""
+
+
+def cut(text: str) -> str:
+    return text[: text.rindex("out2")]
+
+
+@pytest.mark.parametrize("damage", [emptied, cut])
+def test_a_damaged_lock_is_named_and_mended(
+    damage: Callable[[str], str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that has run runs again. Red: `dvc status failed; see above`, and DVC's words for a schema."""
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
+    monkeypatch.setenv("CI", "1")
+    whole = LOCK.read_text()
+    LOCK.write_text(damage(whole))
+    with pytest.raises(InputError, match=r"dvc.lock: damaged; run ncpipe sweep"):
+        dvc("status")
+    AHEAD.mkdir(parents=True, exist_ok=True)
+    assert set_damaged_lock_aside()
+    assert not set_damaged_lock_aside()
+    said = dvc("repro", capture=True)
+    assert said.count("is cached - skipping run") == 2
+    assert "Running stage" not in said
+    assert LOCK.read_text() == whole
+
+
+def test_a_merge_is_the_users_to_end(folder: Path) -> None:
+    """Red: both sides of a conflict thrown away."""
+    LOCK.write_text("<<<<<<< HEAD\nschema: '2.0'\n=======\n>>>>>>> other\n")
+    assert registry.lock_is_damaged()
+    assert not set_damaged_lock_aside()
+    assert LOCK.exists()

@@ -15,6 +15,7 @@ from typing import Any
 
 from ncpipe.errors import InputError, cut
 
+CODE = Path("data/code")
 GRID = Path("data/grid")
 PREPARED = Path("data/prepared")
 RUNS = Path("data/runs")

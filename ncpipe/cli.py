@@ -109,6 +109,14 @@ def begin(what: str) -> None:
 
 
 @stage()
+def code() -> None:
+    """Write digests of the code behind every other stage to data/code: comments and layout do not count."""
+    from ncpipe.commands.code import write_code
+
+    write_code()
+
+
+@stage()
 def grid() -> None:
     """Check params.yaml and write the runs of the sweep to data/grid, one table per experiment."""
     from ncpipe.commands.grid import write_grid

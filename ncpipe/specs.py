@@ -18,6 +18,16 @@ from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+# Pixels of an image's side, by source.
+SIDES = {
+    "digits": 8,
+    "mnist": 28,
+    "fashion_mnist": 28,
+    "kmnist": 28,
+    "cifar10": 32,
+    "cifar100": 32,
+    "svhn": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -43,9 +53,7 @@ class ImageData:
     @property
     def side(self) -> int:
         """Pixels of an image's side."""
-        if self.source == "digits":
-            return 8
-        return 28 if "mnist" in self.source else 32
+        return SIDES[self.source]
 
 
 @dataclass(frozen=True)

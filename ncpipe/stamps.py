@@ -10,31 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.artifacts import check_seal, read_json
+from ncpipe.code import forget, training_digests
 from ncpipe.errors import InputError
-from ncpipe.specs import Compute, Run, recorded
+from ncpipe.specs import Compute, Experiment, Run, recorded
 
 FACTS = "facts.json"  # beside a prepared data set's tensors
 RUN_RECORD = "run.json"
-PACKAGE = Path(__file__).resolve().parent
-# All that decides the numbers of a run: what the stage `train` lists, less what only reads and reports.
-TRAINING_CODE = (
-    "architectures",
-    "bounds.py",
-    "datasets/prepared.py",
-    "models",
-    "randomness.py",
-    "specs.py",
-    "training",
-    "metrics/losses.py",  # this and the rest: weights that a run may start from
-    "proofs/assumptions.py",
-    "proofs/construction.py",
-    "proofs/curves.py",
-    "proofs/embeddings.py",
-    "optima/frames.py",
-    "optima/gufm.py",
-    "proofs/networks.py",
-    "optima/optimum.py",
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +40,7 @@ class Stamp:
 
     def key(self) -> str:
         """Digest of the inputs, the device asked for and the code that trains."""
-        return _digest([self.inputs(), self.compute.device, code_digest()])
+        return _digest([self.inputs(), self.compute.device, code_digest(self.run.spec)])
 
     def batch_key(self) -> str:
         """Equal for runs that can train side by side: same data, shapes and steps."""
@@ -140,21 +121,30 @@ def is_current(folder: Path, stamp: Stamp) -> bool:
     if not (folder / RUN_RECORD).is_file():
         return False
     try:
-        return check_run(folder, stamp)["computed_with"]["code"] == code_digest()
+        return check_run(folder, stamp)["computed_with"]["code"] == code_digest(stamp.run.spec)
     except (InputError, KeyError, TypeError):  # damaged, another run's, or written by another version
         return False
 
 
+def choices_of(spec: Experiment) -> dict[str, str]:
+    """What of an experiment decides which code it runs: see `ncpipe.code`."""
+    return {"architecture": spec.model.architecture, "source": spec.data.source, "loss": spec.loss}
+
+
+def code_digest(spec: Experiment) -> str:
+    """Digest of the code that decides the numbers of an experiment's runs."""
+    return _code_digest(tuple(choices_of(spec).items()))
+
+
+def forget_code() -> None:
+    """Let code be read anew: it may have changed since."""
+    forget()
+    _code_digest.cache_clear()
+
+
 @functools.cache
-def code_digest() -> str:
-    """sha256 over the source files that decide a run's numbers."""
-    digest = hashlib.sha256()
-    for name in TRAINING_CODE:
-        path = PACKAGE / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(f"{file.relative_to(PACKAGE).as_posix()}\0".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _code_digest(choices: tuple[tuple[str, str], ...]) -> str:
+    return _digest(training_digests(dict(choices)))
 
 
 def _digest(value: object) -> str:

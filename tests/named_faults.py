@@ -88,8 +88,8 @@ NAMED = [
     Fault(
         "the device missing from a waiting run's key",
         "stamps.py",
-        "[self.inputs(), self.compute.device, code_digest()]",
-        "[self.inputs(), code_digest()]",
+        "[self.inputs(), self.compute.device, code_digest(self.run.spec)]",
+        "[self.inputs(), code_digest(self.run.spec)]",
         ("tests/test_stamps.py::test_the_device_asked_for_tells_waiting_runs_apart_and_not_finished_ones",),
     ),
     Fault(

@@ -300,8 +300,8 @@ AXIS = [
         "      - experiments.${item.experiment}\n      - sweep.axis\n",
     ),
     (
-        "retrains nothing\n      - data/prepared/${item.experiment}\n",
-        "retrains nothing\n      - data/prepared/${item.experiment}/x${item.value}\n",
+        "train.txt\n      - data/prepared/${item.experiment}\n",
+        "train.txt\n      - data/prepared/${item.experiment}/x${item.value}\n",
     ),
     ("L${item.depth}/s${item.seed}\n", "L${item.depth}/x${item.value}/s${item.seed}\n"),
     ("  - data/results/depth:\n      x: depth\n", "  - data/results/x:\n      x: x\n"),

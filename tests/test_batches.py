@@ -17,6 +17,7 @@ from conftest import Terminal, experiment_tree, write_params
 from ncpipe import console
 from ncpipe.artifacts import sha256_of
 from ncpipe.commands import sweep
+from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
@@ -187,7 +188,7 @@ def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
 
 def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train("one", 2, 0)
-    monkeypatch.setattr("ncpipe.stamps.code_digest", lambda: "other code")
+    monkeypatch.setattr("ncpipe.stamps.code_digest", lambda _: "other code")
     before = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
     monkeypatch.setattr("ncpipe.stamps.code_digest", code_digest)
     after = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
@@ -329,7 +330,8 @@ def test_a_plan_without_training_still_knows_the_rest(
     stale: set[str],
     said: str,
 ) -> None:
-    monkeypatch.setattr(sweep, "stale_stages", lambda target: stale)
+    write_code()
+    monkeypatch.setattr(sweep, "stale_stages", lambda target: stale | {"code"})
     sweep.print_plan(None, 2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"

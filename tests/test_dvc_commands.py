@@ -180,21 +180,21 @@ class TestStudies:
         clone.run("git", "clean", "--quiet", "-xdf", "--exclude=/data", "--exclude=/.dvc")
         study = clone.study("warm_start")
         output = clone.run("dvc", "--cd", "stages/warm_start", "repro", "grid")
-        assert output.ran == ["grid"]
+        assert output.ran == ["code", "grid"]
         assert list(study.folder.glob("data/grid/*.csv"))
         assert clone.run("git", "status", "--porcelain").out == "?? stages/warm_start/dvc.lock\n"
         assert clone.stale() == []
         for path in (clone.folder / "ncpipe/commands", clone.folder / "ncpipe/models"):
             (path / "__pycache__").mkdir(exist_ok=True)
             (path / "__pycache__/any.pyc").write_bytes(b"compiled")
-        assert "grid" not in study.stale()
+        assert "code" not in study.stale()
 
     def test_a_copied_package_is_refused(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
         """Red: a study whose dependencies are a copy of the package that nothing runs."""
         study = own_copy(root_and_study[0]).study("smoke")
         (study.folder / "ncpipe").unlink()
         study.run("cp", "-R", "../../ncpipe", "ncpipe")
-        output = study.run("ncpipe", "grid", check=False)
+        output = study.run("ncpipe", "code", check=False)
         assert (output.code, output.out) == (1, "")
         [line] = output.err.splitlines()
         assert line.startswith("ncpipe: ncpipe: a copy of the package")

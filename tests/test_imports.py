@@ -1,16 +1,12 @@
-"""What imports what: the layers of the package, and the modules that every stage of every dvc.yaml lists."""
+"""What imports what: the layers of the package."""
 
 import ast
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
-
-from ncpipe.stamps import TRAINING_CODE
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ncpipe"
-PIPELINES = sorted([ROOT / "dvc.yaml", *ROOT.glob("stages/*/dvc.yaml")])
 
 # A package imports only those that stand below it here; those of one line do not import each other.
 LAYERS = [
@@ -25,17 +21,11 @@ LAYERS = [
     {"datasets"},
     {"params", "stamps"},
     {"records", "yamlfile"},
-    {"console", "specs", "artifacts", "randomness"},
+    {"code", "console", "specs", "artifacts", "randomness"},
     {"architectures"},
     {"bounds", "errors"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Only reads arguments and talks to the user: no stage lists it.
-UNLISTED = {PACKAGE / name for name in ("__init__.py", "__main__.py", "cli.py", "errors.py", "console.py")}
-# Reads, checks and files away, but decides no number of a run: `train` does not list it.
-PLUMBING = {
-    PACKAGE / name for name in ("artifacts.py", "params.py", "records.py", "stamps.py", "yamlfile.py")
-}
 FORBIDDEN = {
     "tables": {"torch", "matplotlib", "seaborn", "dvc", "typer"},
     "figures": {"torch", "dvc", "typer"},
@@ -120,26 +110,3 @@ def test_no_stage_before_plot_knows_a_caption(command: str) -> None:
     """A changed label redraws figures and nothing else."""
     reached = closure(PACKAGE / "commands" / f"{command}.py")
     assert [module_name(path) for path in reached if part_of(path) == "figures"] == []
-
-
-def stages() -> list[tuple[Path, str]]:
-    return [(path, stage) for path in PIPELINES for stage in YAML(typ="safe").load(path)["stages"]]
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "stage"), stages(), ids=lambda v: str(getattr(v, "parent", v)).split("/")[-1]
-)
-def test_a_stage_lists_the_modules_it_runs(pipeline: Path, stage: str) -> None:
-    """DVC does not follow imports: a module missing here would change results without a rerun."""
-    entry = YAML(typ="safe").load(pipeline)["stages"][stage]
-    paths = [(pipeline.parent / dependency).resolve() for dependency in entry["deps"]]
-    code = [path for path in paths if path.is_relative_to(PACKAGE)]
-    assert all(path.exists() for path in code)
-    listed = {file for path in code for file in (path.rglob("*.py") if path.is_dir() else [path])}
-    command = entry["cmd"].split()[1]
-    runs = closure(PACKAGE / "commands" / f"{command}.py") - UNLISTED
-    if stage == "train":
-        assert {str(path.relative_to(PACKAGE)) for path in code} == set(TRAINING_CODE)
-        runs -= PLUMBING | {path for path in runs if part_of(path) in {"commands", "scheduling"}}
-    assert runs - listed == set(), f"{stage} runs modules that it does not list"
-    assert {path for path in code if path.is_file()} - runs == set(), f"{stage} lists modules it does not run"

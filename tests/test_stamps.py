@@ -135,8 +135,7 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
     def commit() -> None:
         registry.LOCK.write_text("of another time")
         if edit == "code":
-            monkeypatch.setattr("ncpipe.stamps.PACKAGE", tmp_path / "package")
-            monkeypatch.setattr("ncpipe.stamps.TRAINING_CODE", ())
+            monkeypatch.setattr("ncpipe.stamps.training_digests", lambda _: {"a module": "another digest"})
         elif edit == "params":
             write_params([3], [0, 1], one=experiment_tree(epochs=21))
         else:

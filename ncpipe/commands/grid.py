@@ -1,7 +1,6 @@
 """Stage grid: the runs of the sweep, one table per experiment."""
 
 import csv
-from pathlib import Path
 
 from ncpipe.artifacts import GRID, publish_folder
 from ncpipe.bounds import Number
@@ -10,10 +9,7 @@ from ncpipe.metrics.catalogue import ENTRIES, SINGULAR
 from ncpipe.params import Params, load_params
 from ncpipe.records import suggest
 from ncpipe.specs import Run
-from ncpipe.stamps import PACKAGE
 from ncpipe.yamlfile import parse_number
-
-LINK = Path("ncpipe")  # beside params.yaml: the package, in a study a link to it
 
 
 def write_grid() -> None:
@@ -24,7 +20,6 @@ def write_grid() -> None:
     """
     params = load_params()
     check_metrics(params)
-    _check_link()
     with publish_folder(GRID) as folder:
         for name in params.sweep.experiments:
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -53,15 +48,6 @@ def check_metrics(params: Params) -> None:
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))
-
-
-def _check_link() -> None:
-    """A study that was copied with what its links lead to would watch code that does not run."""
-    if LINK.is_dir() and LINK.resolve() != PACKAGE:
-        raise InputError(
-            f"{LINK}: a copy of the package, and the one that runs is {PACKAGE}; delete the copy and make a "
-            "link in its place (ln -s ../../ncpipe ncpipe)"
-        )
 
 
 def read_grid(params: Params, experiment: str) -> list[Run]:

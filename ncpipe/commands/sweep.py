@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
+from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.console import Progress, duration, say
 from ncpipe.errors import InputError
@@ -28,7 +29,7 @@ from ncpipe.scheduling.registry import (
 )
 from ncpipe.scheduling.store import drop_damaged_places, drop_damaged_waiting, prune, waits
 from ncpipe.specs import Compute, Device
-from ncpipe.stamps import FACTS, Stamp, code_digest, is_current
+from ncpipe.stamps import FACTS, Stamp, forget_code, is_current
 from ncpipe.training.device import prepare_device
 
 
@@ -90,18 +91,25 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     begin = time.monotonic()
     stale = stale_stages("dvc.yaml")
     status = time.monotonic() - begin
-    todo = [stamp for stamp in sweep_stamps(params, compute) if stage_name(stamp.run) in stale]
+    stale -= {"code"}  # what follows from it is asked below: DVC knows only when it has run
+    edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
+    todo = [
+        stamp
+        for stamp in sweep_stamps(params, compute)
+        if stage_name(stamp.run) in stale or ("train", stamp.run.experiment) in edited
+    ]
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
     planned, _ = _plan([stamp for stamp in todo if not waits(stamp.key())], place, count, keep_going=True)
     if planned:
         _print_batches(planned)
     print(_headline(planned, count, str(place)))
-    if not stale:
+    if not stale | edited:
         print("the rest is up to date")
         return
     changed = {stamp.run.experiment for stamp in todo}
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
+    changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
     remade = {
         name: runs
@@ -222,7 +230,7 @@ def _register(compute: Compute, stale: set[str]) -> None:
 
 def _present_runs(compute: Compute, stale: set[str]) -> list[Stamp]:
     """The sweep's runs by params.yaml, data and code of this moment; InputError if one has no result."""
-    code_digest.cache_clear()
+    forget_code()
     stamps = sweep_stamps(load_params(), compute)
     for stamp in stamps:
         placed = stage_name(stamp.run) not in stale and is_current(RUNS / stamp.run.path, stamp)

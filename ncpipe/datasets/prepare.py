@@ -1,10 +1,11 @@
 """From what params.yaml says of the data to prepared tensors."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
-from ncpipe.specs import ArraysData, Data, GaussianMixtureData, TextData
+from ncpipe.specs import ArraysData, Data, GaussianMixtureData, ImageData, TextData
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -15,33 +16,63 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     """
     if mirror is not None and not mirror.is_dir():
         raise InputError(f"{mirror}: the mirror is not a folder; correct --mirror or NCPIPE_MIRROR")
-    # Each source brings libraries that take seconds to import; only the one in use is loaded.
-    if isinstance(spec, GaussianMixtureData):
-        from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
+    return SOURCES[spec.source](spec, raw, mirror, progress)
 
-        return prepare_gaussian_mixture(spec)
-    if isinstance(spec, ArraysData):
-        from ncpipe.datasets.arrays import prepare_arrays
 
-        return prepare_arrays(spec)
-    if isinstance(spec, TextData):
-        from ncpipe.datasets.imdb import prepare_imdb
+# Each source brings libraries that take seconds to import; only the one in use is loaded.
 
-        return prepare_imdb(spec, raw, mirror, progress)
-    match spec.source:
-        case "digits":
-            from ncpipe.datasets.digits import prepare_digits
 
-            return prepare_digits(spec)
-        case "mnist" | "fashion_mnist" | "kmnist":
-            from ncpipe.datasets.torchvision_images import prepare_mnist
+def _gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
+    from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 
-            return prepare_mnist(spec, raw, mirror, progress)
-        case "cifar10" | "cifar100":
-            from ncpipe.datasets.torchvision_images import prepare_cifar
+    return prepare_gaussian_mixture(spec)
 
-            return prepare_cifar(spec, raw, mirror, progress)
-        case "svhn":
-            from ncpipe.datasets.torchvision_images import prepare_svhn
 
-            return prepare_svhn(spec, raw, mirror, progress)
+def _arrays(spec: ArraysData, *_: object) -> Prepared:
+    from ncpipe.datasets.arrays import prepare_arrays
+
+    return prepare_arrays(spec)
+
+
+def _imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.imdb import prepare_imdb
+
+    return prepare_imdb(spec, raw, mirror, progress)
+
+
+def _digits(spec: ImageData, *_: object) -> Prepared:
+    from ncpipe.datasets.digits import prepare_digits
+
+    return prepare_digits(spec)
+
+
+def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.torchvision_images import prepare_mnist
+
+    return prepare_mnist(spec, raw, mirror, progress)
+
+
+def _cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.torchvision_images import prepare_cifar
+
+    return prepare_cifar(spec, raw, mirror, progress)
+
+
+def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.torchvision_images import prepare_svhn
+
+    return prepare_svhn(spec, raw, mirror, progress)
+
+
+SOURCES: dict[str, Callable[..., Prepared]] = {
+    "gaussian_mixture": _gaussian_mixture,
+    "arrays": _arrays,
+    "imdb": _imdb,
+    "digits": _digits,
+    "mnist": _mnist,
+    "fashion_mnist": _mnist,
+    "kmnist": _mnist,
+    "cifar10": _cifar,
+    "cifar100": _cifar,
+    "svhn": _svhn,
+}

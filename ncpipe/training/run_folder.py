@@ -46,7 +46,7 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
                 "parameters": sum(tensor.numel() for tensor in trained.state.values()),
             },
             "computed_with": {
-                "code": code_digest(),
+                "code": code_digest(stamp.run.spec),
                 "device": device,
                 "torch": torch.__version__,
                 "ncpipe": __version__,

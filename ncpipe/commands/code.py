@@ -1,0 +1,59 @@
+"""Stage code: digests of the code behind every other stage, so that DVC knows when it has changed."""
+
+from pathlib import Path
+
+from ncpipe.artifacts import CODE, publish_folder
+from ncpipe.code import PACKAGE, ROOT, experiment_digests, sweep_digests
+from ncpipe.errors import InputError
+from ncpipe.params import Params, load_params
+from ncpipe.stamps import choices_of
+
+LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
+Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it is of one
+
+
+def write_code() -> None:
+    """data/code/sweep and data/code/experiments/NAME: a file for each stage, a line for each module.
+
+    A file differs when what its stage runs has changed, and not when it is only written differently.
+    """
+    params = load_params()
+    _check_link()
+    with publish_folder(CODE) as folder:
+        for stage, text in _texts(params).items():
+            path = folder / _place(stage)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def edited_stages(params: Params) -> set[Stage]:
+    """Those whose code has changed since data/code was written; all, if it was not."""
+    return {
+        stage
+        for stage, text in _texts(params).items()
+        if not (path := CODE / _place(stage)).is_file() or path.read_text(encoding="utf-8") != text
+    }
+
+
+def _texts(params: Params) -> dict[Stage, str]:
+    found: dict[Stage, dict[str, str]] = {(stage, None): own for stage, own in sweep_digests().items()}
+    for name, spec in params.experiments.items():
+        found |= {(stage, name): own for stage, own in experiment_digests(choices_of(spec)).items()}
+    return {
+        stage: "".join(f"{digest}  {module}\n" for module, digest in own.items())
+        for stage, own in found.items()
+    }
+
+
+def _place(stage: Stage) -> Path:
+    name, experiment = stage
+    return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
+
+
+def _check_link() -> None:
+    """A study that was copied with what its links lead to would watch code that does not run."""
+    if LINK.is_dir() and LINK.resolve() != ROOT / PACKAGE:
+        raise InputError(
+            f"{LINK}: a copy of the package, and the one that runs is {ROOT / PACKAGE}; delete the copy and "
+            "make a link in its place (ln -s ../../ncpipe ncpipe)"
+        )

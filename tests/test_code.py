@@ -1,0 +1,432 @@
+"""Digests of code: what changes them and what does not, on a small package; and that they know what runs."""
+
+import ast
+import sys
+import textwrap
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+from conftest import experiment_tree, write_params
+from ruamel.yaml import YAML
+
+from ncpipe import code
+from ncpipe.code import (
+    EXPERIMENT_STAGES,
+    PLUMBING,
+    SWEEP_STAGES,
+    TABLES,
+    TALK,
+    TRAINING,
+    WHOLE,
+    Definition,
+    code_digests,
+    forget,
+    reached,
+    read_module,
+)
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.code import write_code
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot
+from ncpipe.commands.train import train
+from ncpipe.params import load_params
+from ncpipe.stamps import choices_of
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PIPELINES = sorted([REPOSITORY / "dvc.yaml", *REPOSITORY.glob("stages/*/dvc.yaml")])
+
+SOURCES = {
+    "trainer": '''
+        """A trainer."""
+        import numpy as np
+        from ncpipe import tools
+        from ncpipe.networks import NETWORKS, Network
+        from ncpipe.specs import Model
+
+        STEPS = 10
+        UNUSED = 1
+
+        def train(model: Model, rate=0.1):
+            """Train."""
+            network: Network = NETWORKS[model.architecture]()
+            if rate < 0:
+                raise ValueError(f"{rate}: negative")
+            for _ in range(STEPS):
+                tools.step(network, np.sqrt(rate))
+            return network
+
+        def report(network):
+            return tools.describe(network)
+    ''',
+    "tools": """
+        SHARE = 0.5
+
+        def step(network, rate):
+            from ncpipe.late import smooth
+
+            network.move(smooth(rate) * SHARE)
+
+        def describe(network):
+            return str(network)
+    """,
+    "late": """
+        table = {}
+        for name in ("smooth", "rough"):
+            table[name] = 1
+
+        def count(of):
+            return of + 1
+
+        @count
+        def counted():
+            return 1
+
+        def smooth(x):
+            return x * table["smooth"]
+    """,
+    "networks": """
+        from ncpipe.deep import Deep
+        from ncpipe.wide import Wide
+
+        class Network:
+            def move(self, by):
+                self.place = by
+
+        NETWORKS = {"deep": Deep, "wide": Wide}
+    """,
+    "deep": """
+        class Deep:
+            width = 3
+    """,
+    "wide": """
+        class Wide:
+            width = 4
+    """,
+    "specs": """
+        from dataclasses import dataclass
+        from typing import Annotated, Literal
+
+        Count = Annotated[int, "at least 1"]
+
+        @dataclass
+        class DeepModel:
+            architecture: Literal["deep"]
+            depth: Count
+
+            def strength(self):
+                return 1 / self.depth
+
+        @dataclass
+        class WideModel:
+            architecture: Literal["wide"]
+
+        Model = DeepModel | WideModel
+    """,
+}
+ROOTS = [("ncpipe.trainer", "train")]
+TOY_TABLES = {("ncpipe.networks", "NETWORKS"): "architecture", ("ncpipe.specs", "Model"): "architecture"}
+DEEP = {"architecture": "deep"}
+
+
+class Package:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "ncpipe"
+        self.folder.mkdir()
+        (self.folder / "__init__.py").touch()
+        for name, text in SOURCES.items():
+            self.write(name, textwrap.dedent(text))
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
+        forget()
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        text = (self.folder / f"{name}.py").read_text(encoding="utf-8")
+        assert old in text
+        self.write(name, text.replace(old, new))
+
+    def digests(self, **choices: str) -> dict[str, str]:
+        return code_digests(ROOTS, choices)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr(code, "TABLES", TOY_TABLES)
+    yield Package(tmp_path)
+    forget()
+
+
+def test_what_is_reached(package):
+    assert set(reached(ROOTS, DEEP)) == {
+        ("ncpipe.trainer", "train"),
+        ("ncpipe.trainer", "STEPS"),
+        ("ncpipe.tools", "step"),
+        ("ncpipe.tools", "SHARE"),
+        ("ncpipe.late", "smooth"),
+        ("ncpipe.late", "table"),
+        ("ncpipe.late", "name"),
+        ("ncpipe.late", "count"),
+        ("ncpipe.late", "<import>"),
+        ("ncpipe.networks", "NETWORKS"),
+        ("ncpipe.networks", "Network"),
+        ("ncpipe.deep", "Deep"),
+        ("ncpipe.specs", "DeepModel"),
+    }
+    both = set(reached(ROOTS, {}))
+    assert both - set(reached(ROOTS, DEEP)) == {("ncpipe.wide", "Wide"), ("ncpipe.specs", "WideModel")}
+    assert ("ncpipe.tools", "step") not in reached(ROOTS, DEEP, without=["ncpipe.tools"])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("trainer", '"""A trainer."""', '"""Trains."""\n# A comment.'),
+        ("trainer", '    """Train."""\n', ""),
+        ("trainer", "rate=0.1", "rate: float = 0.1"),
+        ("trainer", "negative", "must not be negative"),
+        ("trainer", "(network, np.sqrt(rate))", "(\n            (network), np.sqrt(rate)\n        )"),
+        ("trainer", "UNUSED = 1", "UNUSED = 2"),
+        ("trainer", "    return tools.describe", "    return 'a ' + tools.describe"),
+        ("trainer", "from ncpipe import tools\n", "import math\nfrom ncpipe import tools\n"),
+        ("tools", "str(network)", "repr(network)"),
+        ("tools", "SHARE = 0.5\n", "SHARE: float = 0.5\nMORE = 1\n"),
+        ("wide", "width = 4", "width = 5"),
+        ("networks", '"wide": Wide}', '"wide": Wide, "new": Wide}'),
+        ("specs", "WideModel\n", "WideModel | NewModel\n\nclass NewModel:\n    architecture: int\n"),
+        ("specs", '"at least 1"', '"1 or more"'),
+        ("specs", "DeepModel | WideModel", "WideModel | DeepModel"),
+    ],
+)  # fmt: skip
+def test_what_changes_nothing(package, name, old, new):
+    """Red: digests of the text; of whole modules; tables and types that count for all they hold."""
+    before = package.digests(**DEEP)
+    package.replace(name, old, new)
+    assert package.digests(**DEEP) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("trainer", "STEPS = 10", "STEPS = 11"),
+        ("trainer", "rate=0.1", "rate=0.2"),
+        ("trainer", "rate < 0", "rate <= 0"),
+        ("trainer", "import numpy as np", "import jax.numpy as np"),
+        ("tools", "SHARE = 0.5", "SHARE = 0.25"),
+        ("late", "def smooth", "@twice\ndef smooth"),
+        ("late", "    table[name] = 1", "    table[name] = 2"),
+        ("late", "return of + 1", "return of + 2"),
+        ("late", "return 1\n", "return 2\n"),
+        ("networks", "self.place = by", "self.place = -by"),
+        ("networks", '"deep": Deep', '"deep": Wide'),
+        ("deep", "width = 3", "width = 5"),
+        ("specs", "1 / self.depth", "2 / self.depth"),
+        ("specs", "depth: Count\n", "depth: Count = 1\n"),
+    ],
+)
+def test_what_changes_a_digest(package, name, old, new):
+    """Red: a way to a definition that is not followed, or a part of it that is not counted."""
+    before = package.digests(**DEEP)
+    package.replace(name, old, new)
+    after = package.digests(**DEEP)
+    assert {module for module in before if before[module] != after.get(module)} >= {f"ncpipe.{name}"}
+
+
+def test_each_choice_has_its_own_digests(package):
+    before = package.digests(architecture="deep"), package.digests(architecture="wide")
+    package.replace("deep", "width = 3", "width = 5")
+    after = package.digests(architecture="deep"), package.digests(architecture="wide")
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
+
+
+def test_a_name_that_is_nowhere_is_said(package):
+    package.replace("trainer", "tools.step(", "tools.stop(")
+    with pytest.raises(LookupError, match=r"ncpipe\.tools has no stop"):
+        package.digests()
+
+
+def test_what_is_handed_on_is_followed(package):
+    before = package.digests()
+    package.replace("tools", "SHARE = 0.5", "from ncpipe.constants import SHARE")
+    package.write("constants", "SHARE = 0.5\n")
+    moved = package.digests()
+    assert set(moved) - set(before) == {"ncpipe.constants"}
+    package.write("constants", "SHARE = 0.25\n")
+    assert package.digests() != moved
+    package.replace("trainer", "from ncpipe import tools", "from ncpipe import more as tools")
+    package.write("more", "from ncpipe.tools import step\n")
+    assert "ncpipe.more" not in package.digests()
+    assert "ncpipe.tools" in package.digests()
+
+
+def test_a_module_beside_params_yaml_is_followed(package, tmp_path, monkeypatch):
+    """study.py, and from there the package. Red: another package's module to it, or one of the package's."""
+    monkeypatch.chdir(tmp_path)
+    study = tmp_path / "study.py"
+    study.write_text("from ncpipe.tools import SHARE\n\ndef double(x):\n    return 2 * x * SHARE\n")
+    before = code_digests([("study", WHOLE)], {})
+    assert set(before) == {"study", "ncpipe.tools"}
+    study.write_text("# A comment\n" + study.read_text())
+    forget()
+    assert code_digests([("study", WHOLE)], {}) == before
+    study.write_text(study.read_text().replace("2 *", "3 *"))
+    forget()
+    assert code_digests([("study", WHOLE)], {}).keys() == before.keys()
+    assert code_digests([("study", WHOLE)], {}) != before
+
+
+# The package itself
+
+
+def stages():
+    return [(path, stage) for path in PIPELINES for stage in YAML(typ="safe").load(path)["stages"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "stage"), stages(), ids=lambda v: str(getattr(v, "parent", v)).split("/")[-1]
+)
+def test_a_stage_depends_on_its_own_code(path, stage):
+    """Red: a stage that a changed function of its own does not run again."""
+    entry = YAML(typ="safe").load(path)["stages"][stage]
+    own = [
+        dependency
+        for dependency in entry["deps"]
+        if not dependency.startswith("data/") or "/code/" in dependency
+    ]
+    if stage == "code":
+        assert own == ["ncpipe"]
+    elif stage in SWEEP_STAGES:
+        assert own == [f"data/code/sweep/{stage}.txt"]
+    else:
+        assert stage in {*EXPERIMENT_STAGES, "train"}
+        assert own == [f"data/code/experiments/${{item.experiment}}/{stage}.txt"]
+    assert entry["cmd"].split()[1] == stage
+
+
+def test_stages_begin_where_the_program_does():
+    """Red: digests of a function that the stage's command does not call."""
+    tree = ast.parse((REPOSITORY / "ncpipe/cli.py").read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for stage, (module, name) in (SWEEP_STAGES | EXPERIMENT_STAGES).items():
+        imports = [node for node in ast.walk(functions[stage]) if isinstance(node, ast.ImportFrom)]
+        assert (module, name) in {(node.module, alias.name) for node in imports for alias in node.names}
+
+
+def test_nothing_is_looked_up_behind_the_syntax_trees_back():
+    """Red: a function of ours found by its name's text, or a way to import that a digest does not follow."""
+    for path in sorted((REPOSITORY / "ncpipe").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert not names & {"__import__", "globals", "importlib", "exec", "eval"}, path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("ncpipe.") for alias in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path
+                assert all(alias.name != "*" for alias in node.names), path
+
+
+def test_tables_have_the_choices_of_every_shipped_experiment():
+    """Red: a table that is none, or has another name by now; an entry that no choice picks."""
+    for module, name in TABLES:
+        assert name in read_module(module).definitions
+    for path in [REPOSITORY / "params.yaml", *REPOSITORY.glob("stages/*/params.yaml")]:
+        for spec in load_params(path).experiments.values():
+            choices = choices_of(spec)
+            known = reached([*TRAINING, *EXPERIMENT_STAGES.values()], choices, TALK)
+            for (module, name), kind in TABLES.items():
+                if (module, name) not in known:  # sides of images, where there are none
+                    continue
+                [statement] = code._statements(module, name, choices[kind])
+                value = statement.value
+                assert len(value.keys if isinstance(value, ast.Dict) else value.elts) == 1, (
+                    name,
+                    choices[kind],
+                )
+
+
+class Traced:
+    """The functions of the package that are called while it is entered, by module and name at its top.
+
+    within: only those that these call, directly or not, and these.
+    """
+
+    def __init__(self, within: Collection[Definition] = ()) -> None:
+        self.seen: set[CodeType] = set()
+        self.within = {(code._file(module).as_posix(), name) for module, name in within}
+
+    def __enter__(self) -> "Traced":
+        threading.settrace(self._note)
+        sys.settrace(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def _note(self, frame: FrameType, *_: object) -> None:
+        if self.within and frame.f_code not in self.seen:
+            caller: FrameType | None = frame
+            while caller and (caller.f_code.co_filename, caller.f_code.co_name) not in self.within:
+                caller = caller.f_back
+            if caller is None:
+                return
+        self.seen.add(frame.f_code)
+
+    def found(self) -> set[tuple[str, str]]:
+        package = str(REPOSITORY / "ncpipe")
+        ours = [seen for seen in self.seen if seen.co_filename.startswith(package)]
+        paths = [Path(seen.co_filename).relative_to(REPOSITORY).with_suffix("").parts for seen in ours]
+        modules = [".".join(parts).removesuffix(".__init__") for parts in paths]
+        names = [seen.co_qualname.partition(".")[0] for seen in ours]
+        return {pair for pair in zip(modules, names, strict=True) if pair[1][0] != "<"}  # of no definition
+
+
+def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
+    """Red: a way from a stage to a function that the syntax trees' names do not show."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # slow, and none of ours
+    ways = {
+        "a": experiment_tree(),
+        "b": experiment_tree(model={"initialisation": "uniform", "norm": "pre"}, loss="mse", batch_size=5),
+        "c": experiment_tree(model={"architecture": "L-T12", "mlp_width": 5, "patch": 2}),
+    }
+    write_params([2, 3], [0], **ways)
+    running = {"grid": write_grid, "aggregate": aggregate, "plot": plot}
+    own = {"fetch": lambda name: fetch(name, None), "extract": lambda name: extract_experiment(name, None)}
+    own["measure"] = measure
+    specs = load_params().experiments
+    without = {stage: set(TALK) for stage in (*own, *running)}
+    without["train"] = {*TALK, *PLUMBING}
+
+    def check(stage, roots, choices, found):
+        known = set(reached(roots, choices, without[stage]))
+        ran = {each for each in found if each[0] not in without[stage]}
+        ran -= {("ncpipe.scheduling.batches", "_train_some")}  # is told of each epoch
+        assert ran - known == set(), stage
+        assert ran & known
+
+    def run(stage, choices, roots, function, *arguments):
+        with Traced(roots if stage == "train" else ()) as traced:
+            function(*arguments)
+        check(stage, roots, choices, traced.found())
+
+    write_code()
+    run("grid", {}, [SWEEP_STAGES["grid"]], write_grid)
+    for name, tree in ways.items():
+        write_params([2, 3], [0], **{name: tree})  # a params.yaml is checked whole, others' keys too
+        choices = choices_of(specs[name])
+        run("fetch", choices, [EXPERIMENT_STAGES["fetch"]], own["fetch"], name)
+        for depth in (2, 3):
+            run("train", choices, TRAINING, train, name, depth, 0, None, False, 1, 60.0)
+        for stage in ("extract", "measure"):
+            run(stage, choices, [EXPERIMENT_STAGES[stage]], own[stage], name)
+    write_params([2, 3], [0], **ways)
+    for stage in ("aggregate", "plot"):
+        run(stage, {}, [SWEEP_STAGES[stage]], running[stage])

@@ -310,6 +310,24 @@ def metrics(
 
 
 @command()
+def new(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Of stages/NAME in this checkout; a path makes a git and DVC project there, which runs the "
+            "installed package.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Make a study of your own from the template."""
+    from ncpipe.commands.new import new as make_study
+
+    make_study(place)
+
+
+@command()
 def schema() -> None:
     """Write params.schema.json, by which editors complete and explain the keys of params.yaml."""
     from ncpipe.commands.schema import write_schema

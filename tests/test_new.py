@@ -1,0 +1,154 @@
+"""`ncpipe new`: a study like the others below stages/, or a project of its own that runs to its figures."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline import ROOT, Clone
+
+from ncpipe.cli import run_cli
+from ncpipe.commands import new as command
+from ncpipe.commands.new import new
+from ncpipe.params import load_params
+
+TEMPLATE = ROOT / "stages/smoke"
+FILES = {"params.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a folder needs to be taken for this checkout; the working directory."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "ncpipe").symlink_to(ROOT / "ncpipe")
+    (folder / "pyproject.toml").touch()
+    (folder / "data").mkdir()
+    monkeypatch.setattr(command, "ROOT", folder)
+    monkeypatch.chdir(folder / "data")
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if (path.is_symlink() or not path.is_dir()) and ".git/" not in path.as_posix() + "/"
+    }
+
+
+def below_head(path: Path) -> str:
+    return "\nsweep:" + path.read_text(encoding="utf-8").partition("\nsweep:")[2]
+
+
+def test_a_study_of_the_checkout_is_like_the_template(checkout: Path) -> None:
+    """Red: a file that the shipped studies have and this one lacks; a head that still names the template."""
+    new("wide")
+    study = checkout / "stages/wide"
+    assert [path.name for path in study.parent.iterdir()] == ["wide"]
+    assert files(study) == FILES | {"ncpipe"}
+    shipped = subprocess.run(["git", "ls-files"], cwd=TEMPLATE, capture_output=True, text=True, check=False)
+    assert shipped.returncode or set(shipped.stdout.split()) - {"dvc.lock"} == FILES | {"ncpipe"}
+    for name in FILES - {"params.yaml"}:
+        assert (study / name).read_bytes() == (TEMPLATE / name).read_bytes(), name
+    assert os.readlink(study / "ncpipe") == os.readlink(TEMPLATE / "ncpipe")
+    assert below_head(study / "params.yaml") == below_head(TEMPLATE / "params.yaml")
+    head = (study / "params.yaml").read_text(encoding="utf-8").splitlines()[:2]
+    assert head[0] == (TEMPLATE / "params.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert head[1].startswith("# wide: ")
+    assert "`dvc --cd stages/wide repro`" in head[1]
+
+
+def test_an_installed_package_has_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As pyproject.toml puts it there, instead of stages/smoke. Red: a file of it that is not installed."""
+    installed = tmp_path / "installed"
+    lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    start = lines.index("[tool.hatch.build.targets.wheel.force-include]") + 1
+    for line in lines[start : lines.index("", start)]:
+        source, target = (part.strip().strip('"') for part in line.split("="))
+        (installed / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / source, installed / target)
+    monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
+    monkeypatch.chdir(tmp_path)
+    new("./apart")
+    assert files(tmp_path / "apart") == FILES | {".gitignore", "params.schema.json"}
+    assert load_params(tmp_path / "apart/params.yaml").sweep.experiments == ("mixture_rn1",)
+    head = (tmp_path / "apart/params.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert head == "# yaml-language-server: $schema=params.schema.json"
+    assert capsys.readouterr().err.endswith("/apart; edit its params.yaml, then dvc repro there\n")
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("9x", "9x: a study's name is of letters, digits and _"),
+        ("a-b", "a-b: a study's name is of letters"),
+        ("", ": a study's name is of letters"),
+        ("..", "..: a study's name is of letters"),
+        ("{outside}/a b", "{outside}/a b: a study's name is of letters"),
+        ("old", "{checkout}/stages/old: is there already; choose another name"),
+        ("gone", "{checkout}/stages/gone: is there already"),
+        ("{outside}/old", "{outside}/old: is there already"),
+        ("./inside", "./inside: lies in {checkout}, a checkout of ncpipe; choose a folder outside, or make a "
+         "study of the checkout (ncpipe new inside)"),
+        ("../../x/../checkout/inside", "../../x/../checkout/inside: lies in {checkout}"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    place: str, line: str, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line. Red: a check that is left out; a folder that is begun before it."""
+    (checkout / "stages/old").mkdir(parents=True)
+    (checkout / "stages/gone").symlink_to("nowhere")
+    outside = tmp_path / "outside"
+    (outside / "old").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    names = {"checkout": checkout, "outside": outside}
+    assert said(monkeypatch, place.format(**names)).startswith(f"ncpipe: {line.format(**names)}")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def said(monkeypatch: pytest.MonkeyPatch, place: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["ncpipe", "new", place])
+    with pytest.raises(SystemExit) as stop:
+        run_cli()
+    assert isinstance(stop.value.code, str)
+    assert "\n" not in stop.value.code
+    return stop.value.code
+
+
+def test_a_name_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "(ncpipe new ./apart) it becomes a project of its own" in said(monkeypatch, "apart")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_git_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a folder that is written in its place, or left beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert said(monkeypatch, "./apart") == "ncpipe: git: not found; DVC needs it, so install it first"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.pipeline
+@pytest.mark.skipif(os.name == "nt", reason="the project's programs are found by a POSIX path")
+def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
+    """One run of few epochs. Red: a stage that needs the package beside params.yaml; an output that git sees;
+    digests that change from one `dvc repro` to the next, or that DVC does not ask for anew."""
+    project = Clone(tmp_path / "apart")
+    Clone(tmp_path).run("ncpipe", "new", "./apart")
+    project.edit_params("sweep", {"experiments": ["mixture_rn1"], "depths": [2], "seeds": [0]})
+    project.edit_params("experiments.mixture_rn1.epochs", 100)
+    output = project.repro()
+    assert output.ran[0] == "code"
+    assert output.trained == ["train@mixture_rn1-2-0"]
+    assert (project.folder / "data/figures/depth_sweep.png").is_file()
+    assert project.repro().ran == ["code"]
+    project.run("git", "add", "--all")
+    found = project.run("git", "ls-files").out.split()
+    assert set(found) == FILES | {".gitignore", "dvc.lock", "params.schema.json"}

@@ -552,8 +552,8 @@ def test_run_json_has_the_networks_own_keys(results: Any) -> None:
 
 
 def test_no_construction_is_made_up_for_them() -> None:
-    from ncpipe.proofs.measurements import constructed_row
     from ncpipe.proofs.networks import Choices
+    from ncpipe.proofs.study_rows import constructed_row
 
     choices = Choices("sharp", draws=1, detours=0, attention_exponent=0.25)
     for model in (MLP, RESNET):

@@ -19,7 +19,7 @@ from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.optima.gufm import optimal_value, optimum
 from ncpipe.proofs.assumptions import assumptions, check_assumptions, distinct_samples
-from ncpipe.proofs.construction import (
+from ncpipe.proofs.blocks import (
     Layout,
     Plan,
     make_plan,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.optima.gufm import optimal_value, optimum
-from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.numerical import minimise_gufm
 from ncpipe.optima.ufm import Decay
 from ncpipe.optima.ufm import optimum as ufm_optimum

@@ -21,7 +21,7 @@ LAYERS = [
     {"datasets"},
     {"params", "stamps"},
     {"records", "yamlfile"},
-    {"code", "console", "specs", "artifacts", "randomness"},
+    {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures"},
     {"bounds", "errors"},
 ]

@@ -8,7 +8,7 @@ import pytest
 from made_tables import places_of
 
 from ncpipe.metrics.decisions import effective_depth
-from ncpipe.tables import layers as tables
+from ncpipe.tables import profiles as tables
 from ncpipe.tables.keys import RUN
 
 

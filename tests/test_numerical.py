@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES, cross_entropy, half_squared_error
 from ncpipe.optima.gufm import optimal_value
-from ncpipe.optima.losses import LOSSES, cross_entropy, half_squared_error
 from ncpipe.optima.numerical import minimise_gufm, minimise_ufm
 from ncpipe.optima.ufm import Decay
 

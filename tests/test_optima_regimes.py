@@ -8,10 +8,10 @@ import torch
 from scipy.optimize import minimize
 
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES
 from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.optima import batch_norm, imbalance, orthoplex, smoothing, supcon, two_linear
 from ncpipe.optima.imbalance import Classes
-from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.numerical import minimise_gufm, minimise_ufm
 from ncpipe.optima.ufm import Decay, kappa
 from ncpipe.optima.ufm import optimum as ufm_optimum

@@ -22,12 +22,12 @@ from ncpipe.commands.counterexample import write_counterexample
 from ncpipe.commands.fetch import fetch
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
-from ncpipe.figures.constructed import KINDS, constructed_gap, counterexample, trained_and_constructed
+from ncpipe.figures.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.proofs.measurements import Kind, constructed_row, counterexample_rows
 from ncpipe.proofs.networks import construct
 from ncpipe.proofs.shifts import shifts
-from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
+from ncpipe.proofs.study_rows import Kind, constructed_row, counterexample_rows
+from ncpipe.tables.proof_slopes import constructed_slopes, trained_means, with_nc2
 
 EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.numerical import minimise_ufm
 from ncpipe.optima.ufm import Decay, gradient_norm, kappa, nuclear_norm_loss, optimum
 

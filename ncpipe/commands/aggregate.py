@@ -11,8 +11,8 @@ from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
-from ncpipe.tables.layers import effective_depths, layer_profile, separation_law
 from ncpipe.tables.points import LAST, usable_points
+from ncpipe.tables.profiles import effective_depths, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes

@@ -12,8 +12,8 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.proofs.assumptions import assumptions
-from ncpipe.proofs.measurements import constructed_row
 from ncpipe.proofs.networks import Choices
+from ncpipe.proofs.study_rows import constructed_row
 
 
 def construct(experiment: str) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from ncpipe.artifacts import COUNTEREXAMPLE, publish_file
 from ncpipe.params import load_params
-from ncpipe.proofs.measurements import counterexample_rows
+from ncpipe.proofs.study_rows import counterexample_rows
 
 
 def write_counterexample() -> None:

@@ -14,7 +14,7 @@ from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
-from ncpipe.figures.layers import layer_profiles
+from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test

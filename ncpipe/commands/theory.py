@@ -4,12 +4,12 @@ import pandas as pd
 
 from ncpipe.artifacts import CONSTRUCTED, COUNTEREXAMPLE, RESULTS, THEORY, publish_folder
 from ncpipe.console import say
-from ncpipe.figures.constructed import constructed_gap, counterexample, trained_and_constructed
 from ncpipe.figures.labels import by_experiment, caption, paper_columns, row_label
+from ncpipe.figures.proof_networks import constructed_gap, counterexample, trained_and_constructed
 from ncpipe.figures.save import save_figure
 from ncpipe.params import load_params
-from ncpipe.tables.constructed import constructed_slopes, trained_means, with_nc2
 from ncpipe.tables.files import read_table
+from ncpipe.tables.proof_slopes import constructed_slopes, trained_means, with_nc2
 
 
 def theory() -> None:

@@ -91,7 +91,7 @@ def train_against_test(
 ) -> Figure:
     """NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
 
-    profile, effective: of `tables.layers` (`layer_profile`, `effective_depths`); of the profile only `last`
+    profile, effective: of `tables.profiles` (`layer_profile`, `effective_depths`); of the profile only `last`
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
     over converged seeds, of log10 values in the first two columns; a depth without any says so in its place.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the

@@ -5,8 +5,9 @@ N  samples    K  classes    d  feature width
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
+
+from ncpipe.losses import cross_entropy, half_squared_error
 
 
 def unregularised_loss(
@@ -15,9 +16,8 @@ def unregularised_loss(
     """Mean cross-entropy, or 1/(2N) |f - Y|_F^2 with one-hot Y [S25 sec. 3]; features (N, d), W (K, d)."""
     logits = logits_of(features, weight, bias)
     if loss == "ce":
-        return F.cross_entropy(logits, labels).item()
-    targets = F.one_hot(labels, len(weight)).to(logits)
-    return ((logits - targets).square().sum() / (2 * len(labels))).item()
+        return cross_entropy(logits, labels, "mean").item()
+    return half_squared_error(logits, labels, over=(0, 1)).item() / len(labels)
 
 
 def prediction_error(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None) -> float:

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ncpipe.errors import InputError
-from ncpipe.optima.losses import Loss
+from ncpipe.losses import Loss
 from ncpipe.optima.ufm import Decay
 
 Parts = tuple[Tensor, Tensor, Tensor | None]

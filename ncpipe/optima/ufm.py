@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES
 from ncpipe.optima.frames import zero_sum_basis
-from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.optimum import Optimum
 
 Loss = Literal["ce", "mse"]

@@ -20,13 +20,13 @@ from torch.autograd.functional import hessian, jacobian
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
+from ncpipe.losses import LOSSES
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.optima.frames import zero_sum_basis
-from ncpipe.optima.losses import LOSSES
 from ncpipe.optima.optimum import Optimum
 from ncpipe.proofs.assumptions import paper_model
-from ncpipe.proofs.construction import idle, join, make_plan, stage_two
+from ncpipe.proofs.blocks import idle, join, make_plan, stage_two
 from ncpipe.proofs.embeddings import State
 from ncpipe.proofs.networks import block_weights, network_state, optimum_of
 from ncpipe.randomness import seeded_generator

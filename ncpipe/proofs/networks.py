@@ -20,7 +20,7 @@ from ncpipe.optima.frames import zero_sum_basis
 from ncpipe.optima.gufm import optimum
 from ncpipe.optima.optimum import Optimum
 from ncpipe.proofs.assumptions import check_assumptions, distinct_samples, paper_model
-from ncpipe.proofs.construction import (
+from ncpipe.proofs.blocks import (
     Blocks,
     Constants,
     Layout,

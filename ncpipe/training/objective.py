@@ -5,31 +5,25 @@ S  runs    N  samples    K  classes    P  numbers per run
 
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ncpipe.losses import cross_entropy, half_squared_error
 from ncpipe.models.penalties import is_penalised, strength_of
 from ncpipe.specs import Run
 from ncpipe.training.stack import Stack
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over samples of -log softmax(logits)_label: logits (S, N, K), labels (S, N) -> (S,)."""
-    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    return losses.view(labels.shape).sum(1)
+def sum_of_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Over samples: logits (S, N, K), labels (S, N) -> (S,)."""
+    return cross_entropy(logits, labels).sum(1)
 
 
-def squared_error(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over samples of |f - y|^2/2 with one-hot y: logits (S, N, K), labels (S, N) -> (S,).
-
-    Divided by N this is 1/(2N) |f - Y|_F^2, S25's MSE.
-    """
-    targets = torch.zeros_like(logits).scatter_(-1, labels.unsqueeze(-1), 1)  # one_hot reads on the host
-    return (logits - targets).square().sum((1, 2)) / 2
+def sum_of_squared_errors(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of |f - y|^2/2, which divided by N is S25's MSE."""
+    return half_squared_error(logits, labels, over=(1, 2))
 
 
-FITS = {"ce": cross_entropy, "mse": squared_error}
+FITS = {"ce": sum_of_cross_entropies, "mse": sum_of_squared_errors}
 
 
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.metrics.catalogue import entry
-from ncpipe.tables.constructed import NOTHING
+from ncpipe.tables.proof_slopes import NOTHING
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
 DROP = 0.05  # height of its marks, in axes
@@ -40,7 +40,7 @@ KINDS = {
 def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
     """Gap to L*_GUFM of constructed networks against L, with the proof's bound on their inner penalty.
 
-    networks: rows of `proofs.measurements.constructed_row` with experiment, kind and depth. labels:
+    networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. labels:
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
     the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
     """
@@ -130,7 +130,7 @@ PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
 def counterexample(table: pd.DataFrame) -> Figure:
     """App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps against L.
 
-    table: rows of `proofs.measurements.counterexample_rows`. Solid lines: noise beside the span of the class
+    table: rows of `proofs.study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
     """
     with paper_style():

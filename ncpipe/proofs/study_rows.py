@@ -22,7 +22,7 @@ from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.proofs.assumptions import paper_model
-from ncpipe.proofs.construction import stage_one_bound, stage_two_bound
+from ncpipe.proofs.blocks import stage_one_bound, stage_two_bound
 from ncpipe.proofs.counterexample import (
     Place,
     aligned_embedding,

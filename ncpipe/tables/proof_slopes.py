@@ -15,7 +15,7 @@ SLOPES_OF = ("stage_one_penalty", "stage_two_penalty", "inner_penalty", "loss_ga
 def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
     """Least-squares powers of L of penalties and gap, by experiment and kind.
 
-    networks: rows of `proofs.measurements.constructed_row` with experiment, kind and depth. n_used: values
+    networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. n_used: values
     above `NOTHING`; the slope is NaN with fewer than two depths.
     """
     rows = []

@@ -59,7 +59,7 @@ def layer_profiles(
 ) -> Figure:
     """NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
-    profile, law: of `tables.layers`. runs: with converged. labels: experiment -> row label, in the order of
+    profile, law: of `tables.profiles`. runs: with converged. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
     the same place, and the first layer of a ResNet stands at 1/L. Lines are means over converged seeds with a
     band of ± 1 std (of log10 values in the first two columns); every panel says which depths have no line,

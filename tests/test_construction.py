@@ -430,7 +430,7 @@ def _plan_at_depth(depth: int, choices: Choices) -> Plan:
 
 @pytest.mark.parametrize("name", [*RESNETS, "L-T11", "L-T12", "L-T21", "L-T22"])
 def test_a_constructed_state_loads_into_the_module(name: str) -> None:
-    patch = {"patch": 4} if name.startswith("L-T") else {}
+    patch = {"patch": 2} if name.startswith("L-T") else {}
     run = small_run(name, 60, model={**patch, "last_bias": True})
     state = constructed_state(run, data_of(), SHARP)
     model = run.spec.model

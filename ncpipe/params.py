@@ -253,10 +253,19 @@ def parse_params(tree: object) -> Params:
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
+        mistakes += _theory_mistakes(params)
     mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
     if mistakes:
         raise InputError("\n".join(mistakes))
     return params
+
+
+def _theory_mistakes(params: Params) -> list[str]:
+    if params.theory is None or (name := params.theory.counterexample.experiment) in params.experiments:
+        return []
+    return [
+        cut(f"theory.counterexample.experiment: unknown {shown(name)}; {suggest(name, params.experiments)}")
+    ]
 
 
 def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:

@@ -1,6 +1,7 @@
 """The command line: a mistake or a damaged file is one line that names it, and nothing is written."""
 
 import copy
+import json
 import re
 import shutil
 import sys
@@ -166,16 +167,30 @@ def test_a_damaged_file_is_named(
         '{"checksum": 3}',
         '{"checksum": "x", "kind": "vector", "classes": 3, "vocabulary": null, "facts": {}}',
         '{"checksum": "%s", "kind": "vector", "classes": "3", "vocabulary": null, "facts": {}}' % ("0" * 64),
+        '{"checksum": "SUM", "kind": "vector", "classes": 7, "vocabulary": null, "facts": {}}',
+        '{"checksum": "SUM", "kind": "tokens", "classes": 3, "vocabulary": 9, "facts": {}}',
         "[" * 100_000,
         '{"checksum": ' + "9" * 5000 + "}",
     ],
-    ids=["list", "number", "empty", "number in it", "short", "text in it", "deep", "digits"],
+    ids=[
+        "list",
+        "number",
+        "empty",
+        "number in it",
+        "short",
+        "text in it",
+        "classes",
+        "kind",
+        "deep",
+        "digits",
+    ],
 )
 @pytest.mark.parametrize("arguments", ["train one 2 0", "extract one"])
 def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:
     """Red: a KeyError, or a network with three classes too few."""
     shutil.copytree(finished, "data")
-    Path("data/prepared/one/facts.json").write_text(content)
+    path = Path("data/prepared/one/facts.json")
+    path.write_text(content.replace("SUM", json.loads(path.read_text())["checksum"]))
     assert "data/prepared/one/facts.json: damaged" in fail(arguments)
 
 

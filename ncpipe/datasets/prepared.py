@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -102,6 +102,7 @@ def read_prepared(folder: Path) -> Prepared:
     def split(name: str) -> Split:
         return Split(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))
 
+    _check_facts(facts, split("train"), folder)
     return Prepared(
         facts["kind"],
         facts["classes"],
@@ -111,6 +112,23 @@ def read_prepared(folder: Path) -> Prepared:
         facts["facts"],
         facts["checksum"],
     )
+
+
+def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
+    """InputError where the facts are not those of the tensors beside them."""
+    sides = {"vector": 2, "image": 4, "tokens": 2}
+    whole = not train.inputs.is_floating_point()
+    vocabulary = facts["vocabulary"]
+    agree = (
+        sides[facts["kind"]] == train.inputs.dim()
+        and (facts["kind"] == "tokens") == whole == (vocabulary is not None)
+        and facts["classes"] == int(train.labels.max()) + 1
+        and (vocabulary is None or int(train.inputs.max()) < vocabulary)
+    )
+    if not agree:
+        raise InputError(
+            f"{folder / FACTS}: damaged (not about {TENSORS} beside it); delete {folder} and run dvc repro"
+        )
 
 
 def draw_balanced(

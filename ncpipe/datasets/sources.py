@@ -20,12 +20,17 @@ from typing import Any
 from tqdm import tqdm
 
 from ncpipe.artifacts import publish_file
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, shown
 
 CHUNK = 1 << 20
 TIMEOUT = 60.0
 OFFLINE = "without internet, put the official file in a folder and name it with --mirror DIR or NCPIPE_MIRROR"
-DAMAGED_ARCHIVE = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+LARGEST_MEMBER = 1 << 28  # bytes; the official archives' members have 31 MB at most
+LARGEST_ARCHIVE = 1 << 32  # of all its members; the largest, of reviews, has 0.5 GB
+DAMAGED_ARCHIVE = (
+    *(tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile),
+    *(ValueError, OverflowError, RecursionError),  # heads of members with numbers or names that are none
+)
 LOST_CONNECTION = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -48,6 +53,8 @@ def md5_of(path: Path) -> str:
 
 def require_md5(path: Path, md5: str) -> None:
     """InputError unless the bytes of `path` are the official ones."""
+    if not path.is_file():  # a folder, or a pipe that nothing ever writes to
+        raise InputError(f"{path}: not a file; put the official one there")
     found = md5_of(path)
     if found != md5:
         raise InputError(
@@ -101,10 +108,20 @@ def _receive(url: str, target: Path, progress: bool) -> None:
 
 
 def read_members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the wanted files of a tar archive, in its order; nothing is written to disk."""
+    """Name and bytes of the wanted files of a tar archive, in its order; nothing is written to disk.
+
+    Raises InputError before it reads a member, or as many members, as no official archive has.
+    """
     try:
         with tarfile.open(archive) as tar:
+            size = 0
             for member in tar:
+                size += member.size
+                if member.size > LARGEST_MEMBER or size > LARGEST_ARCHIVE:
+                    raise InputError(
+                        f"{archive}: not the official archive (its member {shown(member.name)} takes it to "
+                        f"{size} bytes); delete it and fetch it again"
+                    )
                 name = member.name.removeprefix("./")
                 if member.isfile() and wanted(name):
                     file = tar.extractfile(member)

@@ -1,0 +1,297 @@
+"""params.yaml with every key missing, unknown, of a wrong type, out of range or absurd, made from the schema.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import copy
+import functools
+import json
+import math
+import operator
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TEXT, architecture, experiment_tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_line import refusal
+
+from ncpipe.__main__ import main
+from ncpipe.params import load_params, parse_params
+from ncpipe.schema import params_schema
+from ncpipe.yamlfile import parse_yaml, read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
+Path_ = tuple[str | int, ...]
+Tree = dict[str, Any]
+
+IMAGES = {"source": "digits", "per_class": 2, "test_per_class": 2, "seed": 0, "normalisation": "unit"}
+ARRAYS = {"source": "arrays", "file": "x.npz", "kind": "vector", "per_class": None, "test_per_class": None,
+          "seed": 0, "normalisation": "none"}  # fmt: skip
+ADAMW = {"name": "adamw", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.1}
+MLP = {"architecture": "mlp", "norm": "batch", "activation": "relu", "width": 8, "bias": True,
+       "last_bias": True, "initialisation": "normal", "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
+CIFAR = {"architecture": "resnet_cifar", "width": 4, "head_layers": 1, "gain": 1.0, "batch_norm_eps": 1e-5,
+         "head_width": 4}  # fmt: skip
+EXPERIMENTS = {
+    "one": experiment_tree(),
+    "text": experiment_tree(
+        data=TEXT,
+        model=architecture("L-T12", "pre"),
+        optimizer={"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
+        schedule={"name": "step", "milestones": [0.5, 0.75], "factor": 0.1},
+    ),
+    "images": experiment_tree(
+        data=IMAGES,
+        optimizer={"name": "lbfgs", "learning_rate": 1.0, "memory": 5},
+        schedule={"name": "constant"},
+    ),
+    "mlp": experiment_tree(data=ARRAYS, optimizer=ADAMW) | {"model": MLP},
+    "cifar": experiment_tree(data=IMAGES, batch_size=4)
+    | {"model": CIFAR, "augmentation": {"shift": 1, "flip": True}}
+    | {"history": {"metrics": ["nc1_trace_ratio"], "at": [0.0, 1.0]}},
+}
+BASE: Tree = json.loads(json.dumps({  # no part of it twice
+    "sweep": {"experiments": ["one", "text"], "depths": [2, 3], "seeds": [0, 1]},
+    "compute": {"device": "auto", "threads": 1, "precision": "float32"},
+    "convergence": {"train_error": 0, "window": 0.25, "tolerance": 0.01, "gradient": 0.1},
+    "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+    "effective_depth": {"tolerance": 0.01},
+    "experiments": EXPERIMENTS,
+    "theory": {
+        "constructed": {"kinds": ["sharp"], "depths": [8], "draws": 2, "detours": 2,
+                        "attention_exponent": 0.25, "seed": 0},
+        "counterexample": {"experiment": "one", "classes": 2, "per_class": 2, "sizes": [0.1],
+                           "depths": [10], "seed": 0},
+    },
+}))  # fmt: skip
+
+HOSTILE = ["; touch X", "$(touch X)", "a\nb", "'", "../..", "x" * 10**5, "\u202e\0", "nan", ""]
+WRONG = [None, True, 0, -1, 0.5, "text", [], [None], {}, {"a": 1}, [[[]]], math.nan, math.inf, *HOSTILE]
+LARGE = [2**31, 2**32, 2**63, 2**64, 10**18, 10**400, -(10**400), 1e39, 1e308]
+
+
+def paths(tree: object, above: Path_ = ()) -> Iterator[Path_]:
+    """Every place of a tree but its root."""
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in entries:
+        yield (*above, key)
+        yield from paths(value, (*above, key))
+
+
+def changed(path: Path_, value: object) -> Tree:
+    whole = copy.deepcopy(BASE)
+    functools.reduce(operator.getitem, path[:-1], whole)[path[-1]] = value  # type: ignore[index, call-overload]
+    return whole
+
+
+def last_name(path: Path_) -> str:
+    """The key that a message has to name: of a list's member, the list's."""
+    return next(str(key) for key in reversed(path) if isinstance(key, str))
+
+
+PLACES = list(paths(BASE))
+KEYS = [path for path in PLACES if isinstance(path[-1], str)]
+
+
+def test_the_base_is_good_and_has_every_record_of_the_schema() -> None:
+    """Red: a record of which nothing here makes damages."""
+    assert refusal(lambda: parse_params(BASE)) is None
+    values = [functools.reduce(operator.getitem, path, BASE) for path in [(), *PLACES]]  # type: ignore
+    seen = [set(value) for value in values if isinstance(value, dict)]
+    count = 0
+    for record in records_of(params_schema()):
+        required, known = set(record["required"]), set(record["properties"])
+        assert any(required <= keys <= known for keys in seen), f"nowhere in BASE: {sorted(known)}"
+        count += 1
+    assert count > 20
+
+
+def records_of(node: Any) -> Iterator[dict[str, Any]]:
+    """The records of a schema, wherever they stand in it."""
+    if isinstance(node, dict):
+        if "properties" in node and "required" in node:
+            yield node
+        for value in node.values():
+            yield from records_of(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from records_of(value)
+
+
+def bounds_of(node: Any) -> Iterator[tuple[float, float]]:
+    """The least and the largest number of each number in the schema, a step beyond them."""
+    if isinstance(node, dict):
+        low = node.get("minimum", node.get("exclusiveMinimum"))
+        high = node.get("maximum", node.get("exclusiveMaximum"))
+        if low is not None and high is not None:
+            yield low - 1, high + 1 if high < 1e15 else 2 * high
+        for value in node.values():
+            yield from bounds_of(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from bounds_of(value)
+
+
+def test_every_number_of_the_schema_has_both_ends() -> None:
+    """But values of an axis, whose key has them. Red: a count without an upper end."""
+
+    def numbers(node: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        if isinstance(node, dict):
+            if node.get("type") in ("integer", "number"):
+                yield key, node
+            for name, value in node.items():
+                yield from numbers(value, name if name not in ("anyOf", "items", "oneOf") else key)
+        elif isinstance(node, list):
+            for value in node:
+                yield from numbers(value, key)
+
+    for key, node in numbers(params_schema()):
+        low = {"minimum", "exclusiveMinimum"} & set(node)
+        high = {"maximum", "exclusiveMaximum"} & set(node)
+        assert key == "values" or (low and high), f"{key}: {node}"
+
+
+@pytest.mark.parametrize("path", KEYS, ids=lambda path: ".".join(map(str, path)))
+def test_a_missing_or_an_unknown_key_is_named(path: Path_) -> None:
+    """Red: a key that is passed over."""
+    whole = copy.deepcopy(BASE)
+    above = functools.reduce(operator.getitem, path[:-1], whole)  # type: ignore[arg-type]
+    value = above.pop(path[-1])  # type: ignore[attr-defined]
+    message = refusal(lambda: parse_params(whole))
+    assert message is None or str(path[-1]) in message
+    above[f"{path[-1]}x"] = value  # type: ignore[call-overload]
+    if path[:-1] == ("experiments",):  # where any name is good, if nothing asks for the other
+        return
+    assert refusal(lambda: parse_params(whole), str(path[-1])) is not None
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
+def test_a_wrong_value_is_named_with_its_key(path: Path_) -> None:
+    """Or it is a right one. Red: a value that is taken for another; a traceback of a comparison."""
+    limits = [limit for pair in set(bounds_of(params_schema())) for limit in pair]
+    for value in [*WRONG, *LARGE, *limits]:
+        message = refusal(lambda value=value: parse_params(changed(path, value)))  # type: ignore[misc]
+        assert message is None or last_name(path) in message, (value, message)
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
+def test_no_value_that_a_shell_reads_is_taken(path: Path_) -> None:
+    """But for names of files, tokenizers and metrics, of which no command is made. Red: an axis of text."""
+    for value in HOSTILE[:5]:
+        message = refusal(lambda value=value: parse_params(changed(path, value)))  # type: ignore[misc]
+        assert message is not None or last_name(path) in ("file", "tokenizer", "metrics")
+
+
+@pytest.mark.parametrize("arguments", ["grid", "fetch one", "train one 2 0", "extract one", "aggregate"])
+def test_every_command_refuses_before_it_does_anything(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sample of the damages, through the program. Red: a command that reads less of the file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
+    generator = random.Random(arguments)
+    for _ in range(40):
+        path, value = (
+            generator.choice(PLACES),
+            generator.choice([v for v in WRONG if v == v and v != math.inf]),
+        )
+        whole = changed(path, value)
+        if refusal(lambda: parse_params(whole)) is None:  # noqa: B023
+            continue
+        Path("params.yaml").write_text(json.dumps(whole), encoding="utf-8")
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert isinstance(stop.value.code, str)
+        assert all(line.startswith("ncpipe: params.yaml: ") for line in stop.value.code.splitlines())
+        assert last_name(path) in stop.value.code
+        assert [file.name for file in tmp_path.iterdir()] == ["params.yaml"]
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
+
+
+def check_any_value(path: Path_, value: object) -> None:
+    refusal(lambda: parse_params(changed(path, value)))
+
+
+def check_any_text(text: str) -> None:
+    refusal(lambda: parse_params(parse_yaml(text)))
+
+
+def check_an_edit(file: Path, start: int, stop: int, text: str) -> None:
+    """A shipped file with a part of it replaced."""
+    whole = file.read_text(encoding="utf-8")
+    first, last = sorted((start % len(whole), stop % len(whole)))
+    refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
+
+
+YAML_TEXT = st.text(alphabet="ab:{}[],-&*!<>|%@`'\"#?~ \n\t01.eE_\0\u2028\ud7ff", max_size=60)
+ANY_VALUE = {"path": st.sampled_from(PLACES), "value": VALUES}
+AN_EDIT = {"file": st.sampled_from(SHIPPED), "start": st.integers(0, 10**5), "stop": st.integers(0, 10**5),
+           "text": YAML_TEXT}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(**ANY_VALUE)
+def test_any_value_anywhere(path: Path_, value: object) -> None:
+    """Red: a comparison of what cannot be compared."""
+    check_any_value(path, value)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(text=YAML_TEXT)
+def test_any_text(text: str) -> None:
+    """Red: an exception of the parser's."""
+    check_any_text(text)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(**AN_EDIT)
+def test_any_edit_of_a_shipped_file(file: Path, start: int, stop: int, text: str) -> None:
+    """Red: half a file that is read as a whole one."""
+    check_an_edit(file, start, stop, text)
+
+
+@pytest.mark.parametrize("place", range(0, 3000, 97))
+def test_flipped_bits_of_the_file(place: int, tmp_path: Path) -> None:
+    """Red: bytes that are no UTF-8 in a message."""
+    content = bytearray(SHIPPED[0].read_bytes())
+    for bit in range(8):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << bit
+        (tmp_path / "params.yaml").write_bytes(damaged)
+        refusal(lambda: load_params(tmp_path / "params.yaml"))
+        refusal(lambda: read_yaml(tmp_path / "params.yaml"))
+
+
+@pytest.mark.attack
+class TestForLong:
+    """The same with a hundred times as many examples, drawn anew each time."""
+
+    @settings(deadline=None, max_examples=20_000)
+    @given(**ANY_VALUE)
+    def test_any_value_anywhere(self, path: Path_, value: object) -> None:
+        """Red: see above."""
+        check_any_value(path, value)
+
+    @settings(deadline=None, max_examples=20_000)
+    @given(text=YAML_TEXT)
+    def test_any_text(self, text: str) -> None:
+        """Red: see above."""
+        check_any_text(text)
+
+    @settings(deadline=None, max_examples=5_000)
+    @given(**AN_EDIT)
+    def test_any_edit_of_a_shipped_file(self, file: Path, start: int, stop: int, text: str) -> None:
+        """Red: see above."""
+        check_an_edit(file, start, stop, text)

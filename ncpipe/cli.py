@@ -1,6 +1,7 @@
 """The `ncpipe` program: arguments in, one call out. Stages import what they need only when they run."""
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -99,6 +100,10 @@ def program(
 ) -> None:
     """Neural collapse against depth. Commands read params.yaml here and write below data/; `dvc repro` runs
     those stages that are stale. `metrics` measures any features."""
+    if address := os.environ.get("DVC_STAGE"):  # which DVC sets for what it runs
+        from ncpipe.commands.code import check_unedited
+
+        check_unedited(address)
 
 
 def begin(what: str) -> None:

@@ -155,6 +155,16 @@ def reached(
     return counted
 
 
+def files_digest() -> str:
+    """Digest of every byte of the files that digests are taken of, comments and all."""
+    digest = hashlib.sha256()
+    study = Path(f"{STUDY}.py")
+    for path in (*sorted((ROOT / PACKAGE).rglob("*.py")), *([study] if study.is_file() else [])):
+        digest.update(f"{path.relative_to(ROOT) if path != study else path}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def forget() -> None:
     """Let files be read anew: they may have changed since."""
     for cached in (read_module, _statements, _text, _all_names):

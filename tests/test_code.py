@@ -1,6 +1,7 @@
 """Digests of code: what changes them and what does not, on a small package; and that they know what runs."""
 
 import ast
+import shutil
 import sys
 import textwrap
 import threading
@@ -13,6 +14,7 @@ from conftest import experiment_tree, write_params
 from ruamel.yaml import YAML
 
 from ncpipe import code
+from ncpipe.cli import run_cli
 from ncpipe.code import (
     EXPERIMENT_STAGES,
     PLUMBING,
@@ -267,8 +269,9 @@ def test_what_is_handed_on_is_followed(package):
 
 def test_a_module_beside_params_yaml_is_followed(package, tmp_path, monkeypatch):
     """study.py, and from there the package. Red: another package's module to it, or one of the package's."""
-    monkeypatch.chdir(tmp_path)
-    study = tmp_path / "study.py"
+    study = tmp_path / "beside" / "study.py"
+    study.parent.mkdir()
+    monkeypatch.chdir(study.parent)
     study.write_text("from ncpipe.tools import SHARE\n\ndef double(x):\n    return 2 * x * SHARE\n")
     before = code_digests([("study", WHOLE)], {})
     assert set(before) == {"study", "ncpipe.tools"}
@@ -279,6 +282,57 @@ def test_a_module_beside_params_yaml_is_followed(package, tmp_path, monkeypatch)
     forget()
     assert code_digests([("study", WHOLE)], {}).keys() == before.keys()
     assert code_digests([("study", WHOLE)], {}) != before
+
+
+# The stage
+
+
+@pytest.fixture
+def described(tmp_path, monkeypatch):
+    """A project whose stage `code` has run, by a copy of the package."""
+    shutil.copytree(REPOSITORY / "ncpipe", tmp_path / "ncpipe", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr("ncpipe.commands.code.ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree())
+    forget()
+    write_code()
+    yield tmp_path
+    forget()
+
+
+def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
+    """Of the stage that runs. Red: no look at what lies there; one at the text alone."""
+
+    def edit(name, old, new):
+        path = described / "ncpipe" / name
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        forget()
+
+    def refused(address):
+        monkeypatch.setenv("DVC_STAGE", address)
+        monkeypatch.setattr(sys, "argv", ["ncpipe", "schema"])
+        with pytest.raises(SystemExit) as stop:
+            run_cli()
+        name = address.partition("@")[0].removeprefix("dvc.yaml:")
+        assert stop.value.code in (
+            0,
+            f"ncpipe: ncpipe: code of {name} was edited while dvc ran; run it again",
+        )
+        return bool(stop.value.code)
+
+    stages = ("code", "plot", "train@one-2-0", "dvc.yaml:measure@one")
+    assert [refused(stage) for stage in stages] == [False, False, False, False]
+    edit("training/schedules.py", "import math\n", "import math  # a comment\n")
+    assert [refused(stage) for stage in stages] == [False, False, False, False]
+    edit("training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
+    assert [refused(stage) for stage in stages] == [False, False, True, False]
+    edit("figures/depth_sweep.py", "RUN_SIZE = 2.2", "RUN_SIZE = 2.3")
+    assert [refused(stage) for stage in stages] == [False, True, True, False]
+    shutil.rmtree("data")
+    assert not refused("plot")
 
 
 # The package itself

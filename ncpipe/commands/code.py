@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from ncpipe.artifacts import CODE, publish_folder
-from ncpipe.code import PACKAGE, ROOT, experiment_digests, sweep_digests
+from ncpipe.code import PACKAGE, ROOT, experiment_digests, files_digest, sweep_digests
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
 from ncpipe.stamps import choices_of
 
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
+FILES = CODE / "files.txt"  # digest of all bytes; no stage depends on it
 Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it is of one
 
 
@@ -20,6 +21,7 @@ def write_code() -> None:
     params = load_params()
     _check_link()
     with publish_folder(CODE) as folder:
+        (folder / FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _texts(params).items():
             path = folder / _place(stage)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +35,19 @@ def edited_stages(params: Params) -> set[Stage]:
         for stage, text in _texts(params).items()
         if not (path := CODE / _place(stage)).is_file() or path.read_text(encoding="utf-8") != text
     }
+
+
+def check_unedited(address: str) -> None:
+    """InputError if the code of a stage was edited after `code` had described it to the DVC that now runs it.
+
+    DVC would take what the stage writes for a result of the code that it knows, and after the edit is taken
+    back it would still do so. address: DVC's, as `train@NAME-2-0`.
+    """
+    if not FILES.is_file() or FILES.read_text(encoding="utf-8") == files_digest():
+        return
+    name, _, item = address.rpartition(":")[2].partition("@")
+    if (name, item.partition("-")[0] or None) in edited_stages(load_params()):
+        raise InputError(f"{PACKAGE}: code of {name} was edited while dvc ran; run it again")
 
 
 def _texts(params: Params) -> dict[Stage, str]:

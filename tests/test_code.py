@@ -4,14 +4,12 @@ import ast
 import shutil
 import sys
 import textwrap
-import threading
-from collections.abc import Collection
 from pathlib import Path
-from types import CodeType, FrameType
 
 import pytest
 from conftest import experiment_tree, write_params
 from ruamel.yaml import YAML
+from traced import Traced
 
 from ncpipe import code
 from ncpipe.cli import run_cli
@@ -23,7 +21,6 @@ from ncpipe.code import (
     TALK,
     TRAINING,
     WHOLE,
-    Definition,
     code_digests,
     forget,
     reached,
@@ -405,43 +402,6 @@ def test_tables_have_the_choices_of_every_shipped_experiment():
                 )
 
 
-class Traced:
-    """The functions of the package that are called while it is entered, by module and name at its top.
-
-    within: only those that these call, directly or not, and these.
-    """
-
-    def __init__(self, within: Collection[Definition] = ()) -> None:
-        self.seen: set[CodeType] = set()
-        self.within = {(code._file(module).as_posix(), name) for module, name in within}
-
-    def __enter__(self) -> "Traced":
-        threading.settrace(self._note)
-        sys.settrace(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
-
-    def _note(self, frame: FrameType, *_: object) -> None:
-        if self.within and frame.f_code not in self.seen:
-            caller: FrameType | None = frame
-            while caller and (caller.f_code.co_filename, caller.f_code.co_name) not in self.within:
-                caller = caller.f_back
-            if caller is None:
-                return
-        self.seen.add(frame.f_code)
-
-    def found(self) -> set[tuple[str, str]]:
-        package = str(REPOSITORY / "ncpipe")
-        ours = [seen for seen in self.seen if seen.co_filename.startswith(package)]
-        paths = [Path(seen.co_filename).relative_to(REPOSITORY).with_suffix("").parts for seen in ours]
-        modules = [".".join(parts).removesuffix(".__init__") for parts in paths]
-        names = [seen.co_qualname.partition(".")[0] for seen in ours]
-        return {pair for pair in zip(modules, names, strict=True) if pair[1][0] != "<"}  # of no definition
-
-
 def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     """Red: a way from a stage to a function that the syntax trees' names do not show."""
     monkeypatch.chdir(tmp_path)
@@ -459,17 +419,14 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     without = {stage: set(TALK) for stage in (*own, *running)}
     without["train"] = {*TALK, *PLUMBING}
 
-    def check(stage, roots, choices, found):
-        known = set(reached(roots, choices, without[stage]))
-        ran = {each for each in found if each[0] not in without[stage]}
-        ran -= {("ncpipe.scheduling.batches", "_train_some")}  # is told of each epoch
-        assert ran - known == set(), stage
-        assert ran & known
-
     def run(stage, choices, roots, function, *arguments):
         with Traced(roots if stage == "train" else ()) as traced:
             function(*arguments)
-        check(stage, roots, choices, traced.found())
+        ran = traced.counted(without[stage]) - {
+            ("ncpipe.scheduling.batches", "_train_some")
+        }  # hears of epochs
+        assert ran
+        assert ran - set(reached(roots, choices, without[stage])) == set(), stage
 
     write_code()
     run("grid", {}, [SWEEP_STAGES["grid"]], write_grid)

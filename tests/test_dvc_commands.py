@@ -196,7 +196,7 @@ class TestStudies:
         study.run("cp", "-R", "../../ncpipe", "ncpipe")
         output = study.run("ncpipe", "code", check=False)
         assert (output.code, output.out) == (1, "")
-        [line] = output.err.splitlines()
+        _, line = output.err.splitlines()  # the first says whose code runs
         assert line.startswith("ncpipe: ncpipe: a copy of the package")
 
     def test_runs_train_and_sweep_in_them(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:

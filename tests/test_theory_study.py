@@ -16,7 +16,9 @@ from constructions import SHARP, small_run
 from matplotlib.axes import Axes
 from pipeline import PARAMS, ROOT, Clone
 from ruamel.yaml import YAML
+from traced import Traced
 
+from ncpipe.code import EXPERIMENT_STAGES, SWEEP_STAGES, TALK, reached
 from ncpipe.commands.construct import construct as construct_stage
 from ncpipe.commands.counterexample import write_counterexample
 from ncpipe.commands.fetch import fetch
@@ -24,9 +26,11 @@ from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.figures.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.params import load_params
 from ncpipe.proofs.networks import construct
 from ncpipe.proofs.shifts import shifts
 from ncpipe.proofs.study_rows import Kind, constructed_row, counterexample_rows
+from ncpipe.stamps import choices_of
 from ncpipe.tables.proof_slopes import constructed_slopes, trained_means, with_nc2
 
 EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
@@ -239,7 +243,11 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     tree = small_study()
     write_params(tmp_path, tree)
     fetch("rn1", None)
-    construct_stage("rn1")
+    with Traced() as traced:
+        construct_stage("rn1")
+    # The stage's digest of code: see test_code.py.
+    choices = choices_of(load_params().experiment("rn1"))
+    assert traced.counted(TALK) - set(reached([EXPERIMENT_STAGES["construct"]], choices, TALK)) == set()
     rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
     assert [(row["kind"], int(row["depth"])) for row in rows] == [
         *(("printed", depth) for depth in (24, 48)),
@@ -249,6 +257,9 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     assert "too shallow for 6 distinct samples" in capsys.readouterr().err
     met = rows_of(tmp_path / "data/constructed/rn1/assumptions.csv")
     assert {row["problem"] for row in met} == {""}
+    with Traced() as traced:
+        write_counterexample()
+    assert traced.counted(TALK) - set(reached([SWEEP_STAGES["counterexample"]], {}, TALK)) == set()
     tree["theory"]["constructed"]["depths"] = [4]
     write_params(tmp_path, tree)
     with pytest.raises(InputError, match=r"theory\.constructed\.depths"):

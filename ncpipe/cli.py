@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ncpipe import __version__
 from ncpipe.errors import InputError
+from ncpipe.interrupts import hear_the_end
 
 
 class Command(TyperCommand):
@@ -358,6 +359,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
+    hear_the_end()
     try:
         app(prog_name="ncpipe")
     except InputError as error:

@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +19,9 @@ from ncpipe import console
 from ncpipe.artifacts import sha256_of
 from ncpipe.commands import sweep
 from ncpipe.commands.code import write_code
+from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
@@ -48,6 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored() -> int:
+    """Runs in the store: those that wait, and those in their places of which DVC may not know yet."""
     return len([path for path in Path("data/.ahead").iterdir() if path.is_dir() and path.name != ".partial"])
 
 
@@ -65,12 +69,11 @@ def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
 ) -> None:
     train("one", 2, 1)
     assert trained() == ["one/L2/s1"]
-    assert stored() == 2
+    assert stored() == 3
     monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
     train("one", 2, 0)
     train("one", 2, 2)
     assert trained() == ["one/L2/s0", "one/L2/s1", "one/L2/s2"]
-    assert stored() == 0
     assert "trained in an earlier batch" in capsys.readouterr().err
 
 
@@ -78,6 +81,8 @@ def test_a_claimed_folder_is_the_one_that_training_alone_gives(project: Path) ->
     train("one", 2, 0)
     train("one", 2, 1)
     claimed = contents(Path("data/runs/one/L2/s1"))
+    for folder in ("data/runs", "data/.ahead"):
+        shutil.rmtree(folder)
     train("one", 2, 1, alone=True)
     assert contents(Path("data/runs/one/L2/s1")) == claimed
     assert len(claimed) == 10
@@ -174,16 +179,16 @@ def test_experiments_of_one_shape_share_a_batch(
 
 def test_waiting_runs_of_other_parameters_are_dropped(project: Path) -> None:
     train("one", 2, 0)
-    assert stored() == 2
+    assert stored() == 3
     write_params([2, 3], [0, 1], one=experiment_tree(epochs=3))
     train("one", 3, 0)
-    assert stored() == 1  # L=3 seed 1 of the new parameters
+    assert stored() == 2  # both seeds of L=3, of the new parameters
 
 
 def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
     train("one", 2, 0)
     train("one", 3, 0, alone=True)
-    assert stored() == 2
+    assert stored() == 4
 
 
 def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +248,34 @@ def test_two_processes_do_not_train_one_run(project: Path) -> None:
     assert len(lines) == 2  # the header and one batch
 
 
+def test_what_dvc_did_not_take_before_it_was_stopped_does_not_train_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next DVC removes the place and asks again; without DVC the place is still there. Red: a run that
+    leaves the store with the first who asks; a second call that does not look at data/runs."""
+    train("one", 2, 0)
+    whole = contents(Path("data/runs"))
+    monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
+    shutil.rmtree("data/runs")
+    train("one", 2, 0)
+    assert contents(Path("data/runs")) == whole
+    shutil.rmtree("data/.ahead")
+    train("one", 2, 0)
+    assert contents(Path("data/runs")) == whole
+    assert capsys.readouterr().err.splitlines()[-1] == "train one L=2 seed=0: trained already"
+
+
+def test_runs_leave_the_store_when_their_features_are_asked_for(project: Path) -> None:
+    """DVC asks for them when it has all runs. Red: a store that holds every run for ever."""
+    write_params([2], [0, 1], one=experiment_tree())
+    write_grid()
+    for seed in (0, 1):
+        train("one", 2, seed)
+    assert Path("data/runs/one/L2/s0/run.json").stat().st_nlink == 2  # until then it takes no more room
+    extract_experiment("one")
+    assert stored() == 0
+
+
 def test_out_of_memory_halves_the_batch(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,7 +296,7 @@ def test_out_of_memory_halves_the_batch(
     train("one", 2, 2)
     assert tried == [3, 1, 2, 1, 1]
     assert trained() == ["one/L2/s2"]
-    assert stored() == 2
+    assert stored() == 3
     assert "out of memory on cpu, trying 1 at once" in capsys.readouterr().err
 
     def never(runs: list[Run], *rest: Any) -> list[Trained]:
@@ -284,7 +317,7 @@ def test_a_batch_takes_what_fits_in_memory(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     train("one", 2, 0)
     assert "2 of 3 runs in a batch" in capsys.readouterr().err
-    assert stored() == 1
+    assert stored() == 2
 
 
 def test_memory_grows_with_depth_and_samples(project: Path) -> None:

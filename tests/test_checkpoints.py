@@ -1,8 +1,10 @@
 """Runs that were stopped end with the same bytes as runs that were not."""
 
+import contextlib
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -349,7 +351,9 @@ def files() -> list[Path]:
     return sorted(Path("data/.ahead").glob("*.checkpoint"))
 
 
-def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) -> None:
+    """So does what a batch system sends first. Red: SIGTERM left as it is, which ends all at once."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000"}
     command = [sys.executable, "-c", HEAR_CTRL_C, sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
@@ -359,7 +363,7 @@ def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
         assert "loading PyTorch" in process.stderr.readline()
         assert "L-RN1 on cpu" in process.stderr.readline()
         time.sleep(2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
         process.kill()
@@ -369,12 +373,49 @@ def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
     assert len(files()) == 2
 
 
+DVC = """
+import subprocess, sys
+subprocess.run(["/bin/sh", "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="stops a parent by a signal")
+@pytest.mark.parametrize("behind", ["", "; true"], ids=["the shell becomes it", "the shell stays"])
+def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> None:
+    """SIGTERM to DVC alone. Red: a training that nobody waits for, beside that of the next `dvc repro`."""
+    write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000", "DVC_STAGE": "train@one-3-0"}
+    command = f"{sys.executable} -m ncpipe train one 3 0{behind}"
+    dvc = subprocess.Popen(
+        [sys.executable, "-c", DVC, command],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert dvc.stderr is not None
+        assert "loading PyTorch" in dvc.stderr.readline()
+        assert "L-RN1 on cpu" in dvc.stderr.readline()
+        time.sleep(1)
+        dvc.terminate()
+        _, said = dvc.communicate(timeout=60)  # to its end: nobody holds the pipe any more
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(dvc.pid, signal.SIGKILL)
+        dvc.communicate()
+    assert said.splitlines()[-1].startswith("ncpipe: interrupted")
+    assert len(files()) == 2
+    assert all(epochs_done(file) > 0 for file in files())
+
+
 def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
     write_params([3], [0, 1, 2], one=experiment_tree(epochs=20))
     train("one", 3, 0, alone=True)
     before = runs_on_disk()
-    (Path("data/runs/one/L3/s0") / "run.json").unlink()
     params = load_params()
+    for folder in (Path("data/runs"), AHEAD / sweep_stamps(params, params.compute)[0].key()):
+        shutil.rmtree(folder)
     checkpoint_of(sweep_stamps(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
     train("one", 3, 0, alone=True)
     assert runs_on_disk() == before

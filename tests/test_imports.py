@@ -23,7 +23,7 @@ LAYERS = [
     {"records", "yamlfile"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures"},
-    {"bounds", "errors"},
+    {"bounds", "errors", "interrupts"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = {

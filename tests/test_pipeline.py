@@ -566,7 +566,7 @@ class TestKilled:
         command = ["ncpipe", "train", "beta", "2", "9", "--alone"]
         output = clone.stop_when(lambda said: bool(trained_in(said[-1])), signal.SIGINT, *command)
         assert output.code == 130
-        _, announcement, last = output.out.splitlines()
+        *_, announcement, last = output.out.splitlines()
         assert announcement.startswith("train beta L=2 seed=9:")
         assert last == "ncpipe: interrupted; finished runs are kept, run dvc repro to go on"
         assert not (clone.folder / "data/runs/beta/L2/s9").exists()
@@ -632,7 +632,7 @@ class TestBadEnds:
         command = [sys.executable, "-c", program, "ncpipe", "train", "alpha", "2", "9", "--alone"]
         output = clone.run(*command, check=False, env={"PYTHONDONTWRITEBYTECODE": "1"})
         assert output.code == 1
-        _, announcement, line = output.err.splitlines()
+        *_, announcement, line = output.err.splitlines()
         assert announcement.startswith("train alpha L=2 seed=9:")
         assert line.startswith("ncpipe: ")
         assert "File too large" in line

@@ -143,5 +143,5 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
 
     monkeypatch.setattr(sweep, "register", commit)
     with pytest.raises(InputError, match="changed while"):
-        sweep._register(compute, set())
+        sweep._register(compute, {"train@one-3-1"})
     assert (registry.LOCK.read_text() if registry.LOCK.exists() else None) == before

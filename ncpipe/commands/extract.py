@@ -5,7 +5,7 @@ import functools
 
 from tqdm import tqdm
 
-from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
+from ncpipe.artifacts import AHEAD, FEATURES, PREPARED, RUNS, publish_folder, remove
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.datasets.prepared import read_prepared
@@ -31,11 +31,15 @@ def extract_experiment(experiment: str, device: Device | None = None) -> None:
         double = dataclasses.replace(double, device="cpu")
     place = prepare_device(double)
     say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
+    stamps = []
     with publish_folder(FEATURES / experiment) as folder:
         for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
             data = read(PREPARED / run.data)
             stamp, path = Stamp(run, data.checksum, params.compute), folder / run.path.relative_to(experiment)
+            stamps.append(stamp)
             state = read_state(RUNS / run.path, stamp)
             write_features(path.with_suffix(".safetensors"), extract(run, state, data, place))
             for epoch, state in read_kept(RUNS / run.path, stamp).items():
                 write_features(features_at(path, epoch), last_layer_of(extract(run, state, data, place)))
+    for stamp in stamps:  # whoever asks for features has taken all of the runs
+        remove(AHEAD / stamp.key())

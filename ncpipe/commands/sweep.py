@@ -1,21 +1,20 @@
 """`ncpipe sweep`: all stale runs in batches, one registration with DVC, then the rest of the pipeline."""
 
 import contextlib
-import shutil
 import time
 from collections.abc import Sequence
 
 import psutil
 import torch
 
-from ncpipe.artifacts import AHEAD, PREPARED, RUNS, publish_folder
+from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.console import Progress, duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
 from ncpipe.scheduling.batches import groups, train_batches, worker_count
-from ncpipe.scheduling.pending import batch_lock, sweep_stamps
+from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
 from ncpipe.scheduling.plan import Planned, plan, rest_seconds
 from ncpipe.scheduling.registry import (
     bring_lock_back,
@@ -27,9 +26,9 @@ from ncpipe.scheduling.registry import (
     stage_name,
     stale_stages,
 )
-from ncpipe.scheduling.store import drop_damaged_places, drop_damaged_waiting, prune, waits
+from ncpipe.scheduling.store import claim, drop_damaged_places, drop_damaged_waiting, prune, release
 from ncpipe.specs import Compute, Device
-from ncpipe.stamps import FACTS, Stamp, forget_code, is_current
+from ncpipe.stamps import FACTS, Stamp, forget_code
 from ncpipe.training.device import prepare_device
 
 
@@ -61,22 +60,18 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     drop_damaged_places(stamps)
     names = stale_stages()
     stale = [stamp for stamp in stamps if stage_name(stamp.run) in names]
-    restored = restore_cached([stage_name(stamp.run) for stamp in stale if not waits(stamp.key())])
-    drop_damaged_places([stamp for stamp in stale if stage_name(stamp.run) in restored])
-    restored = {
-        stage_name(stamp.run)
-        for stamp in stale
-        if stage_name(stamp.run) in restored and (RUNS / stamp.run.path).is_dir()
-    }
-    if restored:
-        say(f"sweep: {len(restored)} runs restored from DVC's run cache")
-    missing = [stamp for stamp in stale if not waits(stamp.key()) and stage_name(stamp.run) not in restored]
+    wanted = [stamp for stamp in stale if is_missing(stamp)]
+    cached = restore_cached([stage_name(stamp.run) for stamp in wanted])
+    drop_damaged_places([stamp for stamp in wanted if stage_name(stamp.run) in cached])
+    missing = [stamp for stamp in wanted if is_missing(stamp)]
+    if restored := len(wanted) - len(missing):
+        say(f"sweep: {restored} runs restored from DVC's run cache")
     if missing and not _train(missing, len(stamps), compute, workers, checkpoint_seconds, keep_going):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
         raise InputError("some runs failed, see above; the others are kept")
     if stale:
-        _register(compute, {stage_name(stamp.run) for stamp in stale} - restored)
+        _register(compute, names)
     dvc("repro")
 
 
@@ -100,7 +95,7 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     ]
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
-    planned, _ = _plan([stamp for stamp in todo if not waits(stamp.key())], place, count, keep_going=True)
+    planned, _ = _plan([stamp for stamp in todo if is_missing(stamp)], place, count, keep_going=True)
     if planned:
         _print_batches(planned)
     print(_headline(planned, count, str(place)))
@@ -167,7 +162,7 @@ def _train(
     with contextlib.ExitStack() as held:
         for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
             held.enter_context(lock)
-        todo = [stamp for stamp in missing if not waits(stamp.key())]
+        todo = [stamp for stamp in missing if is_missing(stamp)]
         planned, failed = _plan(todo, place, count, keep_going)
         say(f"sweep: {_headline(planned, count, str(place))}")
         weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
@@ -207,34 +202,28 @@ def _register(compute: Compute, stale: set[str]) -> None:
 
     `dvc commit` takes whatever lies in a place for the result of params.yaml, data and code as they are at
     that moment. So what each run was trained with is compared with them right before, and once more
-    afterwards: what changed in between takes dvc.lock back. stale: stages whose places are not to be
-    trusted yet.
+    afterwards: what changed in between takes dvc.lock back. stale: the stages of which DVC does not know.
     """
     source = PARAMS_FILE.read_bytes()
     drop_damaged_waiting(sweep_stamps(load_params(), compute))
     drop_damaged_places(sweep_stamps(load_params(), compute))
-    stamps = _present_runs(compute, stale)
-    waiting = [stamp for stamp in stamps if waits(stamp.key())]
-    for stamp in waiting:
-        with publish_folder(RUNS / stamp.run.path) as folder:
-            shutil.copytree(AHEAD / stamp.key(), folder, dirs_exist_ok=True)
+    stamps = _present_runs(compute)
+    waiting = [stamp for stamp in stamps if stage_name(stamp.run) in stale and claim(stamp)]
     with lock_kept():
         register()
-        _present_runs(compute, set())
+        _present_runs(compute)
         if PARAMS_FILE.read_bytes() != source:
             raise InputError("params.yaml: changed while DVC registered the runs; run ncpipe sweep again")
-    for stamp in waiting:
-        shutil.rmtree(AHEAD / stamp.key(), ignore_errors=True)
+    release(stamps)
     say(f"sweep: {len(waiting)} runs registered with DVC")
 
 
-def _present_runs(compute: Compute, stale: set[str]) -> list[Stamp]:
+def _present_runs(compute: Compute) -> list[Stamp]:
     """The sweep's runs by params.yaml, data and code of this moment; InputError if one has no result."""
     forget_code()
     stamps = sweep_stamps(load_params(), compute)
     for stamp in stamps:
-        placed = stage_name(stamp.run) not in stale and is_current(RUNS / stamp.run.path, stamp)
-        if not placed and not waits(stamp.key()):
+        if is_missing(stamp):
             raise InputError(
                 f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, or it is "
                 "damaged, so none is registered; run ncpipe sweep again (what is finished is kept)"

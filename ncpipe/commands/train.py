@@ -1,13 +1,13 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
-from ncpipe.artifacts import AHEAD, PREPARED, RUNS
+from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.bounds import Number
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
+from ncpipe.scheduling.pending import batch_lock, is_missing, is_placed, sweep_stamps
 from ncpipe.scheduling.registry import cached_stages, stage_name
-from ncpipe.scheduling.store import claim, prune, size_of_store
+from ncpipe.scheduling.store import claim, prune
 from ncpipe.specs import Device
 from ncpipe.stamps import Stamp, data_checksum
 
@@ -38,8 +38,11 @@ def train(
     stamp = Stamp(run, data_checksum(PREPARED / run.data), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)
     with batch_lock(stamp):
-        if claim(stamp, RUNS / run.path):
-            say(f"train {run.name}: trained in an earlier batch, {size_of_store()} more waiting")
+        if is_placed(stamp):  # by who held the lock, or before DVC was stopped
+            say(f"train {run.name}: trained already")
+            return
+        if claim(stamp):
+            say(f"train {run.name}: trained in an earlier batch")
             return
         mates: list[Stamp] = []
         runs, finished = 1, 0
@@ -58,5 +61,5 @@ def train(
         from ncpipe.scheduling.batches import train_first  # only now: brings torch
 
         train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished)
-        if not claim(stamp, RUNS / run.path):
+        if not claim(stamp):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")

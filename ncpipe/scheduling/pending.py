@@ -10,7 +10,7 @@ from ncpipe.errors import InputError
 from ncpipe.params import Params
 from ncpipe.scheduling.store import waits
 from ncpipe.specs import Compute
-from ncpipe.stamps import Stamp, data_checksum, is_current
+from ncpipe.stamps import Stamp, check_whole, data_checksum, is_current
 
 
 def batch_lock(stamp: Stamp) -> FileLock:
@@ -28,6 +28,15 @@ def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
             checksums[run.data] = checksum
             stamps.append(Stamp(run, checksum, compute))
     return stamps
+
+
+def is_placed(stamp: Stamp) -> bool:
+    """Whether a run's result is in its place, to the bit what was trained."""
+    folder = RUNS / stamp.run.path
+    with contextlib.suppress(InputError):
+        check_whole(folder)
+        return is_current(folder, stamp)
+    return False
 
 
 def is_missing(stamp: Stamp) -> bool:

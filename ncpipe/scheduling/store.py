@@ -6,10 +6,11 @@ flipped bit, another run's, is dropped when it is asked for.
 """
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from ncpipe.artifacts import AHEAD, RUNS, move_folder, remove
+from ncpipe.artifacts import AHEAD, RUNS, publish_folder, remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.stamps import Stamp, check_waiting, check_whole
@@ -22,13 +23,32 @@ def waits(key: str) -> bool:
     return (AHEAD / key).is_dir()
 
 
-def claim(stamp: Stamp, target: Path) -> bool:
-    """Move a waiting run to its place; False if it is not there, or not to the bit what was trained."""
+def claim(stamp: Stamp) -> bool:
+    """Put a waiting run into its place; False if it is not there, or not to the bit what was trained.
+
+    It waits on until it is released: if DVC ends before it has taken the run, the next one removes the place
+    and asks again. Until then both are the same files on the disk, where the file system has links.
+    """
     drop_damaged_waiting([stamp])
     if not waits(stamp.key()):
         return False
-    move_folder(AHEAD / stamp.key(), target)
+    with publish_folder(RUNS / stamp.run.path) as folder:
+        shutil.copytree(AHEAD / stamp.key(), folder, copy_function=_link, dirs_exist_ok=True)
+    remove(checkpoint_of(stamp))
     return True
+
+
+def release(stamps: Iterable[Stamp]) -> None:
+    """Let go of runs that DVC has taken."""
+    for stamp in stamps:
+        remove(AHEAD / stamp.key())
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def drop_damaged_waiting(stamps: Iterable[Stamp]) -> None:
@@ -76,10 +96,3 @@ def prune(keys: set[str]) -> None:
 def waiting() -> list[Path]:
     """Folders of the runs that wait."""
     return sorted(path for path in AHEAD.glob("*") if path.is_dir() and not path.name.startswith("."))
-
-
-def size_of_store() -> str:
-    """Number and size of the waiting runs, for people: `3 runs (1.2 MB)`."""
-    folders = waiting()
-    size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
-    return f"{len(folders)} runs ({size / 1e6:.1f} MB)"

@@ -1,0 +1,53 @@
+"""Ends in good order: SIGTERM is what Ctrl-C is, and a stage does not outlive the DVC that runs it."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+LOOK = 0.5  # seconds between two looks at the parents
+SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh")  # DVC starts a stage through one
+
+
+def hear_the_end() -> None:
+    """Let SIGTERM, and the end of the DVC that runs this stage, end this process as Ctrl-C does.
+
+    Without it a stage goes on when its `dvc repro` is terminated, and the next one trains the same runs.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    if "DVC_STAGE" in os.environ:  # what a user starts in the background may outlive the shell
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(parent: int) -> None:
+    """End this process when its parent, or a shell's own one behind it, has ended."""
+    import psutil
+
+    starters = []
+    with contextlib.suppress(psutil.Error):
+        starters.append(psutil.Process(parent))
+        if starters[0].name() in SHELLS and (above := starters[0].parent()) is not None:
+            starters.append(above)
+    while os.name == "nt" or os.getppid() == parent:
+        if not all(_lives(starter) for starter in starters):
+            break
+        time.sleep(LOOK)
+    if os.name == "nt":
+        os.kill(os.getpid(), signal.SIGTERM)  # there nothing is told before it ends
+    else:  # the main thread, which may wait for others
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _lives(process: Any) -> bool:
+    import psutil
+
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -39,6 +39,7 @@ TABLES: Mapping[Definition, str] = {
     ("ncpipe.training.objective", "FITS"): "loss",
     ("ncpipe.datasets.prepare", "SOURCES"): "source",
     ("ncpipe.models.build", "FAMILIES"): "architecture",
+    ("ncpipe.scheduling.batches", "STARTS"): "architecture",
     ("ncpipe.specs", "Data"): "source",
     ("ncpipe.specs", "SIDES"): "source",
     ("ncpipe.specs", "Model"): "architecture",

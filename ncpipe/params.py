@@ -340,8 +340,8 @@ def _varied(name: str, spec: Experiment, axis: str, value: Number) -> tuple[Expe
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
-    if needs := spec.model.depth_misfit(depth):
-        yield f"{key}: {depth} does not suit {name}: {spec.model.architecture} needs {needs}"
+    if problem := spec.depth_misfit(depth):
+        yield f"{key}: {depth} does not suit {name}: {problem}"
 
 
 def _log_every_mistake(name: str, spec: Experiment, rule: Convergence) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
@@ -155,10 +156,33 @@ class ArraysData:
         """Only the file says it."""
 
 
-Data = ImageData | TextData | GaussianMixtureData | ArraysData
+@dataclass(frozen=True)
+class FreeData:
+    """Labels alone: the features of every sample are learned by the network, and there is no test split.
+
+    source: free.
+    classes: K.
+    per_class: samples of each class, n.
+    reduced: whether one sample with n lambda_H stands for the n of its class. Gradient descent then takes the
+    same way as with all of them, if they start equal; anything else is refused.
+    """
+
+    kind: ClassVar[Kind] = "free"
+
+    source: Literal["free"]
+    classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
+    per_class: Count
+    reduced: bool = False
+
+    @property
+    def side(self) -> None:
+        """There are no inputs."""
 
 
-Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel
+Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
+
+
+Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | DufmModel
 
 
 @dataclass(frozen=True)
@@ -172,6 +196,8 @@ class Penalty:
     free; so are other vectors, such as batch norm's, but not those of the first layer and of the last one.
     scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
     first layer, biases and batch norm included, as weight decay has it by default.
+    features: lambda_H of features that are learned themselves (`architecture: dufm`); value without it.
+    layers: the lambda of each of their layers, from the first to the last, in place of value.
     """
 
     rule: Literal["constant", "over_depth"]
@@ -179,18 +205,37 @@ class Penalty:
     last_layer: NonNegative | None
     biases: bool = False
     scope: Literal["matrices", "all"] = "matrices"
+    features: NonNegative | None = None
+    layers: tuple[NonNegative, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.layers is not None and self.last_layer is not None:
+            raise ValueError("last_layer does not apply: `layers` says the last layer's lambda; write null")
         if self.biases and self.scope == "all":
             raise ValueError("biases does not apply: `scope: all` penalises them; remove it")
 
     def inner_strength(self, depth: int) -> float:
-        """lambda(L) of every penalised matrix but the last layer's."""
-        return self.value / depth if self.rule == "over_depth" else self.value
+        """lambda(L) of every penalised matrix but the last layer's, unless `layers` has one for each."""
+        return self._at_depth(self.value, depth)
 
     def last_strength(self, depth: int) -> float:
         """lambda_L of the last layer's weights."""
+        if self.layers is not None:
+            return self._at_depth(self.layers[-1], depth)
         return self.inner_strength(depth) if self.last_layer is None else self.last_layer
+
+    def feature_strength(self, depth: int) -> float:
+        """lambda_H of free features."""
+        return self._at_depth(self.value if self.features is None else self.features, depth)
+
+    def layer_strengths(self, depth: int) -> tuple[float, ...]:
+        """lambda of W_1, ..., W_L."""
+        if self.layers is not None:
+            return tuple(self._at_depth(value, depth) for value in self.layers)
+        return (self.inner_strength(depth),) * (depth - 1) + (self.last_strength(depth),)
+
+    def _at_depth(self, value: float, depth: int) -> float:
+        return value / depth if self.rule == "over_depth" else value
 
 
 @dataclass(frozen=True)
@@ -369,6 +414,8 @@ class Experiment:
             raise ValueError(problem)
         if problem := self.model.side_misfit(self.data.side):
             raise ValueError(problem)
+        if problem := self._free_features_misfit():
+            raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
         if self.augmentation is not None:
@@ -376,6 +423,27 @@ class Experiment:
                 raise ValueError(f"augmentation: {self.model.architecture} does not read images as such")
             if isinstance(self.optimizer, Lbfgs):
                 raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
+
+    def depth_misfit(self, depth: int) -> str:
+        """What depths the experiment takes, if this is none of them; else ''."""
+        if needs := self.model.depth_misfit(depth):
+            return f"{self.model.architecture} needs {needs}"
+        count = len(self.penalty.layers or ())
+        if self.penalty.layers is not None and count != depth:
+            return f"penalty.layers has {count} lambdas, and L = {depth} layers need one each"
+        return ""
+
+    def _free_features_misfit(self) -> str:
+        """Why data, model and penalty do not go together where features are free, or as if they were."""
+        model = self.model
+        if model.has_free_features:
+            return model.free_misfit(self)
+        if self.data.kind == "free":
+            return f"model.architecture: {model.architecture} reads inputs, free data have none; take dufm"
+        for key in ("features", "layers"):
+            if getattr(self.penalty, key) is not None:
+                return f"penalty.{key} does not apply to {model.architecture}; remove it"
+        return ""
 
     def kept_epochs(self) -> list[int]:
         """Epochs after which weights are kept, ascending."""

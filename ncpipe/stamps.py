@@ -45,7 +45,10 @@ class Stamp:
     def batch_key(self) -> str:
         """Equal for runs that can train side by side: same data, shapes and steps."""
         spec = recorded(self.run.spec)
-        del spec["penalty"], spec["data"]
+        data = spec.pop("data")
+        del spec["penalty"]
+        if data.get("reduced"):  # of whatever size, such data have the same checksum
+            spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]
         return _digest([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
 
@@ -73,7 +76,7 @@ def _is_count(value: object) -> bool:
 
 
 _SHAPE: dict[str, Callable[[Any], bool]] = {
-    "kind": lambda value: value in ("vector", "image", "tokens"),
+    "kind": lambda value: value in ("vector", "image", "tokens", "free"),
     "classes": _is_count,
     "vocabulary": lambda value: value is None or _is_count(value),
     "checksum": lambda value: isinstance(value, str) and len(value) == 64,

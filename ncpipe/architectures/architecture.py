@@ -4,9 +4,9 @@ Specs import no torch, and so do not share a file with their networks: whoever r
 and most of those who do (claiming a trained run, tables, figures) would wait for torch longer than they work.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-Kind = Literal["vector", "image", "tokens"]
+Kind = Literal["vector", "image", "tokens", "free"]
 
 
 class Architecture:
@@ -25,6 +25,15 @@ class Architecture:
     def starts_built(self) -> bool:
         """Whether training starts from a construction (`ncpipe.proofs`) instead of drawn weights."""
         return False
+
+    @property
+    def has_free_features(self) -> bool:
+        """Whether features are learned in place of what a network would compute from inputs."""
+        return False
+
+    def free_misfit(self, experiment: Any) -> str:
+        """Why an experiment's data and training do not suit its free features, '' if they do."""
+        raise NotImplementedError
 
     @property
     def reads_images(self) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
-from ncpipe.specs import ArraysData, Data, GaussianMixtureData, ImageData, TextData
+from ncpipe.specs import ArraysData, Data, FreeData, GaussianMixtureData, ImageData, TextData
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -26,6 +26,12 @@ def _gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
     from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 
     return prepare_gaussian_mixture(spec)
+
+
+def _free(spec: FreeData, *_: object) -> Prepared:
+    from ncpipe.datasets.free import prepare_free
+
+    return prepare_free(spec)
 
 
 def _arrays(spec: ArraysData, *_: object) -> Prepared:
@@ -66,6 +72,7 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
 
 SOURCES: dict[str, Callable[..., Prepared]] = {
     "gaussian_mixture": _gaussian_mixture,
+    "free": _free,
     "arrays": _arrays,
     "imdb": _imdb,
     "digits": _digits,

@@ -14,7 +14,7 @@ from ncpipe.errors import InputError
 from ncpipe.stamps import FACTS, read_facts
 
 TENSORS = "tensors.safetensors"
-Kind = Literal["vector", "image", "tokens"]
+Kind = Literal["vector", "image", "tokens", "free"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Split:
     """Samples of one split.
 
     inputs: `vector` (N, D) float32, `image` (N, channels, height, width) float32, `tokens` (N, C) int64
-    padded on the right. labels: (N,) int64 in 0..K-1. lengths: (N,) int64, the real tokens of each
-    sequence; None unless tokens.
+    padded on the right, `free` (N,) int64, the samples' numbers. labels: (N,) int64 in 0..K-1. lengths: (N,)
+    int64, the real tokens of each sequence; None unless tokens.
     """
 
     inputs: Tensor

@@ -10,7 +10,7 @@ import torch
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, input_shape
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.models.penalties import strength_of
+from ncpipe.models.penalties import strengths
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
 
@@ -29,7 +29,8 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         return math.nan
     samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
-    learned = {name: role for name, role in network.roles().items() if role != "frozen"}
+    roles = network.roles()
+    learned = [name for name, role in roles.items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for start in range(0, len(samples), rows):
@@ -39,7 +40,9 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)
-    for role, parameter, sum_ in zip(learned.values(), parameters, total, strict=True):
-        sum_.add_(parameter.detach(), alpha=strength_of(role, parameter.dim(), run.spec.penalty, run.depth))
+    dimensions = {name: network.get_parameter(name).dim() for name in roles}
+    by_name = strengths(roles, dimensions, run.spec.penalty, run.depth)
+    for name, parameter, sum_ in zip(learned, parameters, total, strict=True):
+        sum_.add_(parameter.detach(), alpha=by_name[name])
         squares += sum_.square().sum()
     return squares.sqrt().item()

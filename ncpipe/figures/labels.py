@@ -23,9 +23,14 @@ DATA_NAMES = {
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
     "arrays": "own data",
+    "free": "free features",
 }
 NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
-NETWORK_NAMES = {"mlp": "MLP", "resnet_cifar": "ResNet"}  # the others have the names of their formulas
+NETWORK_NAMES = {
+    "dufm": "DUFM",
+    "mlp": "MLP",
+    "resnet_cifar": "ResNet",
+}  # the others have the names of their formulas
 LINE = 24  # characters of a row label that are as long as a row is high
 
 

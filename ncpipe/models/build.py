@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models import mlp, resnet, resnet_cifar, transformer
+from ncpipe.models import dufm, mlp, resnet, resnet_cifar, transformer
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
 from ncpipe.randomness import seeded_generator
@@ -36,6 +37,7 @@ FAMILIES: Mapping[type[Architecture], Family] = {
     TransformerModel: Family(transformer.arrange, transformer.build),
     MLPModel: Family(mlp.arrange, mlp.build),
     CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
+    DufmModel: Family(dufm.arrange, dufm.build),
 }
 
 
@@ -45,10 +47,10 @@ def arrange_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
 
 
 def arrange(split: Split, kind: str, model: Architecture, device: torch.device, dtype: torch.dtype) -> Split:
-    """A split as a network takes it: inputs arranged and in `dtype` (token ids stay), all on `device`."""
+    """A split as a network takes it: inputs arranged and in `dtype` (whole numbers stay), all on `device`."""
     inputs = arrange_inputs(split.inputs, kind, model).to(device)
     return Split(
-        inputs if kind == "tokens" else inputs.to(dtype),
+        inputs if kind in ("tokens", "free") else inputs.to(dtype),
         split.labels.to(device),
         None if split.lengths is None else split.lengths.to(device),
     )
@@ -58,6 +60,8 @@ def input_shape(data: Prepared, model: Architecture) -> InputShape:
     """Shape of one sample after `arrange_inputs`."""
     if data.kind == "tokens":
         return InputShape(1, data.train.inputs.shape[1], data.vocabulary)
+    if data.kind == "free":
+        return InputShape(len(data.train), copies=int(str(data.facts["copies"])))
     sample = arrange_inputs(data.train.inputs[:1], data.kind, model)
     if sample.dim() == 4:
         return InputShape(sample.shape[1], positions=sample.shape[2:].numel())

@@ -14,9 +14,10 @@ POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, aga
 
 @dataclass(frozen=True)
 class InputShape:
-    """What a network reads: D coordinates, C tokens of p coordinates, C of V token ids, or images.
+    """What a network reads: D coordinates, C tokens of p coordinates, C of V token ids, images, or nothing.
 
-    size: D, p, 1, or an image's channels. tokens: C, None without. vocabulary: V, None without. positions:
+    size: D, p, 1, an image's channels, or the number of samples whose features are free. copies: equal
+    samples that each of these stands for. tokens: C, None without. vocabulary: V, None without. positions:
     height x width of an image, None elsewhere.
     """
 
@@ -24,6 +25,7 @@ class InputShape:
     tokens: int | None = None
     vocabulary: int | None = None
     positions: int | None = None
+    copies: int = 1
 
     @property
     def rows(self) -> int:

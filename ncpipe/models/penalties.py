@@ -11,8 +11,11 @@ from ncpipe.specs import Penalty
 def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     """Whether a parameter is: matrices (two dimensions or more) of the inner layers and of the last one.
 
-    With `biases` also the inner layers' vectors; with the scope `all` whatever is learned by a layer.
+    With `biases` also the inner layers' vectors; with the scope `all` whatever is learned by a layer. Free
+    features are in any case.
     """
+    if role == "free":
+        return True
     if penalty.scope == "all":
         return role in ("embedding", "inner", "last")
     if role == "inner":
@@ -20,27 +23,45 @@ def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     return role == "last" and dimensions > 1
 
 
-def strength_of(role: Role, dimensions: int, penalty: Penalty, depth: int) -> float:
-    """lambda of a parameter: lambda_L in the last layer, 0 where the penalty does not hold."""
-    if not is_penalised(role, dimensions, penalty):
-        return 0.0
-    return penalty.last_strength(depth) if role == "last" else penalty.inner_strength(depth)
+def strengths(
+    roles: Mapping[str, Role], dimensions: Mapping[str, int], penalty: Penalty, depth: int
+) -> dict[str, float]:
+    """lambda of every parameter: lambda_L in the last layer, lambda_H on free features, 0 if unpenalised.
+
+    With `penalty.layers` the inner matrices have theirs in the order of `roles`.
+    """
+    found = dict.fromkeys(roles, 0.0)
+    own = iter(penalty.layer_strengths(depth)[:-1]) if penalty.layers is not None else None
+    for name, role in roles.items():
+        if not is_penalised(role, dimensions[name], penalty):
+            continue
+        if role == "last":
+            found[name] = penalty.last_strength(depth)
+        elif role == "free":
+            found[name] = penalty.feature_strength(depth)
+        else:
+            found[name] = penalty.inner_strength(depth) if own is None else next(own)
+    return found
 
 
 def penalties(
     penalty: Penalty, depth: int, roles: Mapping[str, Role], state: Mapping[str, Tensor]
 ) -> tuple[float, float]:
     """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of a state, in float64."""
-    last, inner, offset = 0.0, 0.0, 0.0
-    for name, tensor in state.items():
-        if name not in roles or not is_penalised(roles[name], tensor.dim(), penalty):  # a buffer has no role
+    own = {name: tensor for name, tensor in state.items() if name in roles}  # a buffer has no role
+    dimensions = {name: tensor.dim() for name, tensor in own.items()}
+    by_name = strengths(roles, dimensions, penalty, depth)
+    last, offset = 0.0, 0.0
+    inner: dict[float, float] = {}  # by lambda: one product with each
+    for name, tensor in own.items():
+        if not is_penalised(roles[name], dimensions[name], penalty):
             continue
         square = tensor.double().square().sum().item()
         if roles[name] != "last":
-            inner += square
-        elif tensor.dim() > 1:
+            inner[by_name[name]] = inner.get(by_name[name], 0.0) + square
+        elif dimensions[name] > 1:
             last += square
         else:
             offset += square
     half = penalty.last_strength(depth) / 2
-    return half * last, penalty.inner_strength(depth) / 2 * inner + half * offset
+    return half * last, sum(strength / 2 * square for strength, square in inner.items()) + half * offset

@@ -5,10 +5,16 @@ import csv
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.dufm import DufmModel
+from ncpipe.architectures.mlp import MLPModel
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
 from ncpipe.console import Progress, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -175,11 +181,33 @@ def _train_some(
 
 
 def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
-    if not runs[0].spec.model.starts_built:
+    model = runs[0].spec.model
+    start = STARTS[type(model)]
+    if start is None or not model.starts_built:
         return None
+    return [start(run, data) for run in runs]
+
+
+def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     from ncpipe.proofs.networks import WARM_START, constructed_state
 
-    return [constructed_state(run, data, WARM_START) for run in runs]
+    return constructed_state(run, data, WARM_START)
+
+
+def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
+    from ncpipe.optima.dufm_runs import solution_state
+
+    return solution_state(run)
+
+
+# Weights that a run may start from in place of drawn ones.
+STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = {
+    ResNetModel: _construction,
+    TransformerModel: _construction,
+    MLPModel: None,
+    CifarResNetModel: None,
+    DufmModel: _solution,
+}
 
 
 def _announcement(stamps: Batch, data: Prepared, device: str) -> str:

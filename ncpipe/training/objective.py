@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ncpipe.losses import cross_entropy, half_squared_error
-from ncpipe.models.penalties import is_penalised, strength_of
+from ncpipe.models.penalties import is_penalised, strengths
 from ncpipe.specs import Run
 from ncpipe.training.stack import Stack
 
@@ -28,15 +28,18 @@ FITS = {"ce": sum_of_cross_entropies, "mse": sum_of_squared_errors}
 
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
-    return stack.per_parameter(
-        lambda role, dimensions: [strength_of(role, dimensions, r.spec.penalty, r.depth) for r in runs]
-    )
+    roles, dimensions = stack.roles, stack.dimensions
+    return stack.per_parameter([strengths(roles, dimensions, r.spec.penalty, r.depth) for r in runs])
 
 
 def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """(S, P): 1 on every number that is penalised, whatever its lambda; there AdamW may decay."""
+    roles, dimensions = stack.roles, stack.dimensions
     return stack.per_parameter(
-        lambda role, dimensions: [float(is_penalised(role, dimensions, r.spec.penalty)) for r in runs]
+        [
+            {name: float(is_penalised(roles[name], dimensions[name], r.spec.penalty)) for name in roles}
+            for r in runs
+        ]
     )
 
 

@@ -4,14 +4,14 @@ S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per r
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.models.network import Network, Role
+from ncpipe.models.network import Network
 
 # Every tensor starts on a 64-byte boundary, wherever its run lies in the stack: CPU kernels choose their
 # order of summation by alignment, and a run's bytes must not depend on its neighbours.
@@ -79,13 +79,16 @@ class Stack:
         start, shape = self._places[name]
         return buffer[:, start : start + shape.numel()].unflatten(1, shape)
 
-    def per_parameter(self, rule: Callable[[Role, int], Sequence[float]]) -> Tensor:
-        """A (S, P) buffer with rule(role, dimensions), a number per run, on each parameter, else 0."""
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """Of one run's parameters, by name."""
+        return {name: len(shape) for name, (_, shape) in self._places.items()}
+
+    def per_parameter(self, numbers: Sequence[Mapping[str, float]]) -> Tensor:
+        """A (S, P) buffer with each run's number on each parameter, else 0."""
         buffer = torch.zeros_like(self.values)
         for name, (_, shape) in self._places.items():
-            column = torch.tensor(
-                rule(self.roles[name], len(shape)), dtype=buffer.dtype, device=buffer.device
-            )
+            column = torch.tensor([own[name] for own in numbers], dtype=buffer.dtype, device=buffer.device)
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
 

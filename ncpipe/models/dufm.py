@@ -1,0 +1,102 @@
+"""The deep unconstrained features model [S24 Def. 2]: the features of every sample are parameters.
+
+N  samples    B  samples of a batch    d  width    K  classes    n  samples of a class    L  depth
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.architectures.dufm import DufmModel
+from ncpipe.models.inputs import InputShape
+from ncpipe.models.layers import Affine
+from ncpipe.models.network import Layer, Network, Owner, Role
+
+
+class Dufm(Network):
+    """W_L relu(W_{L-1} ... relu(W_1 H_1)), with the rows of `features`, one a sample, for H_1.
+
+    copies: n' > 1 where one row F stands for the n' equal samples of a class. H_1 is F/sqrt(n') then:
+    lambda_H |F|^2 is the penalty of all n', and a step of gradient descent on F moves H_1 as far as each of
+    the n' moves in the whole problem. deviation: of drawn entries of H_1. per_class: rows of a class that
+    start equal, 1 where each starts on its own.
+    """
+
+    batched = True
+
+    def __init__(
+        self,
+        samples: int,
+        copies: int,
+        classes: int,
+        depth: int,
+        width: int,
+        per_class: int,
+        gain: float,
+        deviation: float,
+    ) -> None:
+        super().__init__()
+        self.scale = copies**-0.5
+        self.per_class, self.gain, self.deviation = per_class, gain, deviation
+        self.free = nn.Parameter(torch.empty(samples, width))
+        self.maps = nn.ModuleList(Affine(width, width, bias=False) for _ in range(depth - 1))
+        self.last = Affine(width, classes, bias=False)
+        self.positions = [Fraction(index, depth - 1) for index in range(depth)]
+
+    @property
+    def length(self) -> Fraction:
+        """L - 1: the layers between the free features and those that the last layer sees."""
+        return Fraction(len(self.maps))
+
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        return {"free": [self.free], "inner": [self.maps], "last": [self.last]}
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """H_1 of N(0, deviation^2), matrices of N(0, gain^2/d)."""
+        samples, width = self.free.shape
+        drawn = torch.empty(samples // self.per_class, width, dtype=self.free.dtype)
+        drawn.normal_(0.0, self.deviation / self.scale, generator=generator)
+        self.free.copy_(drawn.repeat_interleave(self.per_class, 0))
+        for map_ in [*self.maps, self.last]:
+            map_.weight.normal_(0.0, self.gain / width**0.5, generator=generator)
+
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """H1, Z2 = W_1 H_1, H2 behind the ReLU, Z3, ...; `last` is H_L."""
+        h = chosen(self.free, x)
+        if self.scale != 1:
+            h = h * self.scale
+        yield Layer("H1", self.positions[0], h)
+        depth = len(self.maps) + 1
+        for index, map_ in enumerate(self.maps, start=2):
+            z = map_(h)
+            yield Layer(f"Z{index}", None, z)
+            h = torch.relu(z)
+            yield Layer("last" if index == depth else f"H{index}", self.positions[index - 1], h)
+
+
+def chosen(features: Tensor, x: Tensor) -> Tensor:
+    """Rows x (B,) of features (N, d) or (S, N, d); x (S, B): each run's own. N of them are all, in order."""
+    if x.dim() == 2:
+        return torch.take_along_dim(features, x.unsqueeze(-1), -2)
+    return features if len(x) == features.shape[-2] else features.index_select(-2, x)
+
+
+def arrange(inputs: Tensor, spec: DufmModel) -> Tensor:
+    return inputs
+
+
+def build(spec: DufmModel, shape: InputShape, classes: int, depth: int) -> Dufm:
+    equal = spec.columns == "equal" and shape.copies == 1
+    return Dufm(
+        shape.size,
+        shape.copies,
+        classes,
+        depth,
+        spec.width,
+        shape.size // classes if equal else 1,
+        spec.gain or 1.0,
+        spec.feature_deviation or 1.0,
+    )

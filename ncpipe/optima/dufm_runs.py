@@ -1,0 +1,71 @@
+"""Trained deep features models beside their closed levels: a run's model, its solutions as starts.
+
+K  classes    n  samples of a class    d  width
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.architectures.dufm import DufmModel
+from ncpipe.errors import InputError
+from ncpipe.optima.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
+from ncpipe.optima.dufm_shapes import largest_points
+from ncpipe.optima.dufm_solutions import Solution, dnc_solution, perturbed, srg_solution
+from ncpipe.specs import FreeData, Run
+
+
+@dataclass(frozen=True)
+class Levels:
+    """L_DNC and L_SRG of a run's problem; NaN for K < 6 (SRG), and where a lambda is 0."""
+
+    dnc: float
+    srg: float
+
+
+def model_of(run: Run) -> Dufm:
+    """The features model that a run of dufm trains; InputError where a lambda is 0."""
+    data, penalty = run.spec.data, run.spec.penalty
+    assert isinstance(data, FreeData)
+    strength = penalty.feature_strength(run.depth)
+    return Dufm(data.classes, data.per_class, strength, penalty.layer_strengths(run.depth))
+
+
+def levels_of(run: Run) -> Levels:
+    """L_DNC and L_SRG of a run."""
+    if 0 in (run.spec.penalty.feature_strength(run.depth), *run.spec.penalty.layer_strengths(run.depth)):
+        return Levels(math.nan, math.nan)
+    model = model_of(run)
+    return Levels(dnc_loss(model), srg_loss(model) if model.classes >= LEAST_CLASSES else math.nan)
+
+
+def solution_state(run: Run) -> dict[str, Tensor]:
+    """Weights by name of the solution that a run starts from, with its noise, drawn from the run's seed."""
+    spec, data = run.spec.model, run.spec.data
+    assert isinstance(spec, DufmModel)
+    assert isinstance(data, FreeData)
+    assert spec.noise is not None
+    try:
+        start = _solution(spec, model_of(run))
+    except InputError as error:
+        raise InputError(f"{run.name}: {error}") from None
+    own = data.per_class if spec.columns == "own" else 1
+    start = Solution(start.features.repeat_interleave(own, 0), start.weights)
+    start = perturbed(start, spec.noise, run.seed)
+    features = start.features
+    if data.reduced:
+        features = features * data.per_class**0.5
+    elif spec.columns == "equal":
+        features = features.repeat_interleave(data.per_class, 0)
+    *inner, last = start.weights
+    state = {"free": features, **{f"maps.{index}.weight": weight for index, weight in enumerate(inner)}}
+    return {name: tensor.to(torch.float64) for name, tensor in (state | {"last.weight": last}).items()}
+
+
+def _solution(spec: DufmModel, model: Dufm) -> Solution:
+    if spec.initialisation == "dnc":
+        return dnc_solution(model, spec.width)
+    minus = largest_points(model.classes) // 2 if spec.initialisation == "srg_k" else 2
+    return srg_solution(model, minus, spec.width)

@@ -1,0 +1,388 @@
+"""dufm and its free features: against NumPy loops and closed losses, and through every stage."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, write_params
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncpipe.datasets.free import prepare_free
+from ncpipe.errors import InputError
+from ncpipe.features.passes import extract
+from ncpipe.models.build import build_model, input_shape
+from ncpipe.models.penalties import strengths
+from ncpipe.optima.dufm_runs import levels_of, solution_state
+from ncpipe.params import load_params
+from ncpipe.records import read
+from ncpipe.specs import Compute, Experiment, FreeData, Run
+from ncpipe.stamps import Stamp
+from ncpipe.training.loop import train_batch
+from ncpipe.training.session import Session, Trained
+
+CPU = torch.device("cpu")
+DRAWN = {
+    "architecture": "dufm", "width": 7, "columns": "own", "initialisation": "normal", "gain": 1.0,
+    "feature_deviation": 0.8,
+}  # fmt: skip
+BUILT = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
+UNEQUAL = {"rule": "constant", "value": 0.003, "last_layer": None, "layers": [0.001, 0.002, 0.004]}
+
+
+def tree(model: dict[str, Any] = DRAWN, classes: int = 4, per_class: int = 3, **changes: Any) -> dict:
+    data = {"source": "free", "classes": classes, "per_class": per_class}
+    return experiment_tree(
+        **{
+            "data": data | changes.pop("data", {}),
+            "loss": "mse",
+            "penalty": UNEQUAL,
+            "optimizer": {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0},
+            "schedule": {"name": "constant"},
+            "batch_size": "full",
+        }
+        | changes
+    ) | {"model": model}
+
+
+def run_of(seed: int = 0, depth: int = 3, **changes: Any) -> Run:
+    return Run("x", depth, seed, read(Experiment, tree(**changes)))
+
+
+def data_of(run: Run) -> Any:
+    assert isinstance(run.spec.data, FreeData)
+    return prepare_free(run.spec.data)
+
+
+def train(*runs: Run, precision: str = "float64") -> list[Trained]:
+    return train_batch(runs, data_of(runs[0]), CPU, precision)
+
+
+def naive(
+    h: np.ndarray, weights: list[np.ndarray], labels: np.ndarray, decays: list[float]
+) -> tuple[float, list[np.ndarray]]:
+    """S24's objective and its gradient, with columns for samples as there; decays: of H_1, W_1, ..., W_L."""
+    targets, samples = np.eye(len(weights[-1]))[:, labels], len(labels)
+    inputs, before = [h], []
+    for weight in weights[:-1]:
+        before.append(weight @ inputs[-1])
+        inputs.append(np.maximum(before[-1], 0))
+    error = weights[-1] @ inputs[-1] - targets
+    loss = (error**2).sum() / (2 * samples)
+    loss += sum(decay / 2 * (m**2).sum() for decay, m in zip(decays, [h, *weights], strict=True))
+    back, slopes = error / samples, []
+    for at in range(len(weights) - 1, -1, -1):
+        slopes.insert(0, back @ inputs[at].T + decays[at + 1] * weights[at])
+        back = weights[at].T @ back
+        if at > 0:
+            back = back * (before[at - 1] > 0)
+    return loss, [back + decays[0] * h, *slopes]
+
+
+def matrices(state: dict[str, torch.Tensor]) -> tuple[np.ndarray, list[np.ndarray]]:
+    maps = [state[f"maps.{index}.weight"].numpy() for index in range(len(state) - 2)]
+    return state["free"].numpy().T.copy(), [m.copy() for m in (*maps, state["last.weight"].numpy())]
+
+
+def test_training_is_gradient_descent_on_the_formula() -> None:
+    run = run_of(epochs=5, log_every=1)
+    data = data_of(run)
+    network = build_model(run.spec.model, input_shape(data, run.spec.model), 4, 3, 0)
+    h, weights = matrices({name: p.detach().double() for name, p in network.named_parameters()})
+    (trained,) = train(run)
+    decays = [0.003, 0.001, 0.002, 0.004]
+    for point in trained.history:
+        loss, slopes = naive(h, weights, data.train.labels.numpy(), decays)
+        assert point.loss == pytest.approx(loss, rel=1e-13)
+        if point.epoch < 5:
+            h -= 0.5 * slopes[0]
+            weights = [m - 0.5 * slope for m, slope in zip(weights, slopes[1:], strict=True)]
+    end = matrices(trained.state)
+    np.testing.assert_allclose(end[0], h, rtol=0, atol=1e-13)
+    for found, expected in zip(end[1], weights, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    features = extract(run, trained.state, data, CPU)
+    loss, slopes = naive(h, weights, data.train.labels.numpy(), decays)
+    assert features.gradient_norm == pytest.approx(sum((s**2).sum() for s in slopes) ** 0.5, rel=1e-10)
+    assert features.last_penalty == pytest.approx(0.002 * (weights[-1] ** 2).sum(), rel=1e-12)
+    inner = sum(d / 2 * (m**2).sum() for d, m in zip(decays, [h, *weights[:-1]], strict=False))
+    assert features.inner_penalty == pytest.approx(inner, rel=1e-12)
+
+
+def test_mini_batches_move_the_features_of_their_samples() -> None:
+    run = run_of(epochs=1, log_every=1, batch_size=5, penalty=UNEQUAL | {"value": 0.0})
+    data = data_of(run)
+    network = build_model(run.spec.model, input_shape(data, run.spec.model), 4, 3, 0)
+    h, weights = matrices({name: p.detach().double() for name, p in network.named_parameters()})
+    from ncpipe.randomness import seeded_generator
+
+    order = torch.randperm(12, generator=seeded_generator(0, "order")).numpy()
+    for batch in (order[:5], order[5:10], order[10:]):
+        labels = data.train.labels.numpy()[batch]
+        _, slopes = naive(h[:, batch], weights, labels, [0.0, 0.001, 0.002, 0.004])
+        h[:, batch] -= 0.5 * slopes[0]
+        weights = [m - 0.5 * slope for m, slope in zip(weights, slopes[1:], strict=True)]
+    (trained,) = train(run)
+    np.testing.assert_allclose(matrices(trained.state)[0], h, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_sample_goes_the_way_of_n_equal_ones(momentum: float) -> None:
+    shared = {
+        "model": DRAWN | {"columns": "equal"}, "epochs": 60, "log_every": 20,
+        "optimizer": {"name": "sgd", "learning_rate": 0.3, "momentum": momentum},
+    }  # fmt: skip
+    runs = [run_of(data={"reduced": reduced}, **shared) for reduced in (False, True)]
+    drawn = build_model(runs[0].spec.model, input_shape(data_of(runs[0]), runs[0].spec.model), 4, 3, 0)
+    start = {name: p.detach().double() for name, p in drawn.named_parameters()}
+    starts = [
+        start,
+        start | {"free": 3**0.5 * start["free"][::3]},
+    ]  # in float64: as drawn they differ by 1e-8
+    (whole,), (one,) = (
+        train_batch([run], data_of(run), CPU, "float64", starts=[own])
+        for run, own in zip(runs, starts, strict=True)
+    )
+    for first, second in zip(whole.history, one.history, strict=True):
+        assert second.loss == pytest.approx(first.loss, rel=1e-12)
+    assert whole.history[-1].loss < 0.8 * whole.history[0].loss
+    np.testing.assert_allclose(one.state["last.weight"], whole.state["last.weight"], rtol=0, atol=1e-12)
+    rows = whole.state["free"].unflatten(0, (4, 3))
+    reduced = build_model(runs[1].spec.model, input_shape(data_of(runs[1]), runs[1].spec.model), 4, 3, 0)
+    assert torch.allclose(reduced.get_parameter("free"), starts[1]["free"].float())  # the same draw
+    np.testing.assert_allclose(one.state["free"] / 3**0.5, rows[:, 1], rtol=0, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    start=st.sampled_from([("dnc", 4), ("dnc", 10), ("srg", 6), ("srg", 7), ("srg", 10), ("srg_k", 15)]),
+    columns=st.sampled_from(["own", "equal", "reduced"]),
+    per_class=st.integers(1, 5),
+    depth=st.integers(2, 5),
+    logs=st.lists(st.floats(-8, -4), min_size=6, max_size=6),
+)
+def test_a_built_start_has_the_closed_loss(
+    start: tuple[str, int], columns: str, per_class: int, depth: int, logs: list[float]
+) -> None:
+    name, classes = start
+    values = [float(np.exp(log)) for log in logs]
+    run = run_of(
+        depth=depth,
+        model=BUILT | {"initialisation": name, "columns": "equal" if columns == "reduced" else columns},
+        classes=classes,
+        per_class=per_class,
+        data={"reduced": columns == "reduced"},
+        penalty={"rule": "constant", "value": values[0], "last_layer": None, "layers": values[1 : depth + 1]},
+    )
+    session = Session([run], data_of(run), CPU, torch.float64)
+    session.begin_with([solution_state(run)])
+    session.record()
+    loss = session.rows[-1][1][0].item()
+    levels = levels_of(run)
+    if name != "srg_k":
+        assert loss == pytest.approx(levels.dnc if name == "dnc" else levels.srg, rel=1e-12)
+    elif levels.srg < 0.49:
+        assert loss < levels.srg
+
+
+def test_noise_moves_a_start_and_its_seed_says_where() -> None:
+    runs = [run_of(seed, model=BUILT | {"noise": 0.1}, classes=6) for seed in (0, 0, 1)]
+    first, same, other = (solution_state(run) for run in runs)
+    exact = solution_state(run_of(model=BUILT, classes=6))
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not torch.equal(first["free"], other["free"])
+    moved = (first["free"] - exact["free"]).square().mean().sqrt() / exact["free"].square().mean().sqrt()
+    assert 0.05 < moved < 0.2
+    assert torch.equal(first["free"][0], first["free"][1])  # columns: equal
+    own = solution_state(run_of(model=BUILT | {"noise": 0.1, "columns": "own"}, classes=6))
+    assert not torch.equal(own["free"][0], own["free"][1])
+
+
+@pytest.mark.parametrize("batch_size", ["full", 5])
+def test_a_run_does_not_depend_on_its_batch(batch_size: Any) -> None:
+    runs = [run_of(seed, epochs=4, log_every=2, batch_size=batch_size) for seed in range(3)]
+    together = train(*runs, precision="float32")
+    for run, beside in zip(runs, together, strict=True):
+        (alone,) = train(run, precision="float32")
+        assert repr(alone.history) == repr(beside.history)  # test_error is NaN
+        assert all(torch.equal(alone.state[name], beside.state[name]) for name in alone.state)
+
+
+def test_roles_and_lambdas_by_layer() -> None:
+    run = run_of()
+    network = build_model(run.spec.model, input_shape(data_of(run), run.spec.model), 4, 3, 0)
+    roles = network.roles()
+    assert list(roles.values()) == ["free", "inner", "inner", "last"]
+    assert list(strengths(roles, dict.fromkeys(roles, 2), run.spec.penalty, 3).values()) == [
+        0.003, 0.001, 0.002, 0.004,
+    ]  # fmt: skip
+    one = read(Experiment, tree(penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.7})).penalty
+    assert list(strengths(roles, dict.fromkeys(roles, 2), one, 3).values()) == pytest.approx(
+        [0.1, 0.1, 0.1, 0.7]
+    )
+    own = read(Experiment, tree(penalty=UNEQUAL | {"features": 0.9})).penalty
+    assert strengths(roles, dict.fromkeys(roles, 2), own, 3)["free"] == 0.9
+    x = torch.arange(12)
+    layers = list(network.layers(x))
+    assert [layer.name for layer in layers] == ["H1", "Z2", "H2", "Z3", "last"]
+    assert [layer.position for layer in layers] == [0, None, 0.5, None, 1]
+    assert torch.equal(layers[4].values, layers[3].values.clamp(min=0))
+    assert torch.allclose(network.features(x[3:5]), network.features(x)[3:5])
+
+
+def test_reduced_data_of_several_sizes_do_not_train_side_by_side() -> None:
+    keys = set()
+    for per_class in (3, 4):
+        run = run_of(model=DRAWN | {"columns": "equal"}, per_class=per_class, data={"reduced": True})
+        keys.add(Stamp(run, "same", Compute("cpu", 1, "float32")).batch_key())
+    assert len(keys) == 2
+
+
+EQUAL = DRAWN | {"columns": "equal"}
+ADAM = {"name": "adam", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": 1}, "data.classes: 1 is out of range; it must be >= 2"),
+        ({"per_class": 0}, "data.per_class: 0 is out of range"),
+        ({"data": {"reduced": True}}, "data.reduced: one sample stands for n that start equal"),
+        (
+            {"data": {"reduced": True}, "model": EQUAL, "batch_size": 2},
+            "data.reduced: mini-batches move the samples of a class apart",
+        ),
+        (
+            {"data": {"reduced": True}, "model": EQUAL, "optimizer": ADAM},
+            "data.reduced: exact for gradient descent, not for adam",
+        ),
+        (
+            {"model": BUILT, "classes": 5},
+            "model.initialisation: srg exists from 6 classes on, not for 5",
+        ),
+        (
+            {"model": BUILT | {"width": 9}, "classes": 10},
+            "model.width: 9 is less than the 10 coordinates that srg needs for 10 classes",
+        ),
+        (
+            {"model": BUILT | {"width": 19, "initialisation": "srg_k"}, "classes": 15},
+            "model.width: 19 is less than the 20 coordinates that srg_k needs",
+        ),
+        ({"model": {**BUILT, "gain": 1.0}}, "model: gain does not apply to `initialisation: srg`"),
+        ({"model": {**DRAWN, "noise": 1.0}}, "model: noise does not apply to `initialisation: normal`"),
+        (
+            {"model": {k: v for k, v in DRAWN.items() if k != "gain"}},
+            "model: gain is needed with `initialisation: normal`",
+        ),
+        (
+            {"penalty": UNEQUAL | {"last_layer": 0.1}},
+            "penalty: last_layer does not apply: `layers` says the last layer's lambda",
+        ),
+        ({"penalty": UNEQUAL | {"layers": [0.1, -1.0, 1.0]}}, "penalty.layers.1.: -1.0 is out of range"),
+        (
+            {"data": experiment_tree()["data"]},
+            "dufm learns its features and reads no gaussian_mixture; take `source: free`",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_key(changes: dict[str, Any], message: str) -> None:
+    own = tree(**changes)
+    if changes.get("data", {}).get("source"):
+        own["data"] = changes["data"]
+    with pytest.raises(InputError) as error:
+        read(Experiment, own)
+    assert message.replace(".1.", "[1]") in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_free_features_are_no_other_networks() -> None:
+    free = {"source": "free", "classes": 3, "per_class": 2}
+    with pytest.raises(InputError, match=r"model\.architecture: L-RN1 reads inputs, free data have none"):
+        read(Experiment, experiment_tree(data=free))
+    for key, value in (("features", 0.1), ("layers", [0.1])):
+        penalty = experiment_tree()["penalty"] | {key: value}
+        with pytest.raises(InputError, match=rf"penalty\.{key} does not apply to L-RN1; remove it"):
+            read(Experiment, experiment_tree(penalty=penalty))
+
+
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (1, "sweep.depths: 1 does not suit x: dufm needs L >= 2"),
+        (4, "sweep.depths: 4 does not suit x: penalty.layers has 3 lambdas, and L = 4 layers need one each"),
+    ],
+)
+def test_depths_suit_the_model_and_its_lambdas(
+    depth: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([depth], [0], x=tree())
+    with pytest.raises(InputError) as error:
+        load_params()
+    assert message in str(error.value)
+
+
+# ---- Through every stage --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A drawn and a built experiment through all stages, in a folder of their own."""
+    from ncpipe.commands.aggregate import aggregate
+    from ncpipe.commands.extract import extract_experiment
+    from ncpipe.commands.fetch import fetch
+    from ncpipe.commands.grid import write_grid
+    from ncpipe.commands.measure import measure
+    from ncpipe.commands.plot import plot
+    from ncpipe.commands.train import train as train_stage
+
+    folder, before = tmp_path_factory.mktemp("chain"), os.getcwd()
+    os.chdir(folder)
+    try:
+        short = {
+            "epochs": 10, "log_every": 1, "classes": 6, "per_class": 4,
+            "penalty": {"rule": "constant", "value": 0.004, "last_layer": None},
+        }  # fmt: skip
+        trees = {
+            "drawn": tree(**short),
+            "built": tree(BUILT | {"width": 12}, data={"reduced": True}, **short),
+        }
+        write_params([3, 4], [0, 1], **trees)
+        write_grid()
+        for name in trees:
+            fetch(name)
+            for depth in (3, 4):
+                for seed in (0, 1):
+                    train_stage(name, depth, seed, workers=1)
+            extract_experiment(name)
+            measure(name)
+        aggregate()
+        plot()
+        yield folder / "data"
+    finally:
+        os.chdir(before)
+
+
+def test_every_stage_takes_free_features(results: Path) -> None:
+    runs = pd.read_csv(results / "results" / "runs.csv")
+    assert len(runs) == 8
+    assert runs["test_error"].isna().all()
+    assert runs[["loss", "gradient_norm"]].notna().all(axis=None)
+    history = pd.read_csv(results / "results" / "history.csv")
+    ends = history.sort_values("epoch").groupby(["experiment", "depth", "seed"]).tail(1)
+    both = runs.merge(ends, on=["experiment", "depth", "seed"], suffixes=("", "_then"))
+    assert both["loss"].to_numpy() == pytest.approx(both["loss_then"].to_numpy(), rel=1e-4)
+    for name in ("drawn", "built"):
+        table = pd.read_csv(results / "metrics" / name / "measurements.csv")
+        deep = table[(table["depth"] == 4) & (table["split"] == "train")]
+        ranked = deep[deep["metric"] == "rank_means"]
+        assert set(ranked["layer"]) == {"H1", "H2", "H3", "Z2", "Z3", "Z4", "last"}
+        assert {"H1", "H2", "H3", "last"} == set(deep[deep["metric"] == "dnc1_trace_pinv"]["layer"])
+        assert "singular_means_001" in set(deep[deep["layer"] == "H2"]["metric"])
+    figures = {path.name for path in (results / "figures").glob("*.png")}
+    assert {"layers.png", "spectra.png", "heat_maps.png", "curves_drawn.png"} <= figures

@@ -32,6 +32,7 @@ DRAWN = {
     "feature_deviation": 0.8,
 }  # fmt: skip
 BUILT = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
+PLAIN_PENALTY = {"rule": "constant", "value": 0.004, "last_layer": None}
 UNEQUAL = {"rule": "constant", "value": 0.003, "last_layer": None, "layers": [0.001, 0.002, 0.004]}
 
 
@@ -346,7 +347,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         short = {
             "epochs": 10, "log_every": 1, "classes": 6, "per_class": 4,
-            "penalty": {"rule": "constant", "value": 0.004, "last_layer": None},
+            "penalty": PLAIN_PENALTY,
         }  # fmt: skip
         trees = {
             "drawn": tree(**short),
@@ -386,3 +387,42 @@ def test_every_stage_takes_free_features(results: Path) -> None:
         assert "singular_means_001" in set(deep[deep["layer"] == "H2"]["metric"])
     figures = {path.name for path in (results / "figures").glob("*.png")}
     assert {"layers.png", "spectra.png", "heat_maps.png", "curves_drawn.png"} <= figures
+
+
+def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
+    runs = pd.read_csv(results / "results" / "runs.csv")
+    built = runs[runs["experiment"] == "built"]
+    levels = levels_of(run_of(depth=4, classes=6, per_class=4, penalty=PLAIN_PENALTY))
+    deep = built[built["depth"] == 4]
+    assert deep["loss_over_srg"].to_numpy() == pytest.approx(1, abs=1e-4)  # a few steps on, in float32
+    assert (deep["loss_dnc"] == levels.dnc).all()
+    assert deep["loss_over_dnc"].to_numpy() == pytest.approx(levels.srg / levels.dnc, rel=1e-3)
+    assert set(deep["structure"]) == {"SRG"}
+    assert set(deep["structure_last"]) == {"SRG"}
+    assert set(deep["ranks"]) == {"4-4-6"}
+    assert set(deep["ranks_before"]) == {"4-4-4"}
+    assert not runs["dnc_found"].any()
+    assert (built["classes_given_up"] == 0).all()
+    assert (runs[runs["experiment"] == "drawn"]["loss_over_dnc"] > 1).all()
+
+
+def test_every_structure_is_named_from_its_features() -> None:
+    from ncpipe.features.low_rank import low_rank_columns
+
+    def row(state: dict[str, torch.Tensor] | None = None, **changes: Any) -> dict[str, Any]:
+        run = run_of(epochs=1, log_every=1, penalty=PLAIN_PENALTY, **changes)
+        state = solution_state(run) if state is None else state
+        return low_rank_columns(run, extract(run, state, data_of(run), CPU), levels_of(run).dnc)
+
+    dnc = row(model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
+    assert (dnc["structure"], dnc["structure_last"], dnc["ranks"]) == ("DNC", "DNC", "6-6-6")
+    assert dnc["dnc_found"]
+    assert row(model=BUILT | {"initialisation": "dnc"}, classes=4, depth=2)["structure"] == "DNC"
+    assert np.isnan(row(model=BUILT | {"initialisation": "dnc"}, classes=4, depth=2)["loss_over_srg"])
+    half = row(model=BUILT | {"initialisation": "srg_k"}, classes=15, depth=4)
+    assert (half["structure"], half["ranks_before"]) == ("SRG-3", "6-6-5")
+    run = run_of(model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4, penalty=PLAIN_PENALTY)
+    state = solution_state(run)
+    state["last.weight"][2] = 0
+    given = row(state, model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
+    assert given["classes_given_up"] == 1

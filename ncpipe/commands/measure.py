@@ -13,6 +13,7 @@ from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, 
 from ncpipe.commands.grid import read_grid
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
+from ncpipe.features.low_rank import low_rank_columns
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import SINGULAR, series_name
 from ncpipe.metrics.geometry import unit_rows
@@ -159,4 +160,5 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "test_error": math.nan
         if features.test is None
         else prediction_error(features.test.inputs, features.test.labels, *layer),
+        **(low_rank_columns(run, features, objective.loss) if run.spec.model.has_free_features else {}),
     }

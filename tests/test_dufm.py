@@ -31,6 +31,7 @@ DRAWN = {
     "architecture": "dufm", "width": 7, "columns": "own", "initialisation": "normal", "gain": 1.0,
     "feature_deviation": 0.8,
 }  # fmt: skip
+CREEP = {"name": "sgd", "learning_rate": 1e-6, "momentum": 0.0}
 BUILT = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
 PLAIN_PENALTY = {"rule": "constant", "value": 0.004, "last_layer": None}
 UNEQUAL = {"rule": "constant", "value": 0.003, "last_layer": None, "layers": [0.001, 0.002, 0.004]}
@@ -351,7 +352,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }  # fmt: skip
         trees = {
             "drawn": tree(**short),
-            "built": tree(BUILT | {"width": 12}, data={"reduced": True}, **short),
+            # hardly moved: SRG is no minimum at K = 6, and ten steps of .5 end .2 % below it
+            "built": tree(BUILT | {"width": 12}, data={"reduced": True}, optimizer=CREEP, **short),
         }
         write_params([3, 4], [0, 1], **trees)
         write_grid()
@@ -394,13 +396,13 @@ def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
     built = runs[runs["experiment"] == "built"]
     levels = levels_of(run_of(depth=4, classes=6, per_class=4, penalty=PLAIN_PENALTY))
     deep = built[built["depth"] == 4]
-    assert deep["loss_over_srg"].to_numpy() == pytest.approx(1, abs=1e-4)  # a few steps on, in float32
+    assert deep["loss_over_srg"].to_numpy() == pytest.approx(1, abs=1e-6)  # weights are float32
     assert (deep["loss_dnc"] == levels.dnc).all()
     assert deep["loss_over_dnc"].to_numpy() == pytest.approx(levels.srg / levels.dnc, rel=1e-3)
     assert set(deep["structure"]) == {"SRG"}
     assert set(deep["structure_last"]) == {"SRG"}
     assert set(deep["ranks"]) == {"4-4-6"}
-    assert set(deep["ranks_before"]) == {"4-4-4"}
+    assert set(deep["ranks_before"]) == {"4-4-3"}  # with half of the signs -1, A annihilates 1
     assert not runs["dnc_found"].any()
     assert (built["classes_given_up"] == 0).all()
     assert (runs[runs["experiment"] == "drawn"]["loss_over_dnc"] > 1).all()

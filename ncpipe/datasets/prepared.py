@@ -116,12 +116,13 @@ def read_prepared(folder: Path) -> Prepared:
 
 def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     """InputError where the facts are not those of the tensors beside them."""
-    sides = {"vector": 2, "image": 4, "tokens": 2}
+    sides = {"vector": 2, "image": 4, "tokens": 2, "free": 1}
     whole = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
     agree = (
         sides[facts["kind"]] == train.inputs.dim()
-        and (facts["kind"] == "tokens") == whole == (vocabulary is not None)
+        and (facts["kind"] in ("tokens", "free")) == whole
+        and (facts["kind"] == "tokens") == (vocabulary is not None)
         and facts["classes"] == int(train.labels.max()) + 1
         and (vocabulary is None or int(train.inputs.max()) < vocabulary)
     )

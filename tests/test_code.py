@@ -316,7 +316,7 @@ def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
         name = address.partition("@")[0].removeprefix("dvc.yaml:")
         assert stop.value.code in (
             0,
-            f"ncpipe: ncpipe: code of {name} was edited while dvc ran; run it again",
+            f"ncpipe: ncpipe: code of {name} was edited after the stage code had run; run dvc repro",
         )
         return bool(stop.value.code)
 
@@ -422,9 +422,8 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     def run(stage, choices, roots, function, *arguments):
         with Traced(roots if stage == "train" else ()) as traced:
             function(*arguments)
-        ran = traced.counted(without[stage]) - {
-            ("ncpipe.scheduling.batches", "_train_some")
-        }  # hears of epochs
+        hears_of_epochs = {("ncpipe.scheduling.batches", "_train_some")}
+        ran = traced.counted(without[stage]) - hears_of_epochs
         assert ran
         assert ran - set(reached(roots, choices, without[stage])) == set(), stage
 

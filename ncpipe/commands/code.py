@@ -47,7 +47,7 @@ def check_unedited(address: str) -> None:
         return
     name, _, item = address.rpartition(":")[2].partition("@")
     if (name, item.partition("-")[0] or None) in edited_stages(load_params()):
-        raise InputError(f"{PACKAGE}: code of {name} was edited while dvc ran; run it again")
+        raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
 def _texts(params: Params) -> dict[Stage, str]:

@@ -43,6 +43,8 @@ TABLES: Mapping[Definition, str] = {
     ("ncpipe.specs", "Data"): "source",
     ("ncpipe.specs", "SIDES"): "source",
     ("ncpipe.specs", "Model"): "architecture",
+    (STUDY, "NETWORKS"): "architecture",
+    (STUDY, "DATA"): "source",
 }
 
 # Where each stage of a dvc.yaml begins; the others are one for each experiment, these are one for a sweep.
@@ -69,10 +71,20 @@ TRAINING = (
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.training.run_folder", "write_run"),
 )
+# The tables of study.py that stages look into, which no name in the package leads to.
+OWN_TABLES: Mapping[str, tuple[str, ...]] = {
+    "grid": ("METRICS",),
+    "aggregate": ("METRICS",),
+    "plot": ("METRICS",),
+    "fetch": ("DATA",),
+    "extract": ("NETWORKS",),
+    "measure": ("NETWORKS", "METRICS"),
+    TRAIN: ("NETWORKS",),
+}
 # What only speaks to the user, and this.
 TALK = ("ncpipe", "ncpipe.code", "ncpipe.console", "ncpipe.errors")
 # Reads, checks and files away, but decides no number of a run.
-PLUMBING = ("ncpipe.artifacts", "ncpipe.params", "ncpipe.records", "ncpipe.stamps")
+PLUMBING = ("ncpipe.artifacts", "ncpipe.params", "ncpipe.records", "ncpipe.stamps", "ncpipe.study")
 
 
 @dataclass(frozen=True)
@@ -85,18 +97,43 @@ class Module:
 
 def sweep_digests() -> dict[str, dict[str, str]]:
     """Stage -> module -> digest, of the stages that are one for a sweep."""
-    return {stage: code_digests([root], {}, TALK) for stage, root in SWEEP_STAGES.items()}
+    return {
+        stage: code_digests([root, *_own_roots(stage, {})], {}, TALK) for stage, root in SWEEP_STAGES.items()
+    }
 
 
 def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
     """The same of the stages that are one for an experiment (and of `train`), under its choices."""
-    stages = {stage: code_digests([root], choices, TALK) for stage, root in EXPERIMENT_STAGES.items()}
+    stages = {
+        stage: code_digests([root, *_own_roots(stage, choices)], choices, TALK)
+        for stage, root in EXPERIMENT_STAGES.items()
+    }
     return stages | {TRAIN: training_digests(choices)}
 
 
 def training_digests(choices: Choices) -> dict[str, str]:
     """Module -> digest of what decides the numbers of a run."""
-    return code_digests(TRAINING, choices, (*TALK, *PLUMBING))
+    return code_digests((*TRAINING, *_own_roots(TRAIN, choices)), choices, (*TALK, *PLUMBING))
+
+
+def _own_roots(stage: str, choices: Choices) -> list[Definition]:
+    """The tables of study.py that a stage looks into, if they have what is chosen."""
+    if not _is_module(STUDY):
+        return []
+    defined = read_module(STUDY).definitions
+    tables = [table for table in OWN_TABLES.get(stage, ()) if table in defined]
+    return [(STUDY, table) for table in tables if _has(table, choices)]
+
+
+def _has(table: str, choices: Choices) -> bool:
+    """Whether a table of study.py has the choice; any has that is not written out as a dict."""
+    choice = _choice(STUDY, table, choices)
+    values = [getattr(each, "value", None) for each in read_module(STUDY).definitions[table]]
+    return choice is None or any(
+        not isinstance(value, ast.Dict)
+        or any(_is_key(key, STUDY, TABLES[STUDY, table], choice) for key in value.keys)
+        for value in values
+    )
 
 
 def code_digests(
@@ -279,6 +316,8 @@ def _picked(statement: ast.stmt, module: str, name: str, choice: str) -> ast.stm
     elif isinstance(value, ast.BinOp):
         members = [member for member in _members(value) if _takes(member, module, kind, choice)]
         kept = ast.Tuple(list(members), ast.Load())
+    elif module == STUDY:  # made in some other way
+        return statement
     else:
         raise LookupError(f"{module}.{name} is neither a dict nor a union")
     return ast.Assign([ast.Name(name, ast.Store())], kept)

@@ -14,6 +14,7 @@ from ncpipe.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegativ
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import check, joined, read, suggest
 from ncpipe.specs import Compute, Device, Experiment, Run
+from ncpipe.study import load_study, loaded
 from ncpipe.yamlfile import read_yaml
 
 PARAMS_FILE = Path("params.yaml")
@@ -228,10 +229,12 @@ class Params:
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file.
 
-    Raises InputError, in a line for each mistake that names its key, for anything that no run could use.
+    Runs the study.py beside it, if there is one, whose networks, data sets and metrics it may name. Raises
+    InputError, in a line for each mistake that names its key, for anything that no run could use.
     """
     if not path.is_file():
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
+    load_study(path.parent)
     try:
         return parse_params(read_yaml(path))
     except InputError as error:
@@ -243,13 +246,15 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
 
 def parse_params(tree: object) -> Params:
     """Checked parameters from the plain values of a YAML file; InputError has a line for each mistake."""
-    params, mistakes = check(Params, tree)
+    params, mistakes = check(Params, tree, own=loaded().records)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     if params is None:  # what is whole in itself may still contradict the rest
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
-        specs = {name: check(Experiment, value)[0] for name, value in experiments.items()}
+        specs = {
+            name: check(Experiment, value, own=loaded().records)[0] for name, value in experiments.items()
+        }
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
@@ -333,7 +338,7 @@ def _varied(name: str, spec: Experiment, axis: str, value: Number) -> tuple[Expe
             place[step] = {}
         place = place[step]
     place[key] = value
-    varied, mistakes = check(Experiment, tree, f"experiments.{name}")
+    varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
     own = f"experiments.{name}.{axis}: "
     to_blame = ("values" if m.startswith(own) and f"{own}unknown" not in m else "axis" for m in mistakes)
     return varied, [f"sweep.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]

@@ -35,39 +35,46 @@ class About:
 
 
 Describe = Callable[[type], About]
+Own = tuple[type, ...]
 
 
-def read(kind: Any, value: object, path: str = "") -> Any:
+def read(kind: Any, value: object, path: str = "", own: Own = ()) -> Any:
     """`value` as the annotated type `kind`; InputError has a line for each mistake, with its dotted path."""
-    record, mistakes = check(kind, value, path)
+    record, mistakes = check(kind, value, path, own)
     if mistakes:
         raise InputError("\n".join(mistakes))
     return record
 
 
-def check(kind: Any, value: object, path: str = "") -> tuple[Any, list[str]]:
-    """`value` as the annotated type `kind`, or None and its mistakes."""
+def check(kind: Any, value: object, path: str = "", own: Own = ()) -> tuple[Any, list[str]]:
+    """`value` as the annotated type `kind`, or None and its mistakes.
+
+    own: records that are members of every union whose records are told apart by the same first key.
+    """
     try:
-        return _validator(kind).validate_python(value), []
+        return _validator(kind, own).validate_python(value), []
     except ValidationError as error:
-        found = [_mistake(kind, path, dict(each)) for each in error.errors(include_url=False)]
+        found = [_mistake(kind, path, dict(each), own) for each in error.errors(include_url=False)]
         return None, list(dict.fromkeys(found))
 
 
 @functools.cache
-def _validator(kind: Any) -> SchemaValidator:
-    return SchemaValidator(schema_of(kind))
+def _validator(kind: Any, own: Own) -> SchemaValidator:
+    return SchemaValidator(schema_of(kind, None, own))
 
 
-def schema_of(kind: Any, describe: Describe | None = None) -> CoreSchema:
-    """pydantic's schema of an annotated type; with `describe` it says what each key means."""
+def schema_of(kind: Any, describe: Describe | None = None, own: Own = ()) -> CoreSchema:
+    """pydantic's schema of an annotated type; with `describe` it says what each key means.
+
+    own: see `check`.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind):
-        return _record_schema(typing.cast(type, kind), describe)
+        return _record_schema(typing.cast(type, kind), describe, own)
     if origin is Annotated:
         return _number_schema(arguments[0], arguments[1])
     if origin in UNIONS:
-        rest = _options(kind)
+        rest = _options(kind, own)
         schema: CoreSchema
         if set(rest) == {int, float}:
             schema = core_schema.union_schema(
@@ -76,30 +83,32 @@ def schema_of(kind: Any, describe: Describe | None = None) -> CoreSchema:
                 custom_error_message=NUMBER,
             )
         elif len(rest) == 1:
-            schema = schema_of(rest[0], describe)
+            schema = schema_of(rest[0], describe, own)
         else:
             which, members = _members(rest)
             schema = core_schema.tagged_union_schema(
-                {tag: schema_of(member, describe) for tag, member in members.items()}, which
+                {tag: schema_of(member, describe, own) for tag, member in members.items()}, which
             )
-        return schema if len(rest) == len(arguments) else core_schema.nullable_schema(schema)
+        return core_schema.nullable_schema(schema) if type(None) in arguments else schema
     if origin is Literal:
         return core_schema.literal_schema(list(arguments))
     if origin is tuple:
-        return core_schema.tuple_schema([schema_of(arguments[0], describe)], variadic_item_index=0)
+        return core_schema.tuple_schema([schema_of(arguments[0], describe, own)], variadic_item_index=0)
     if origin is dict:
-        return core_schema.dict_schema(core_schema.str_schema(strict=True), schema_of(arguments[1], describe))
+        return core_schema.dict_schema(
+            core_schema.str_schema(strict=True), schema_of(arguments[1], describe, own)
+        )
     if kind in (int, float):
         return _number_schema(kind, Bound())
     return core_schema.bool_schema(strict=True) if kind is bool else core_schema.str_schema(strict=True)
 
 
-def _record_schema(kind: type, describe: Describe | None) -> CoreSchema:
+def _record_schema(kind: type, describe: Describe | None, own: Own) -> CoreSchema:
     hints, names = _hints(kind), [field.name for field in fields(typing.cast(Any, kind))]
     entries = []
     about = describe(kind) if describe else None
     for field in fields(typing.cast(Any, kind)):
-        schema = schema_of(hints[field.name], describe)
+        schema = schema_of(hints[field.name], describe, own)
         if field.default is not MISSING:
             schema = core_schema.with_default_schema(schema, default=field.default)
         said = _in_json(description=about.keys[field.name]) if about else None
@@ -151,20 +160,21 @@ def _tag(records: Iterable[Any]) -> str:
     return fields(next(iter(records)))[0].name
 
 
-def _mistake(kind: Any, path: str, error: dict[str, Any]) -> str:
+def _mistake(kind: Any, path: str, error: dict[str, Any], own: Own) -> str:
     """One line for one of pydantic's errors."""
     place, name, wrong = list(error["loc"]), error["type"], error["input"]
     if place[-1:] == ["[key]"] or name in ("missing", "unexpected_keyword_argument", "invalid_key"):
         key = place[-2] if place[-1] == "[key]" else place[-1]
-        where, expected = _walk(kind, path, place[: place.index(key)])
+        where, expected = _walk(kind, path, place[: place.index(key)], own)
         where, problem = joined(where, key), _wrong_key(name, key, expected)
     else:
-        where, expected = _walk(kind, path, place)
+        where, expected = _walk(kind, path, place, own)
         if name.startswith("union_tag") and isinstance(wrong, Mapping):
-            tag = _tag(_options(expected))
+            options = _options(expected, own)
+            tag = _tag(options)
             where, problem = joined(where, tag), "missing; add it"
             if tag in wrong:
-                words = [word.removeprefix(MARK) for word in _members(_options(expected))[1]]
+                words = [word.removeprefix(MARK) for word in _members(options)[1]]
                 problem = f"{shown(wrong[tag])} is unknown; {suggest(wrong[tag], words)}"
         else:
             problem = _wrong_value(expected, error)
@@ -203,12 +213,12 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
     return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"
 
 
-def _walk(kind: Any, path: str, place: list[Any]) -> tuple[str, Any]:
+def _walk(kind: Any, path: str, place: list[Any], own: Own) -> tuple[str, Any]:
     """The dotted path of a place in pydantic's terms, and the type that is expected there."""
     for step in place:
         kind = _required(kind)
         if typing.get_origin(kind) in UNIONS:
-            kind = _members(_options(kind))[1][step]
+            kind = _members(_options(kind, own))[1][step]
         elif is_dataclass(kind):
             path, kind = joined(path, step), _hints(typing.cast(type, kind))[step]
         elif typing.get_origin(kind) is dict:
@@ -218,9 +228,12 @@ def _walk(kind: Any, path: str, place: list[Any]) -> tuple[str, Any]:
     return path, _required(kind)
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
-    """The members of a union but None."""
-    return tuple(option for option in typing.get_args(kind) if option is not type(None))
+def _options(kind: Any, own: Own = ()) -> tuple[Any, ...]:
+    """The members of a union but None, and those of `own` that join it."""
+    options = tuple(option for option in typing.get_args(kind) if option is not type(None))
+    if not all(is_dataclass(option) for option in options):
+        return options
+    return options + tuple(record for record in own if _tag([record]) == _tag(options))
 
 
 def _required(kind: Any) -> Any:

@@ -179,6 +179,20 @@ class FreeData:
         """There are no inputs."""
 
 
+class OwnData:
+    """Base of the records below `data` that a study.py defines; the first field of each is `source`.
+
+    kind: what the inputs are, see ArraysData.
+    """
+
+    kind: Kind
+    source: str
+
+    @property
+    def side(self) -> None:
+        """Only the arrays say it."""
+
+
 Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
 
 

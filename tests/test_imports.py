@@ -20,7 +20,7 @@ LAYERS = [
     {"flows", "metrics", "models", "optima"},
     {"datasets"},
     {"params", "stamps"},
-    {"records", "yamlfile"},
+    {"records", "study", "yamlfile"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures"},
     {"bounds", "errors", "interrupts"},

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from ncpipe.artifacts import CODE, publish_folder
 from ncpipe.code import PACKAGE, ROOT, experiment_digests, files_digest, sweep_digests
+from ncpipe.commands.watched import check_watched
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
 from ncpipe.stamps import choices_of
+from ncpipe.study import FILE
 
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
 FILES = CODE / "files.txt"  # digest of all bytes; no stage depends on it
@@ -20,6 +22,8 @@ def write_code() -> None:
     """
     params = load_params()
     _check_link()
+    if Path(FILE).is_file():
+        check_watched("code", FILE)
     with publish_folder(CODE) as folder:
         (folder / FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _texts(params).items():

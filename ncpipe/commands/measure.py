@@ -1,7 +1,7 @@
 """Stage measure: every metric of an experiment's runs, with their histories and how they ended."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,9 +15,10 @@ from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.low_rank import low_rank_columns
 from ncpipe.features.passes import Features
-from ncpipe.metrics.catalogue import SINGULAR, series_name
+from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     TRAIN,
@@ -32,6 +33,7 @@ from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
 
 
@@ -78,6 +80,18 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
             yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
+            for metric, function in own_metrics().items():
+                yield Measurement(name, split, metric.name, _number(metric.name, function, layer.statistics))
+
+
+def _number(metric: str, function: Callable[..., float], statistics: ClassStatistics) -> float:
+    """A metric of study.py; InputError if it gives no number."""
+    value = call(function, statistics)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(value).__name__
+        raise InputError(f"study.py: the metric {metric} gives what is no number, but a {kind}") from None
 
 
 def _on_the_way(run: Run, epoch: float) -> dict[str, float]:

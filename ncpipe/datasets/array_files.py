@@ -70,10 +70,32 @@ def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]
         stored, ignored = readers[path.suffix](path, names)
     except InputError as error:
         raise InputError(cut(str(error))) from None
+    _require(path, stored, ignored, names)
+    return stored, ignored
+
+
+def named_tensors(
+    where: object, stored: Mapping[str, Any], names: Names
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The same of arrays that are in no file. where: what messages call them."""
+    wanted, ignored = _sort_names(stored, names)
+    tensors = {
+        name: _taken(where, name, array)
+        if isinstance(array := stored[key], Tensor)
+        else _tensor(where, name, np.asarray(array))
+        for name, key in wanted.items()
+    }
+    _require(where, tensors, ignored, names)
+    return tensors, ignored
+
+
+def _require(where: object, stored: Mapping[str, Tensor], ignored: list[str], names: Names) -> None:
+    """InputError unless there is every array that has to be there."""
     for name in names.required:
         if name not in stored:
-            raise InputError(f"{path}: has no {name!r}; it has {', '.join([*stored, *ignored]) or 'nothing'}")
-    return stored, ignored
+            raise InputError(
+                f"{where}: has no {name!r}; it has {', '.join([*stored, *ignored]) or 'nothing'}"
+            )
 
 
 def _read_npz(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
@@ -159,7 +181,7 @@ def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list
     return known, sorted(name for name in found if not name.startswith(names.passed_over))
 
 
-def _tensor(path: Path, name: str, array: np.ndarray) -> Tensor:
+def _tensor(path: object, name: str, array: np.ndarray) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{path}: {name} is of type {array.dtype}; expected numbers")
     if array.dtype.kind == "u" and array.size and int(array.max()) > LARGEST:
@@ -170,7 +192,7 @@ def _tensor(path: Path, name: str, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
 
 
-def _taken(path: Path, name: str, tensor: Tensor) -> Tensor:
+def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
     """float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
     if tensor.is_complex():
         raise InputError(f"{path}: {name} is of type {_type(tensor)}; expected numbers")

@@ -1,18 +1,21 @@
 """Samples that a user brings as arrays in one file: vectors, images or token ids."""
 
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.array_files import Names, read_arrays
+from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.errors import InputError
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import ArraysData
+from ncpipe.study import call
 
 NAMES = Names(("inputs", "labels"), ("test_inputs", "test_labels", "lengths", "test_lengths"), {})
 SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
@@ -20,23 +23,35 @@ SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens":
 
 def prepare_arrays(spec: ArraysData) -> Prepared:
     """The draw that `spec` asks of its file; InputError names the file and the array at fault."""
-    arrays, unread = read_arrays(Path(spec.file), NAMES)
+    return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), NAMES))
+
+
+def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prepared:
+    """All the samples of arrays that a function of study.py gives, as they are.
+
+    spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
+    """
+    where = f"study.py: what {function.__name__} gives"
+    stored = call(function, spec)
+    if not isinstance(stored, Mapping):
+        raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")
+    tensors, unread = named_tensors(where, stored, NAMES)
+    return _named(where, spec, ArraysData("arrays", "", spec.kind, None, None, 0, "none"), tensors, unread)
+
+
+def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], unread: list[str]) -> Prepared:
+    """Prepared arrays, with `where` they are in front of what is wrong with them."""
     if unread:
-        raise InputError(
-            f"{spec.file}: nothing reads {', '.join(unread)}; leave it out (known: {', '.join(NAMES.known)})"
-        )
-    return prepare_tensors(spec, arrays)
-
-
-def prepare_tensors(spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
-    """The same of arrays that are not in a file; `spec.file` is what messages call them."""
+        known = ", ".join(NAMES.known)
+        raise InputError(f"{where}: nothing reads {', '.join(unread)}; leave it out (known: {known})")
     try:
-        return _prepare(spec, arrays)
+        return _prepare(spec, form, arrays)
     except InputError as error:
-        raise InputError(f"{spec.file}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
 
 
-def _prepare(spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
+def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
+    """source: the record that is recorded; spec: how its arrays are to be taken."""
     classes = _count_classes(arrays["labels"])
     whole = _checked(spec, arrays, "", classes)
     train = whole[_draw(spec, whole, classes, "train")]
@@ -53,14 +68,14 @@ def _prepare(spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
         test = held_out[_draw(spec, held_out, classes, "test")]
     elif spec.test_per_class is not None:
         raise InputError("has no test_inputs; write null for data.test_per_class")
-    raw = {f"{spec.file}/{name}": _digest(array) for name, array in arrays.items()}
+    raw = {f"{spec.file or source.source}/{name}": _digest(array) for name, array in arrays.items()}
     rule: dict[str, object] = {"rule": spec.normalisation}
     if spec.normalisation == "standardise":
         mean, std = _constants(spec, train.inputs)
         rule |= {"mean": mean.ravel().tolist(), "std": std.ravel().tolist()}
         train = Split(_normalise(train.inputs, mean, std), train.labels)
         test = None if test is None else Split(_normalise(test.inputs, mean, std), test.labels)
-    facts = describe(spec.source, classes, spec.seed, train, test, raw)
+    facts = describe(source.source, classes, getattr(source, "seed", None), train, test, raw)
     facts |= {"in_file": sizes, "normalisation": rule}
     vocabulary = None
     if spec.kind == "tokens":

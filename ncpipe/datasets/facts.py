@@ -9,7 +9,7 @@ from ncpipe.datasets.prepared import Split
 
 
 def describe(
-    source: str, classes: int, seed: int, train: Split, test: Split | None, raw: Mapping[str, str]
+    source: str, classes: int, seed: int | None, train: Split, test: Split | None, raw: Mapping[str, str]
 ) -> dict[str, object]:
     """Facts common to all sources.
 

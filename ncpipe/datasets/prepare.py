@@ -6,6 +6,7 @@ from pathlib import Path
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.specs import ArraysData, Data, FreeData, GaussianMixtureData, ImageData, TextData
+from ncpipe.study import loaded
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -16,6 +17,10 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     """
     if mirror is not None and not mirror.is_dir():
         raise InputError(f"{mirror}: the mirror is not a folder; correct --mirror or NCPIPE_MIRROR")
+    if function := loaded().data.get(type(spec)):
+        from ncpipe.datasets.arrays import prepare_own
+
+        return prepare_own(spec, function)
     return SOURCES[spec.source](spec, raw, mirror, progress)
 
 

@@ -102,7 +102,7 @@ def _with_interval(value: str, low: float, high: float) -> str:
 
 def _network(run: Mapping[Any, Any]) -> list[str]:
     norm, name = NORM_NAMES.get(run["norm"], ""), run["architecture"]
-    return [f"{norm}{NETWORK_NAMES.get(name, name)} on", DATA_NAMES[run["source"]]]
+    return [f"{norm}{NETWORK_NAMES.get(name, name)} on", DATA_NAMES.get(run["source"], run["source"])]
 
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:

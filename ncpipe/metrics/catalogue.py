@@ -8,8 +8,11 @@ Formulas and symbols as in docs/metrics.md, which explains them.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from ncpipe.study import loaded
 
 
 @dataclass(frozen=True)
@@ -417,8 +420,29 @@ ON_TEST = "_test"
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 
+def own_metrics() -> Mapping[Metric, Callable[..., float]]:
+    """The metrics of the study.py beside the params.yaml that was read, with their functions."""
+    study = loaded()
+    for metric in study.metrics:
+        if not isinstance(metric, Metric):
+            kind = type(metric).__name__
+            raise study.mistake(
+                "METRICS", f"METRICS has a key of type {kind}; expected a Metric ({__name__})"
+            )
+        if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
+            what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
+            raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+    return study.metrics
+
+
 def entry(name: str) -> Metric:
     """The metric's entry, a spectrum's for one of its values; UNKNOWN for a name that is none."""
+    own = {metric.name: metric for metric in own_metrics()}
+    return own.get(name) or entry_of_package(name)
+
+
+def entry_of_package(name: str) -> Metric:
+    """The same without those of a study.py."""
     return CATALOGUE.get(re.sub(rf"^({SINGULAR}\w+)_\d+$", r"\1", name), UNKNOWN)
 
 

@@ -18,6 +18,7 @@ from ncpipe.models import dufm, mlp, resnet, resnet_cifar, transformer
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
 from ncpipe.randomness import seeded_generator
+from ncpipe.study import loaded
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,14 @@ FAMILIES: Mapping[type[Architecture], Family] = {
 }
 
 
+def _family(model: Architecture) -> Family:
+    own: Family | None = loaded().networks.get(type(model))
+    return own or FAMILIES[type(model)]
+
+
 def arrange_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
     """A data set's inputs (N, ...) as the architecture reads them; token ids (N, C) stay as they are."""
-    return inputs if kind == "tokens" else FAMILIES[type(model)].arrange(inputs, model)
+    return inputs if kind == "tokens" else _family(model).arrange(inputs, model)
 
 
 def arrange(split: Split, kind: str, model: Architecture, device: torch.device, dtype: torch.dtype) -> Split:
@@ -70,7 +76,7 @@ def input_shape(data: Prepared, model: Architecture) -> InputShape:
 
 def lay_out(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
     """The network of `model` with L = `depth`, its weights not drawn yet."""
-    return FAMILIES[type(model)].build(model, shape, classes, depth)
+    return _family(model).build(model, shape, classes, depth)
 
 
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:

@@ -1,0 +1,168 @@
+"""study.py beside params.yaml: the networks, data sets and metrics of one study, as conftest.py is to pytest.
+
+It may hold three tables, each of what the package has a table of too:
+
+NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below Architecture
+DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
+          is a frozen dataclass below OwnData
+METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of a layer's ClassStatistics
+
+What the first key of a spec takes (`architecture`, `source`) and a metric's name are then known in
+params.yaml. The file is code of the study: who reads the params.yaml beside it runs it, nobody else.
+"""
+
+import ast
+import functools
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ncpipe.architectures.architecture import Architecture
+from ncpipe.errors import InputError
+from ncpipe.specs import Data, Model, OwnData
+
+FILE = "study.py"
+MODULE = "study"
+TABLES = ("NETWORKS", "DATA", "METRICS")
+SAID_BY_A_SPEC = {"NETWORKS": ("norm", "initialisation", "last_bias"), "DATA": ("kind",)}
+Table = Mapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study.py defines, each table by what it says of an entry; lines: where its names are defined."""
+
+    networks: Table
+    data: Table
+    metrics: Table
+    lines: Mapping[str, int]
+
+    @property
+    def records(self) -> tuple[type, ...]:
+        """The specs, which join those of the package."""
+        return (*self.networks, *self.data)
+
+    def mistake(self, name: str, what: str) -> InputError:
+        """What is wrong, with the line that defines `name`."""
+        return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
+
+
+NOTHING = Study({}, {}, {}, {})
+_loaded = NOTHING
+
+
+def loaded() -> Study:
+    """The study of the params.yaml that was read last."""
+    return _loaded
+
+
+def load_study(folder: Path) -> Study:
+    """Run the study.py of a folder, if it has one; InputError, in one line with its line, if that fails."""
+    global _loaded
+    path = (folder / FILE).resolve()
+    _loaded = _run(path, path.read_bytes()) if path.is_file() else NOTHING
+    return _loaded
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of study.py gives; InputError, in one line with its line, if it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise _failure(error) from None
+
+
+@functools.cache  # the same classes as long as the file is the same
+def _run(path: Path, source: bytes) -> Study:
+    module = types.ModuleType(MODULE)
+    module.__file__ = str(path)
+    sys.modules[MODULE] = module  # where dataclasses look their own module up
+    try:
+        tree = ast.parse(source, str(path))
+        exec(compile(tree, str(path), "exec"), module.__dict__)
+    except SyntaxError as error:
+        raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        raise _failure(error) from None
+    tables = [getattr(module, name, {}) for name in TABLES]
+    study = Study(tables[0], tables[1], tables[2], _lines(tree))
+    for name, table in zip(TABLES, tables, strict=True):
+        if not isinstance(table, dict):
+            raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
+    _check_specs(study, "NETWORKS", Architecture, Model)
+    _check_specs(study, "DATA", OwnData, Data)
+    for spec, family in study.networks.items():
+        if not (callable(getattr(family, "arrange", None)) and callable(getattr(family, "build", None))):
+            raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
+    for table in (study.data, study.metrics):
+        for key, function in table.items():
+            if not callable(function):
+                what = getattr(key, "__name__", getattr(key, "name", key))
+                name = "DATA" if table is study.data else "METRICS"
+                raise study.mistake(name, f"{name}[{what}] is of type {type(function).__name__}, no function")
+    return study
+
+
+def _failure(error: BaseException) -> InputError:
+    """The error with the last line of study.py on the way to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).name == FILE]
+    what = " ".join(str(error).split()) or "no message"
+    return InputError(f"{FILE}: line {lines[-1] if lines else 1}: {type(error).__name__}: {what}")
+
+
+def _lines(tree: ast.Module) -> dict[str, int]:
+    """The line of each name that is defined at the top."""
+    lines = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            lines[statement.name] = statement.lineno
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            lines |= {target.id: statement.lineno for target in targets if isinstance(target, ast.Name)}
+    return lines
+
+
+def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
+    """InputError unless the keys of a table are specs that can stand beside those of the package."""
+    key = _first_key(typing.get_args(union)[0])
+    taken = {word: "the package" for spec in typing.get_args(union) for word in _words(spec, key)}
+    for spec in study.networks if table == "NETWORKS" else study.data:
+        name = getattr(spec, "__name__", repr(spec))
+        if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
+            raise study.mistake(
+                name if name in study.lines else table,
+                f"{name} in {table} is no spec: make it a frozen dataclass below {base.__name__} "
+                f"({base.__module__})",
+            )
+        if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
+        if _first_key(spec) != key:
+            raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
+        try:
+            words = _words(spec, key)
+        except (NameError, TypeError) as error:
+            raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
+        if not words or not all(isinstance(word, str) for word in words):
+            raise study.mistake(name, f"{name}.{key} is no name; write {key}: Literal['...']")
+        for word in words:
+            if (owner := taken.setdefault(word, name)) != name:
+                raise study.mistake(name, f"{key} {word!r} exists already, in {owner}; take another name")
+        known = {field.name for field in fields(spec)}
+        for said in SAID_BY_A_SPEC[table]:
+            if said not in known and not hasattr(spec, said):
+                raise study.mistake(name, f"{name} says no {said}; make it a key or a ClassVar")
+
+
+def _first_key(spec: Any) -> str:
+    return next((field.name for field in fields(spec)), "")
+
+
+def _words(spec: type, key: str) -> tuple[Any, ...]:
+    kind = typing.get_type_hints(spec, include_extras=True)[key]
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

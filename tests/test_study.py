@@ -1,0 +1,360 @@
+"""study.py beside params.yaml: what it defines is known by its names, and what is wrong in it is one line."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, write_params
+from matplotlib.figure import Figure
+
+from ncpipe.artifacts import METRICS, PREPARED, RESULTS
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot
+from ncpipe.commands.train import train
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.errors import InputError
+from ncpipe.metrics.catalogue import entry, own_metrics
+from ncpipe.params import load_params
+from ncpipe.study import loaded
+
+NETWORK = """
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ncpipe.architectures.architecture import Architecture
+from ncpipe.bounds import Count, NonNegative
+from ncpipe.models.build import Family
+from ncpipe.models.inputs import flattened
+from ncpipe.models.network import Layer, Network, draw_matrices
+
+
+@dataclass(frozen=True)
+class SquareModel(Architecture):
+    architecture: Literal["square"]
+    width: Count
+    norm: ClassVar[str] = "none"
+    initialisation: ClassVar[str] = "normal"
+    last_bias: ClassVar[bool] = False
+
+    def misfit(self, kind, source):
+        return "" if kind == "vector" else f"model.architecture: square takes vectors, {source} has none"
+
+    def depth_misfit(self, depth):
+        return "" if depth == 2 else "L = 2"
+
+
+class Square(Network):
+    def __init__(self, size, classes, width):
+        super().__init__()
+        self.first, self.last = nn.Linear(size, width), nn.Linear(width, classes, bias=False)
+
+    @property
+    def length(self):
+        return Fraction(1)
+
+    def owners(self):
+        return {"inner": [self.first], "last": [self.last]}
+
+    def initialise(self, generator):
+        draw_matrices(self, 1.0, False, generator)
+
+    def layers(self, x, lengths=None):
+        yield Layer("last", Fraction(1), self.first(x).square())
+
+
+def build(spec, shape, classes, depth):
+    return Square(shape.size, classes, spec.width)
+
+
+NETWORKS = {SquareModel: Family(lambda inputs, spec: flattened(inputs), build)}
+"""
+DATA = """
+import numpy as np
+
+from ncpipe.specs import OwnData
+
+
+@dataclass(frozen=True)
+class RingsData(OwnData):
+    kind: ClassVar[str] = "vector"
+    source: Literal["rings"]
+    per_class: Count
+    noise: NonNegative
+
+
+def rings(spec):
+    draw = np.random.default_rng(0)
+    labels = np.tile([0, 1], spec.per_class)
+    angle = draw.uniform(0, 2 * np.pi, len(labels))
+    points = np.stack([np.cos(angle), np.sin(angle)], 1) * (1 + labels[:, None])
+    return {"inputs": points + spec.noise * draw.standard_normal(points.shape), "labels": labels}
+
+
+DATA = {RingsData: rings}
+"""
+METRIC = """
+from ncpipe.metrics.catalogue import Metric
+
+SPREAD = Metric("spread", "NC1", "0", "mean squared distance to the class mean", "", "", "", "every, both")
+METRICS = {SPREAD: lambda classes: classes.squares.sum() / classes.samples}
+"""
+FUNCTION = "lambda classes: classes.squares.sum() / classes.samples"
+WHOLE = NETWORK + DATA + METRIC
+OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, "noise": 0.05}) | {
+    "model": {"architecture": "square", "width": 8},
+    "epochs": 100,
+    "log_every": 5,
+    "history": {"metrics": ["spread"], "at": [0, 1]},
+}
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0, 1], own=OWN)
+
+
+def write_study(text: str = WHOLE) -> None:
+    Path("study.py").write_text(text, encoding="utf-8")
+
+
+def refusal() -> str:
+    with pytest.raises(InputError) as caught:
+        own_metrics() if load_params() else None
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def line_of(text: str, words: str) -> int:
+    return 1 + text[: text.index(words)].count("\n")
+
+
+# --- what it defines is known -------------------------------------------------------------------------
+
+
+def test_names_of_study_py_are_known_in_params_yaml_and_only_there() -> None:
+    with pytest.raises(InputError, match=r"'rings' is unknown"):
+        load_params()
+    write_study()
+    spec = load_params().experiments["own"]
+    assert (type(spec.model).__name__, type(spec.data).__name__) == ("SquareModel", "RingsData")
+    assert load_params().experiments["own"] == spec  # read again, still the same classes
+    assert entry("spread").group == "NC1"
+    Path("study.py").unlink()
+    with pytest.raises(InputError, match=r"'square' is unknown"):
+        load_params()
+    assert loaded().records == ()
+    assert entry("spread").name == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model", {"architecture": "sqare", "width": 8}, "model.architecture: 'sqare' .* 'square'"),
+        ("model", {"architecture": "square", "widht": 8}, "model.widht: unknown key; did you mean 'width'"),
+        ("model", {"architecture": "square", "width": 0}, "model.width: 0 is out of range"),
+        ("data", OWN["data"] | {"source": "ringss"}, "data.source: 'ringss' .* 'rings'"),
+        ("data", OWN["data"] | {"noise": -1.0}, "data.noise: -1.0 is out of range"),
+        ("history", {"metrics": ["sprad"], "at": [1]}, "history.metrics: unknown 'sprad'; did you mean 'sp"),
+    ],
+)
+def test_mistakes_in_keys_of_ones_own_are_those_of_any_key(key: str, value: Any, words: str) -> None:
+    write_study()
+    tree = {name: part for name, part in OWN.items() if name != key} | {key: value}
+    write_params([2], [0], own=tree)
+    with pytest.raises(InputError, match=words):
+        write_grid()
+
+
+def test_a_network_of_ones_own_says_what_does_not_suit_it() -> None:
+    write_study()
+    write_params([3], [0], own=OWN)
+    assert "sweep.depths: 3 does not suit own: square needs L = 2" in refusal()
+    images = {"source": "digits", "per_class": 5, "test_per_class": 5, "seed": 0, "normalisation": "unit"}
+    write_params([2], [0], own=OWN | {"data": images})
+    assert "square takes vectors, digits has none" in refusal()
+
+
+def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_study()
+    write_grid()
+    fetch("own")
+    data = read_prepared(PREPARED / "own")
+    assert (data.kind, data.classes, data.test) == ("vector", 2, None)
+    assert data.facts["source"] == "rings"
+    radius = data.train.inputs.norm(dim=1)
+    torch.testing.assert_close(radius, 1.0 + data.train.labels, rtol=0, atol=0.3)
+    for seed in (0, 1):
+        train("own", 2, seed, workers=1)
+    extract_experiment("own")
+    measure("own")
+    rows = pd.read_csv(METRICS / "own" / "measurements.csv")
+    own = rows[rows["metric"] == "spread"]
+    assert own[["layer", "split"]].drop_duplicates().to_numpy().tolist() == [["last", "train"]]
+    aggregate()
+    history = pd.read_csv(RESULTS / "history.csv")
+    kept = history[history["spread"].notna()]
+    assert kept["epoch"].unique().tolist() == [0, 100]
+    np.testing.assert_allclose(kept[kept["epoch"] == 100]["spread"], own["value"], rtol=1e-12)
+    points = pd.read_csv(RESULTS / "points.csv")
+    assert "spread" in set(points["metric"])
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(
+        "ncpipe.commands.plot.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+    )
+    plot()
+    assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]
+    assert "square on rings" in drawn["curves_own"].get_suptitle()
+
+
+def test_a_metric_is_its_function_of_every_layer() -> None:
+    """Of features whose spread is known: against a loop over samples."""
+    write_study()
+    load_params()
+    from ncpipe.commands.measure import _number
+    from ncpipe.metrics.passes import first_pass
+
+    h, labels = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
+    (function,) = own_metrics().values()
+    value = _number("spread", function, first_pass([({"last": h}, labels)], 3)["last"])
+    naive = sum(float((h[i] - h[labels == labels[i]].mean(0)).square().sum()) for i in range(12)) / 12
+    assert math.isclose(value, naive, rel_tol=1e-12)
+
+
+# --- what is wrong in it is one line ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("x = 1\ndef f(:\n", 2, "invalid syntax"),
+        (
+            "\n\nimport nothing_of_this_name\n",
+            3,
+            "ModuleNotFoundError: No module named",
+        ),
+        ("def f():\n    return 1 / 0\n\nf()\n", 2, "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)\n", 1, "SystemExit: 3"),
+        ("x = 1\nNETWORKS = []\n", 2, "NETWORKS is of type list; it has to be a dict"),
+        ("\nNETWORKS = {'square': 1}\n", 2, "'square' in NETWORKS is no spec: make it a frozen dataclass"),
+        ("\nclass A:\n    pass\n\n\nNETWORKS = {A: 1}\n", 3 - 1, "A in NETWORKS is no spec"),
+        ("DATA = {1: 1}\n", 1, "1 in DATA is no spec"),
+        ("\nMETRICS = {'spread': len}\n", 2, "METRICS has a key of type str; make it a Metric"),
+    ],
+)
+def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: int, words: str) -> None:
+    write_study(text)
+    write_params([2], [0], plain=experiment_tree())
+    message = refusal()
+    assert message.startswith(f"study.py: line {line}: ")
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at", "words"),
+    [
+        (
+            'Literal["square"]',
+            'Literal["mlp"]',
+            "class SquareModel",
+            "architecture 'mlp' exists already, in the",
+        ),
+        (
+            'Literal["rings"]',
+            'Literal["digits"]',
+            "class RingsData",
+            "source 'digits' exists already, in the",
+        ),
+        (
+            'Metric("spread"',
+            'Metric("cdnv"',
+            "METRICS = ",
+            "the metric 'cdnv' exists already, in the package",
+        ),
+        ('Metric("spread"', 'Metric("a b"', "METRICS = ", "the metric 'a b' is no name"),
+        (
+            "    architecture: Literal",
+            "    name: Literal",
+            "class SquareModel",
+            "begin with the key architecture",
+        ),
+        (
+            'architecture: Literal["square"]',
+            "architecture: str",
+            "class SquareModel",
+            "architecture is no name",
+        ),
+        (
+            "    width: Count",
+            '    width: "Nothing"',
+            "class SquareModel",
+            "annotation of SquareModel is no type",
+        ),
+        (
+            "@dataclass(frozen=True)\nclass SquareModel",
+            "@dataclass\nclass SquareModel",
+            "class Sq",
+            "not frozen",
+        ),
+        ('    norm: ClassVar[str] = "none"\n', "", "class SquareModel", "SquareModel says no norm"),
+        ('    kind: ClassVar[str] = "vector"\n', "", "class RingsData", "RingsData says no kind"),
+        ("SquareModel: Family(", "SquareModel: print(", "NETWORKS = ", "NETWORKS[SquareModel] is no Family"),
+        ("RingsData: rings", "RingsData: 3", "DATA = ", "DATA[RingsData] is of type int, no function"),
+        ("SPREAD: " + FUNCTION, "SPREAD: 3.0", "METRICS = ", "METRICS[spread] is of type float"),
+    ],
+)
+def test_a_wrong_definition_is_one_line_with_its_place(before: str, after: str, at: str, words: str) -> None:
+    assert WHOLE.count(before) == 1
+    text = WHOLE.replace(before, after)
+    write_study(text)
+    message = refusal()
+    assert message.startswith(f"study.py: line {line_of(text, at)}: "), message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("gives", "words"),
+    [
+        ("1 / 0", r"^study\.py: line \d+: ZeroDivisionError"),
+        ("[1]", r"^study\.py: what rings gives is of type list; expected arrays by name$"),
+        ('{"labels": labels}', r"^study\.py: what rings gives: has no 'inputs'; it has labels$"),
+        ('{"inputs": points, "labels": labels + 1}', r"what rings gives: labels has no sample of class 0"),
+        ('{"inputs": points, "labels": labels, "label": 1}', r"what rings gives: nothing reads label;"),
+    ],
+)
+def test_what_a_data_function_gives_is_checked_like_a_file(gives: str, words: str) -> None:
+    before = re.search(r"    return (\{.*\})\n", DATA)
+    assert before is not None
+    write_study(WHOLE.replace(before[1], gives))
+    with pytest.raises(InputError, match=words):
+        fetch("own")
+
+
+def test_a_metric_that_fails_is_one_line() -> None:
+    from ncpipe.commands.measure import _number
+    from ncpipe.metrics.passes import first_pass
+
+    seen = first_pass([({"last": torch.randn(6, 2)}, torch.arange(6) % 2)], 2)["last"]
+    for body, words in (
+        ("1 / 0", r"^study\.py: line \d+: ZeroDivisionError: division by zero$"),
+        ("classes.means", r"^study\.py: the metric spread gives what is no number, but a Tensor$"),
+    ):
+        write_study(WHOLE.replace("classes.squares.sum() / classes.samples", body))
+        load_params()
+        (function,) = own_metrics().values()
+        with pytest.raises(InputError, match=words):
+            _number("spread", function, seen)

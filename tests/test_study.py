@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from conftest import experiment_tree, write_params
 from matplotlib.figure import Figure
 
-from ncpipe.artifacts import METRICS, PREPARED, RESULTS
+from ncpipe.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -24,7 +26,8 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.params import load_params
-from ncpipe.study import loaded
+from ncpipe.stamps import code_digest, forget_code
+from ncpipe.study import load_study, loaded
 
 NETWORK = """
 from dataclasses import dataclass
@@ -122,9 +125,13 @@ OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, 
 
 
 @pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     write_params([2], [0, 1], own=OWN)
+    forget_code()
+    yield
+    forget_code()
+    load_study(tmp_path / "nowhere")
 
 
 def write_study(text: str = WHOLE) -> None:
@@ -253,7 +260,7 @@ def test_a_metric_is_its_function_of_every_layer() -> None:
         ("\nNETWORKS = {'square': 1}\n", 2, "'square' in NETWORKS is no spec: make it a frozen dataclass"),
         ("\nclass A:\n    pass\n\n\nNETWORKS = {A: 1}\n", 3 - 1, "A in NETWORKS is no spec"),
         ("DATA = {1: 1}\n", 1, "1 in DATA is no spec"),
-        ("\nMETRICS = {'spread': len}\n", 2, "METRICS has a key of type str; make it a Metric"),
+        ("\nMETRICS = {'spread': len}\n", 2, "METRICS has a key of type str; expected a Metric"),
     ],
 )
 def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: int, words: str) -> None:
@@ -358,3 +365,63 @@ def test_a_metric_that_fails_is_one_line() -> None:
         (function,) = own_metrics().values()
         with pytest.raises(InputError, match=words):
             _number("spread", function, seen)
+
+
+# --- its code is part of the digests ------------------------------------------------------------------
+
+
+def digests(text: str) -> dict[str, str]:
+    """Of each file that the stage `code` writes, what is in it."""
+    write_study(text)
+    forget_code()
+    write_code()
+    return {
+        path.relative_to(CODE).with_suffix("").as_posix(): path.read_text() for path in CODE.rglob("*/*.txt")
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
+        ("self.first(x).square()", "self.first(x).square() * 2", {"own/train", "own/extract", "own/measure"}),
+        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch"}),
+        (
+            "/ classes.samples",
+            "/ classes.samples / 2",
+            {"own/measure", "plain/measure", "grid", "aggregate", "plot"},
+        ),
+        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", set()),
+    ],
+    ids=["docstring", "network", "data", "metric", "unused"],
+)
+def test_what_a_run_uses_of_study_py_is_in_its_digests(before: str, after: str, changed: set[str]) -> None:
+    write_params([2], [0], own=OWN, plain=experiment_tree())
+    assert WHOLE.count(before) == 1
+    first, second = digests(WHOLE), digests(WHOLE.replace(before, after))
+    assert first.keys() == second.keys()
+    differ = {name for name in first if first[name] != second[name]}
+    assert {name.removeprefix("experiments/").removeprefix("sweep/") for name in differ} == changed
+
+
+def test_a_runs_stamp_has_its_network_and_another_network_changes_nothing() -> None:
+    write_params([2], [0], own=OWN, plain=experiment_tree())
+    codes = []
+    for text in (WHOLE, WHOLE.replace(".square()", ".abs()")):
+        write_study(text)
+        forget_code()
+        codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
+    assert codes[0]["own"] != codes[1]["own"]
+    assert codes[0]["plain"] == codes[1]["plain"]
+
+
+def test_dvc_has_to_watch_study_py() -> None:
+    write_study()
+    text = "stages:\n  code:\n    cmd: ncpipe code\n    deps:\n      - ncpipe\n"
+    Path("dvc.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"^dvc\.yaml: .*add the line `- study\.py` to the deps .* code$"):
+        write_code()
+    Path("dvc.yaml").write_text(text + "      - study.py\n")
+    write_code()
+    Path("dvc.yaml").write_text(text.replace("deps:", "always_changed: true\n    deps:"))
+    write_code()

@@ -141,7 +141,7 @@ class ArraysData:
 
     source: Literal["arrays"]
     file: str
-    kind: Kind
+    kind: Literal["vector", "image", "tokens"]
     per_class: Count | None
     test_per_class: Count | None
     seed: Index

@@ -22,6 +22,7 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
 from ncpipe.commands.train import train
+from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry, own_metrics
@@ -349,6 +350,13 @@ def test_what_a_data_function_gives_is_checked_like_a_file(gives: str, words: st
     write_study(WHOLE.replace(before[1], gives))
     with pytest.raises(InputError, match=words):
         fetch("own")
+
+
+def test_a_kind_that_no_array_has_is_one_line() -> None:
+    text = WHOLE.replace('kind: ClassVar[str] = "vector"', 'kind: ClassVar[str] = "vectors"')
+    write_study(text.replace('if kind == "vector" else', "if True else"))
+    with pytest.raises(InputError, match=r"^study\.py: the kind of RingsData has to be one of vector, image"):
+        prepare(load_params().experiments["own"].data, Path("raw"), None, progress=False)
 
 
 def test_a_metric_that_fails_is_one_line() -> None:

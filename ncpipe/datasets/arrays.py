@@ -31,6 +31,8 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
 
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
     """
+    if spec.kind not in SHAPES:
+        raise InputError(f"study.py: the kind of {type(spec).__name__} has to be one of {', '.join(SHAPES)}")
     where = f"study.py: what {function.__name__} gives"
     stored = call(function, spec)
     if not isinstance(stored, Mapping):

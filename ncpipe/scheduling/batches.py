@@ -182,7 +182,7 @@ def _train_some(
 
 def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
     model = runs[0].spec.model
-    start = STARTS[type(model)]
+    start = STARTS.get(type(model))  # none of a network of study.py
     if start is None or not model.starts_built:
         return None
     return [start(run, data) for run in runs]

@@ -1,0 +1,193 @@
+"""Every write fails once, or the process is killed at it; then the same command is called again.
+
+It ends with the bytes of one that nothing happened to, and what was finished by then is not trained again.
+The short form goes through some of the points of `ncpipe train`, the long one (-m attack) through those of
+`ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th.
+"""
+
+import itertools
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from conftest import experiment_tree, write_params
+from pipeline import PARAMS, ROOT, Clone, Output, trained_in
+
+from ncpipe.artifacts import AHEAD, RUNS, read_json, sha256_of
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import train
+from ncpipe.errors import InputError
+from ncpipe.stamps import check_whole
+
+sys.path.insert(0, str(Path(__file__).parent / "faulty_disk"))
+from faults import KINDS, arm
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
+STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
+SHORT = 13  # of the points of `ncpipe train`, every so many in the ordinary suite
+OUTPUTS = [
+    f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
+]
+SMALL = PARAMS | {
+    "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
+    "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60}},
+}
+
+
+def finished(folder: Path) -> set[str]:
+    """Stage names of the runs that are whole, in the store or in their places."""
+    found = set()
+    for record in [*(folder / AHEAD).glob("*/run.json"), *(folder / RUNS).rglob("run.json")]:
+        try:
+            check_whole(record.parent)
+        except InputError:
+            continue
+        of = read_json(record)["inputs"]
+        found.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
+    return found
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def train_in_a_fork(folder: Path, log: Path, at: int = 0, kind: str = "kill") -> tuple[int, str]:
+    """Both runs of the sweep by `ncpipe train`: how the process ended (signal or code), and what it said."""
+    said = folder.parent / "said"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads, which all wait
+        process = os.fork()
+    if not process:
+        code = 2
+        try:
+            with said.open("w") as file:
+                os.dup2(file.fileno(), 2)
+            sys.stderr = os.fdopen(2, "w", closefd=False)
+            os.chdir(folder)
+            arm(str(folder), str(log), at, kind)
+            for seed in (0, 1):
+                train("one", 2, seed, workers=1, checkpoint_seconds=0.0)
+            code = 0
+        except (OSError, InputError):
+            code = 1
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status), said.read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int]:
+    """A folder before training, one after it, and at how many points training changes it."""
+    before, after = (tmp_path_factory.mktemp("whole") / name for name in ("before", "after"))
+    before.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(before)
+        write_params([2], [0, 1], one=experiment_tree(epochs=2, log_every=1))
+        fetch("one")
+    shutil.copytree(before, after)
+    log = after.parent / "log"
+    code, said = train_in_a_fork(after, log)
+    assert code == 0, said
+    return before, after, len(log.read_text().splitlines())
+
+
+def attack_train(whole: tuple[Path, Path, int], cases: Iterable[tuple[int, str]], work: Path) -> Counter[str]:
+    """What was finished when `ncpipe train` was hit, by the kind of the fault."""
+    before, after, _ = whole
+    found: Counter[str] = Counter()
+    for at, kind in cases:
+        shutil.rmtree(work)
+        folder = work / "folder"
+        shutil.copytree(before, folder)
+        code, said = train_in_a_fork(folder, work / "log", at, kind)
+        assert code in ((-9,) if kind in ("kill", "tear") else (0, 1)), (at, kind, said)
+        done = finished(folder)
+        again, said = train_in_a_fork(folder, work / "log2")
+        assert again == 0, (at, kind, said)
+        assert not done & set(trained_in(said)), (at, kind, "trained twice")
+        assert contents(folder / RUNS) == contents(after / RUNS), (at, kind)
+        assert not list((folder / AHEAD).glob("*.checkpoint*")), (at, kind)
+        found[f"{kind}: {len(done)} of 2 finished"] += 1
+    return found
+
+
+def test_some_faults_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> None:
+    """Red: a run written in its own place; a store that gives a run away before DVC has it; a checkpoint that
+    is not removed."""
+    points = range(1, whole[2] + 1, SHORT)
+    attack_train(whole, zip(points, itertools.cycle(KINDS)), tmp_path)
+
+
+@pytest.mark.attack
+def test_every_fault_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> None:
+    """Every kind at every point."""
+    start = time.monotonic()
+    cases = list(itertools.product(range(1, whole[2] + 1, STRIDE), KINDS))
+    found = attack_train(whole, cases, tmp_path)
+    _print(f"ncpipe train: {whole[2]} points, {len(cases)} faults, 0 lost, 0 trained twice", found, start)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone whose data are prepared. Not to be changed."""
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("fresh") / "clone", SMALL)
+    clone.repro("grid", "fetch")
+    return clone
+
+
+def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path) -> Output:
+    fault = os.pathsep.join([str(clone.folder), str(log), str(at), kind])
+    path = str(Path(__file__).parent / "faulty_disk")
+    more = {"NCPIPE_FAULT": fault, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return clone.run(*command, check=False, env=more)
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
+@pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
+def test_every_fault_of_a_sweep(command: tuple[str, ...], fresh: Clone, tmp_path: Path) -> None:
+    """DVC's own writes too. Where DVC leaves a dvc.lock that it cannot read, `ncpipe sweep` goes on.
+
+    Red: a registration that a kill leaves half done.
+    """
+    start = time.monotonic()
+    whole = fresh.copy(tmp_path / "whole" / "clone")
+    output = faulty(whole, command, 0, "kill", tmp_path / "log")
+    assert output.code == 0, output.err
+    points = [line.split(" ", 2) for line in (tmp_path / "log").read_text().splitlines()]
+    found: Counter[str] = Counter()
+    hit: list[str] = []
+    for index, at in enumerate(range(1 + STRIDE // 2, len(points) + 1, STRIDE)):
+        kind = KINDS[index % len(KINDS)]
+        folder = tmp_path / "work"
+        shutil.rmtree(folder, ignore_errors=True)
+        clone = fresh.copy(folder / "clone")
+        first = faulty(clone, command, at, kind, folder / "log")
+        done = finished(clone.folder)
+        again = clone.run(*command, check=False)
+        end = "went on"
+        if again.code and command[0] == "dvc" and "dvc.lock" in again.err:
+            again = clone.run("ncpipe", "sweep", check=False)
+            end = "went on by ncpipe sweep: dvc.lock was torn"
+        where = f"{at} {kind} {' '.join(points[at - 1][1:])}"
+        assert again.code == 0, f"{where}\n{first.err}\n{again.out}\n{again.err}"
+        assert not done & set(again.trained), where
+        assert clone.digests(*OUTPUTS) == whole.digests(*OUTPUTS), where
+        assert clone.stale() == [], where
+        found[f"{kind}: {end}"] += 1
+        hit.append(where)
+        print(where, end, flush=True)
+    _print(f"{' '.join(command)}: {len(points)} points, {len(hit)} faults", found, start)
+
+
+def _print(head: str, found: Counter[str], start: float) -> None:
+    print(f"\n{head}, {time.monotonic() - start:.0f} s")
+    print("\n".join(f"  {count:5} {what}" for what, count in sorted(found.items())), flush=True)

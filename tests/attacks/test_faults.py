@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 from conftest import experiment_tree, write_params
-from pipeline import PARAMS, ROOT, Clone, Output, trained_in
+from pipeline import ROOT, Clone, Output, trained_in
+from small_sweep import OUTPUTS, finished, prepared
 
-from ncpipe.artifacts import AHEAD, RUNS, read_json, sha256_of
+from ncpipe.artifacts import AHEAD, RUNS, sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
-from ncpipe.stamps import check_whole
 
 sys.path.insert(0, str(Path(__file__).parent / "faulty_disk"))
 from faults import KINDS, arm
@@ -31,26 +31,6 @@ from faults import KINDS, arm
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
 STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
 SHORT = 13  # of the points of `ncpipe train`, every so many in the ordinary suite
-OUTPUTS = [
-    f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
-]
-SMALL = PARAMS | {
-    "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
-    "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60}},
-}
-
-
-def finished(folder: Path) -> set[str]:
-    """Stage names of the runs that are whole, in the store or in their places."""
-    found = set()
-    for record in [*(folder / AHEAD).glob("*/run.json"), *(folder / RUNS).rglob("run.json")]:
-        try:
-            check_whole(record.parent)
-        except InputError:
-            continue
-        of = read_json(record)["inputs"]
-        found.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
-    return found
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -138,9 +118,7 @@ def test_every_fault_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone whose data are prepared. Not to be changed."""
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("fresh") / "clone", SMALL)
-    clone.repro("grid", "fetch")
-    return clone
+    return prepared(tmp_path_factory.mktemp("fresh"))
 
 
 def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path) -> Output:

@@ -1,0 +1,158 @@
+"""SIGKILL at random moments, again and again, until the command comes to its end: with the bytes of one that
+was left alone, and no run trained twice that was finished when it was hit.
+
+The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `ncpipe train`,
+1000 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns.
+"""
+
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import experiment_tree, write_params
+from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
+from small_sweep import OUTPUTS, finished, prepared
+
+from ncpipe.artifacts import AHEAD, RUNS, sha256_of
+from ncpipe.commands.fetch import fetch
+from ncpipe.scheduling.registry import FORMER
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "1000"))
+SHORT = 4
+COMMANDS = {
+    "dvc repro": ["dvc", "repro"],
+    "ncpipe sweep": ["ncpipe", "sweep"],
+    "ncpipe train": ["sh", "-c", "ncpipe train alpha 2 0 && ncpipe train alpha 2 1"],
+}
+
+
+def test_kills_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a checkpoint or a run that is written in its own place."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0, 1], one=experiment_tree(epochs=150, log_every=10))
+    fetch("one")
+    command = [sys.executable, "-m", "ncpipe", "train", "one", "2", "0"]
+    more = {"NCPIPE_CHECKPOINT_SECONDS": "0.02", "NCPIPE_WORKERS": "1"}
+
+    def call(seconds: float | None) -> tuple[float, str]:
+        start = time.monotonic()
+        process = subprocess.Popen(command, env=os.environ | more, stderr=subprocess.PIPE, text=True)
+        try:
+            _, said = process.communicate(timeout=seconds)
+            assert process.returncode == 0, said
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, said = process.communicate()
+        return time.monotonic() - start, said
+
+    takes, _ = call(None)
+    whole = {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()}
+    for folder in (RUNS, AHEAD):
+        shutil.rmtree(folder)
+    chance = random.Random(0)
+    for _ in range(SHORT):
+        done = finished(tmp_path)
+        _, said = call(chance.uniform(0.3, 1.0) * takes)
+        assert not done & set(trained_in(said))
+    call(None)
+    assert {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()} == whole
+
+
+def phase(said: str, clone: Clone) -> str:
+    """What a command was at, from what it had said and left."""
+    if (clone.folder / FORMER).exists():
+        return "registering"
+    stages = re.findall(r"^Running stage '([^'@]+)", said, re.MULTILINE)
+    last = said.splitlines()[-1] if said.strip() else ""
+    if stages and stages[-1] not in ("train", "grid", "fetch", "code"):
+        return f"{stages[-1]}"
+    if last.startswith("train ") and " on cpu" in last:
+        return "training"
+    if last.startswith("  alpha L="):
+        return "writing"
+    if "registered with DVC" in said or "trained in an earlier batch" in last:
+        return "DVC, after training"
+    return "start-up"
+
+
+def call(clone: Clone, command: list[str], seconds: float | None, group: bool) -> tuple[Output, float]:
+    """Run a command; kill it, alone or with all that it started, after so many seconds."""
+    start = time.monotonic()
+    process = clone.start(*command)
+    assert process.stdout is not None
+
+    def kill() -> None:
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+    timer = threading.Timer(seconds or TIMEOUT, kill)
+    timer.start()
+    said = process.stdout.read()  # to its end: also what a stage says that has lost its DVC
+    code = process.wait()
+    timer.cancel()
+    process.stdout.close()
+    return Output(code, said, said), time.monotonic() - start
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
+def test_a_thousand_kills(tmp_path: Path) -> None:
+    """Red: whatever makes a finished run train again, or bytes depend on where one was stopped."""
+    begin, chance = time.monotonic(), random.Random(1)
+    fresh = prepared(tmp_path / "fresh")
+    whole = fresh.copy(tmp_path / "whole" / "clone")
+    takes = {}
+    found: Counter[str] = Counter()
+    torn = ends = 0
+    for name in COMMANDS:
+        clone = fresh.copy(tmp_path / "time" / name / "clone")
+        output, takes[name] = call(clone, COMMANDS[name], None, group=False)
+        assert output.code == 0, output.out
+        if name == "dvc repro":
+            whole = clone
+    kills = 0
+    for name in itertools.cycle(COMMANDS):
+        if kills >= KILLS:
+            break
+        shutil.rmtree(tmp_path / "work", ignore_errors=True)
+        clone = fresh.copy(tmp_path / "work" / "clone")
+        for attempt in itertools.count():
+            done = finished(clone.folder)
+            # Each time a little longer, so that it comes to its end whatever happens.
+            seconds = chance.uniform(0.02, 1.0 + attempt / 4) * takes[name] if kills < KILLS else None
+            output, _ = call(clone, COMMANDS[name], seconds, group=bool(kills % 2))
+            assert not done & set(output.trained), (name, kills, output.out)
+            if output.code == 0:
+                break
+            if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                kills += 1
+                at = phase(output.out, clone)
+                found[f"{name}: {at}"] += 1
+                print(f"{kills} {name}: {at}", flush=True)
+            elif name == "dvc repro" and "dvc.lock" in output.out:
+                torn += 1
+                output, _ = call(clone, COMMANDS["ncpipe sweep"], None, group=False)
+                assert output.code == 0, output.out
+                break
+            else:
+                raise AssertionError((name, kills, output.code, output.out))
+        ends += 1
+        if name == "ncpipe train":
+            clone.repro()
+        assert clone.digests(*OUTPUTS) == whole.digests(*OUTPUTS), (name, kills)
+    print(f"\n{kills} kills, {ends} sweeps brought to their end, {torn} torn dvc.lock that a sweep mended")
+    print("\n".join(f"  {count:5} {what}" for what, count in sorted(found.items())))
+    print(f"  {time.monotonic() - begin:.0f} s", flush=True)

@@ -44,6 +44,7 @@ app = typer.Typer(
 )
 command = functools.partial(app.command, cls=Command)
 stage = functools.partial(command, rich_help_panel="Stages, which `dvc repro` runs")
+models_stage = functools.partial(command, rich_help_panel="Stages of stages/regimes_models")
 theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theory")
 
 
@@ -250,6 +251,14 @@ def publish(
     publish_sweep(folder)
 
 
+@stage()
+def claims() -> None:
+    """Set the sentences of claims.yaml beside this sweep's numbers; write data/claims."""
+    from ncpipe.commands.claims import claims as judge_claims
+
+    judge_claims()
+
+
 @theory_stage()
 def construct(experiment: Experiment) -> None:
     """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""
@@ -274,6 +283,15 @@ def theory() -> None:
     from ncpipe.commands.theory import theory as compare
 
     compare()
+
+
+@models_stage()
+def models() -> None:
+    """Compute K23's models without networks, by formulas and by matrices; write data/models."""
+    begin("models")
+    from ncpipe.commands.models import write_models
+
+    write_models()
 
 
 @command()
@@ -335,7 +353,7 @@ def new(
 
 @command()
 def schema() -> None:
-    """Write params.schema.json, by which editors complete and explain the keys of params.yaml."""
+    """Write the schemas by which editors complete and explain the keys of params.yaml and claims.yaml."""
     from ncpipe.commands.schema import write_schema
 
     write_schema()

@@ -52,8 +52,10 @@ SWEEP_STAGES: Mapping[str, Definition] = {
     "grid": ("ncpipe.commands.grid", "write_grid"),
     "aggregate": ("ncpipe.commands.aggregate", "aggregate"),
     "plot": ("ncpipe.commands.plot", "plot"),
+    "claims": ("ncpipe.commands.claims", "claims"),
     "counterexample": ("ncpipe.commands.counterexample", "write_counterexample"),
     "theory": ("ncpipe.commands.theory", "theory"),
+    "models": ("ncpipe.commands.models", "write_models"),
 }
 EXPERIMENT_STAGES: Mapping[str, Definition] = {
     "fetch": ("ncpipe.commands.fetch", "fetch"),

@@ -100,6 +100,8 @@ def schema_of(kind: Any, describe: Describe | None = None, own: Own = ()) -> Cor
         )
     if kind in (int, float):
         return _number_schema(kind, Bound())
+    if kind is Any:  # what its reader checks
+        return core_schema.any_schema()
     return core_schema.bool_schema(strict=True) if kind is bool else core_schema.str_schema(strict=True)
 
 

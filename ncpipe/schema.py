@@ -1,39 +1,48 @@
-"""params.yaml for editors: the JSON schema of its records, with what their docstrings say about each key."""
+"""params.yaml and claims.yaml for editors: JSON schemas of their records, explained by docstrings."""
 
 import inspect
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
+from ncpipe.claims.ledger import Claim
 from ncpipe.params import Params
 from ncpipe.records import About, schema_of
 
-SCHEMA_FILE = "params.schema.json"
+SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
+SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
 
 
-def params_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of params.yaml."""
-    schema = _Untitled().generate(schema_of(Params, about))
+def json_schema(kind: Any) -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a file whose values are of this annotated type."""
+    schema = _Untitled().generate(schema_of(kind, about))
     return {"$schema": GenerateJsonSchema.schema_dialect} | schema
 
 
-def schema_text() -> str:
+def schema_text(name: str = SCHEMA_FILE) -> str:
     """The schema as its file has it."""
-    return json.dumps(params_schema(), indent=1) + "\n"
+    return json.dumps(json_schema(SCHEMAS[name]), indent=1) + "\n"
 
 
 def about(kind: type) -> About:
     """What a record's docstring says about it, and about each of its fields.
 
-    The lines `name: text` are the fields', each up to the next; what stands before them is the record's.
+    The lines `name: text` are the fields', each up to the next; what stands before them is the record's. What
+    a record does not say of a field, the one that it is made from does.
     """
     names = [field.name for field in fields(kind)]
-    head, *rest = re.split(rf"^({'|'.join(names)}): ", inspect.getdoc(kind) or "", flags=re.MULTILINE)
-    told = dict(zip(rest[::2], rest[1::2], strict=True))
+    told: dict[str, str] = {}
+    head = ""
+    for record in reversed(kind.__mro__):
+        if is_dataclass(record):
+            head, *rest = re.split(
+                rf"^({'|'.join(names)}): ", inspect.cleandoc(record.__doc__ or ""), flags=re.MULTILINE
+            )
+            told |= dict(zip(rest[::2], rest[1::2], strict=True))
     return About(_one_line(head), {name: _one_line(text) for name, text in told.items()})
 
 

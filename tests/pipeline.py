@@ -55,6 +55,18 @@ PARAMS: Tree = {
 }
 
 
+CLAIMS = """\
+- id: bound
+  ref: S25 Lemma 4.2
+  statement: no loss is below the optimum
+  quantity: minimum
+  experiment: {}
+  metric: loss_gap
+  identity: true
+  expect: {{at_least: 0}}
+"""
+
+
 @dataclass(frozen=True)
 class Output:
     """What one command said, and how it ended."""
@@ -174,8 +186,11 @@ class Clone:
         return YAML(typ="safe").load((self.folder / "params.yaml").read_text())
 
     def write_params(self, tree: Tree) -> None:
+        """params.yaml, and a claims.yaml that asks after one of its experiments."""
         with (self.folder / "params.yaml").open("w") as file:
             YAML(typ="safe").dump(tree, file)
+        claims = CLAIMS.format(min(tree["experiments"]))
+        (self.folder / "claims.yaml").write_text(claims, encoding="utf-8")
 
     def edit_params(self, dotted: str, value: object) -> None:
         """Set one parameter, as `sweep.seeds`."""

@@ -149,6 +149,8 @@ def test_a_damaged_file_is_named(
 ) -> None:
     """left: the share of the file that is still there."""
     shutil.copytree(finished, "data")
+    if arguments.startswith("train"):  # as DVC does before it asks for a run
+        shutil.rmtree("data/runs/one/L2/s0")
     path = Path(name)
     content = path.read_bytes()
     if left is None:
@@ -189,6 +191,8 @@ def test_a_damaged_file_is_named(
 def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:
     """Red: a KeyError, or a network with three classes too few."""
     shutil.copytree(finished, "data")
+    if arguments.startswith("train"):
+        shutil.rmtree("data/runs/one/L2/s0")
     path = Path("data/prepared/one/facts.json")
     path.write_text(content.replace("SUM", json.loads(path.read_text())["checksum"]))
     assert "data/prepared/one/facts.json: damaged" in fail(arguments)
@@ -239,12 +243,17 @@ def test_the_version_is_an_option(shown: Callable[..., str]) -> None:
 def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[..., str]) -> None:
     """Red: a stage of a dvc.yaml among the commands, or a command among the stages."""
     panels = shown("--help").split("\u256d")  # the upper left corner of a panel
-    heads = ("Commands", "Stages, which", "Stages of stages/theory")
-    own, stages, theory = (next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads)
-    names = [set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in (own, stages, theory)]
+    heads = ("Commands", "Stages, which", "Stages of stages/theory", "Stages of stages/regimes")
+    own, stages, theory, models = (
+        next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads
+    )
+    names = [
+        set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in (own, stages, theory, models)
+    ]
     assert {"sweep", "metrics"} <= names[0]
     assert names[1] == set(YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"])
     assert names[2] == set(YAML(typ="safe").load(ROOT / "stages/theory/dvc.yaml")["stages"]) - names[1]
+    assert names[3] == {"models"}
     assert "--install-completion" in panels[1]
 
 

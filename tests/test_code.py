@@ -28,6 +28,7 @@ from ncpipe.code import (
     read_module,
 )
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
@@ -40,6 +41,19 @@ from ncpipe.stamps import choices_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PIPELINES = sorted([REPOSITORY / "dvc.yaml", *REPOSITORY.glob("stages/*/dvc.yaml")])
+
+CLAIMS = """\
+- &one
+  {id: slope, ref: S, statement: s, quantity: slope, experiment: a, metric: cdnv, expect: {below: 0}}
+- {<<: *one, id: value, quantity: value}
+- {<<: *one, id: least, quantity: minimum}
+- {<<: *one, id: ranks, quantity: spearman}
+- {<<: *one, id: change, quantity: difference, of: value, versus: {depth: 2}}
+- {id: z, ref: S, statement: s, quantity: theory, call: two_linear.logit, args: {strength: 0.3},
+   against: numerical, expect: {within: 1}}
+- {id: flow, ref: S, statement: s, quantity: theory, call: flow.scale,
+   args: {loss: se, classes: 3, per_class: 2, start: 0.1, time: 1.0}, against: numerical, expect: {within: 1}}
+"""
 
 SOURCES = {
     "trainer": '''
@@ -349,7 +363,7 @@ def test_a_stage_depends_on_its_own_code(path, stage):
     own = [
         dependency
         for dependency in entry["deps"]
-        if not dependency.startswith("data/") or "/code/" in dependency
+        if (not dependency.startswith("data/") or "/code/" in dependency) and dependency != "claims.yaml"
     ]
     if stage == "code":
         assert own == ["ncpipe"]
@@ -443,3 +457,5 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     write_params([2, 3], [0], **ways)
     for stage in ("aggregate", "plot"):
         run(stage, {}, [SWEEP_STAGES[stage]], running[stage])
+    Path("claims.yaml").write_text(CLAIMS, encoding="utf-8")
+    run("claims", {}, [SWEEP_STAGES["claims"]], claims)

@@ -15,7 +15,7 @@ from ncpipe.commands.new import new
 from ncpipe.params import load_params
 
 TEMPLATE = ROOT / "stages/smoke"
-FILES = {"params.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore"}
+FILES = {"params.yaml", "claims.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore"}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_installed_package_has_the_template(
     monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
     monkeypatch.chdir(tmp_path)
     new("./apart")
-    assert files(tmp_path / "apart") == FILES | {".gitignore", "params.schema.json"}
+    assert files(tmp_path / "apart") == FILES | {".gitignore", "params.schema.json", "claims.schema.json"}
     assert load_params(tmp_path / "apart/params.yaml").sweep.experiments == ("mixture_rn1",)
     head = (tmp_path / "apart/params.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert head == "# yaml-language-server: $schema=params.schema.json"

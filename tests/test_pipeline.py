@@ -29,9 +29,10 @@ pytestmark = [
 BOTH = ["alpha", "beta"]
 ALL_TRAINS = trains(BOTH, [2, 3], [0, 1])
 PER_EXPERIMENT = [f"{kind}@{name}" for kind in ("fetch", "extract", "measure") for name in BOTH]
-ALL_STAGES = sorted(["code", "grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot"])
+ALL_STAGES = sorted(["code", "grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot", "claims"])
 OUTPUTS = [
-    f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
+    f"data/{name}"
+    for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures", "claims")
 ]
 RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json", "seal.json"}
 SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
@@ -215,6 +216,7 @@ class TestWhatRuns:
                 *(f"{kind}@{name}" for kind in ("extract", "measure") for name in BOTH),
                 "aggregate",
                 "plot",
+                "claims",
             ]
         )
         for name in ("points", "summary", "runs", "history"):
@@ -242,7 +244,7 @@ class TestWhatRuns:
         """Red: aggregate or plot take what lies in data/metrics or data/figures from an earlier sweep."""
         clone = own_copy(cut)
         clone.edit_params("sweep.experiments", ["alpha"])
-        assert clone.repro().ran == ["grid", "aggregate", "plot"]
+        assert clone.repro().ran == ["grid", "aggregate", "plot", "claims"]
         for name in ("points", "summary", "slopes", "runs", "history"):
             assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
         assert set(dvc_metrics(clone)) == {"alpha"}
@@ -285,7 +287,7 @@ class TestWhatRuns:
         assert stale_by_code(clone) == ["plot"]
         add_one_of_each_kind(clone)
         kinds = {name.partition("@")[0] for name in stale_by_code(clone)}
-        assert kinds == {"grid", "measure", "aggregate", "plot"}
+        assert kinds == {"grid", "measure", "aggregate", "plot", "claims"}
         replace(clone, "training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
         plan = clone.run("ncpipe", "sweep", "--dry-run").out.splitlines()
         assert plan[-3].startswith(f"{len(ALL_TRAINS)} runs to train in ")
@@ -306,7 +308,7 @@ class TestWhatRuns:
         clone = own_copy(swept)
         clone.edit_params("convergence.tolerance", 0.02)
         clone.edit_params("slopes.draws", 200)
-        assert clone.stale() == ["aggregate"]
+        assert clone.stale() == ["aggregate", "claims"]
 
 
 @pytest.fixture(scope="session")
@@ -335,7 +337,7 @@ class TestExperiments:
         which it drops the experiment."""
         for output in compared_first[1].values():
             assert output.trained == ["train@alpha-2-0"]
-            after = ["train@alpha-2-0", "extract@alpha", "measure@alpha", "aggregate", "plot"]
+            after = ["train@alpha-2-0", "extract@alpha", "measure@alpha", "aggregate", "plot", "claims"]
             assert output.ran == ["code", *after]
 
     def test_show_lists_parameters_beside_metrics(self, compared: Clone) -> None:
@@ -435,7 +437,7 @@ class TestExperiments:
         output = clone.run(
             "dvc", "exp", "run", "--temp", "--name", "apart", "--set-param", "slopes.level=0.5"
         )
-        assert output.ran == ["code", "aggregate", "plot"]
+        assert output.ran == ["code", "aggregate", "plot", "claims"]
         [place] = [line for line in output.err.splitlines() if line.startswith("code of ")]
         assert Path(place.removeprefix("code of ")).is_relative_to(clone.folder.resolve() / ".dvc/tmp/exps")
         assert clone.params()["slopes"]["level"] == 0.95

@@ -6,7 +6,7 @@ from ncpipe.artifacts import CODE, publish_folder
 from ncpipe.code import PACKAGE, ROOT, experiment_digests, files_digest, sweep_digests
 from ncpipe.commands.watched import check_watched
 from ncpipe.errors import InputError
-from ncpipe.params import Params, load_params
+from ncpipe.params import PARAMS_FILE, Params, load_params
 from ncpipe.stamps import choices_of
 from ncpipe.study import FILE
 
@@ -18,9 +18,10 @@ Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it
 def write_code() -> None:
     """data/code/sweep and data/code/experiments/NAME: a file for each stage, a line for each module.
 
-    A file differs when what its stage runs has changed, and not when it is only written differently.
+    A file differs when what its stage runs has changed, and not when it is only written differently. A study
+    without params.yaml has no experiments.
     """
-    params = load_params()
+    params = _params()
     _check_link()
     if Path(FILE).is_file():
         check_watched("code", FILE)
@@ -32,7 +33,7 @@ def write_code() -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def edited_stages(params: Params) -> set[Stage]:
+def edited_stages(params: Params | None) -> set[Stage]:
     """Those whose code has changed since data/code was written; all, if it was not."""
     return {
         stage
@@ -50,18 +51,22 @@ def check_unedited(address: str) -> None:
     if not FILES.is_file() or FILES.read_text(encoding="utf-8") == files_digest():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
-    if (name, item.partition("-")[0] or None) in edited_stages(load_params()):
+    if (name, item.partition("-")[0] or None) in edited_stages(_params()):
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
-def _texts(params: Params) -> dict[Stage, str]:
+def _texts(params: Params | None) -> dict[Stage, str]:
     found: dict[Stage, dict[str, str]] = {(stage, None): own for stage, own in sweep_digests().items()}
-    for name, spec in params.experiments.items():
+    for name, spec in params.experiments.items() if params else ():
         found |= {(stage, name): own for stage, own in experiment_digests(choices_of(spec)).items()}
     return {
         stage: "".join(f"{digest}  {module}\n" for module, digest in own.items())
         for stage, own in found.items()
     }
+
+
+def _params() -> Params | None:
+    return load_params() if PARAMS_FILE.is_file() else None
 
 
 def _place(stage: Stage) -> Path:

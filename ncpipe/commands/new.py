@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.code import PACKAGE, ROOT
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import NAME, PARAMS_FILE
-from ncpipe.schema import SCHEMA_FILE, schema_text
+from ncpipe.schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
 
 # In a checkout the study that is the template; in an installed package a copy of its files.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
@@ -69,13 +70,14 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _write_study(folder: Path, name: str) -> None:
-    _write_common(folder, name, f"../../{SCHEMA_FILE}", f"dvc --cd stages/{name} repro", SHARED_CACHE)
+    _write_common(folder, name, "../../", f"dvc --cd stages/{name} repro", SHARED_CACHE)
     (folder / PACKAGE).symlink_to(f"../../{PACKAGE}", target_is_directory=True)
 
 
 def _write_alone(folder: Path, name: str) -> None:
-    _write_common(folder, name, SCHEMA_FILE, "dvc repro")
-    (folder / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
+    _write_common(folder, name, "", "dvc repro")
+    for schema in SCHEMAS:
+        (folder / schema).write_text(schema_text(schema), encoding="utf-8")
     (folder / ".gitignore").write_text(GIT_IGNORED, encoding="utf-8")
     pipeline = (folder / "dvc.yaml").read_text(encoding="utf-8")
     assert pipeline.count(WATCHED) == 1
@@ -88,13 +90,16 @@ def _write_alone(folder: Path, name: str) -> None:
         raise InputError(f"git init failed: {' '.join(error.stderr.split())}") from None
 
 
-def _write_common(folder: Path, name: str, schema: str, command: str, cache: str = "") -> None:
+def _write_common(folder: Path, name: str, schemas: str, command: str, cache: str = "") -> None:
     template = next(each for each in TEMPLATES if each.is_dir())
     for file in COPIED:
         shutil.copyfile(template / file, folder / file)
     text = (template / PARAMS_FILE).read_text(encoding="utf-8")
-    head = HEAD.format(schema=schema, name=name, command=command)
+    head = HEAD.format(schema=f"{schemas}{SCHEMA_FILE}", name=name, command=command)
     (folder / PARAMS_FILE).write_text(head + text[text.index("\nsweep:") + 1 :], encoding="utf-8")
+    claims = (template / CLAIMS_FILE).read_text(encoding="utf-8").partition("\n")[2]
+    first = f"# yaml-language-server: $schema={schemas}{CLAIMS_SCHEMA}\n"
+    (folder / CLAIMS_FILE).write_text(first + claims, encoding="utf-8")
     (folder / ".dvc").mkdir()
     (folder / ".dvc/config").write_text(DVC_CONFIG + cache, encoding="utf-8")
     (folder / ".dvc/.gitignore").write_text(DVC_IGNORED, encoding="utf-8")

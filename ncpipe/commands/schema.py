@@ -1,10 +1,11 @@
-"""The schema of params.yaml, for editors."""
+"""The schemas of params.yaml and claims.yaml, for editors."""
 
 from pathlib import Path
 
-from ncpipe.schema import SCHEMA_FILE, schema_text
+from ncpipe.schema import SCHEMAS, schema_text
 
 
 def write_schema() -> None:
-    """What the records of params.yaml are -> params.schema.json in the working directory."""
-    Path(SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
+    """What their records are -> params.schema.json and claims.schema.json in the working directory."""
+    for name in SCHEMAS:
+        Path(name).write_text(schema_text(name), encoding="utf-8")

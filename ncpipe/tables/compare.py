@@ -144,7 +144,7 @@ def _change(base: Terms, other: Terms, name: str, rule: Slopes) -> dict[str, Any
 
 def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[str, Any, dict[str, Terms]]]:
     """Quantity, its depth if it has one, and each revision's terms."""
-    yield "slope", None, {name: _slope_terms(groups) for name, groups in named.items()}
+    yield "slope", None, {name: slope_terms(groups) for name, groups in named.items()}
     common = set.intersection(*(set(groups) for groups in named.values()))
     if common:
         deepest = max(common)
@@ -158,7 +158,7 @@ def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[
         )
 
 
-def _slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
+def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
     """Terms whose combination is the slope on log10 L; none for fewer than two depths."""
     if len(groups) < 2:
         return []

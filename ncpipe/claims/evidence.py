@@ -1,0 +1,219 @@
+"""The number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ncpipe.claims.ledger import (
+    RUN_NUMBERS,
+    Difference,
+    Drift,
+    Extreme,
+    LayerSlope,
+    Measured,
+    Slope,
+    Spearman,
+    Value,
+    place_of,
+)
+from ncpipe.params import Slopes
+from ncpipe.tables.compare import Term, Terms, difference_interval, slope_terms
+from ncpipe.tables.keys import abscissa, run_keys
+from ncpipe.tables.points import LAST
+from ncpipe.tables.ranks import rank_correlation
+
+FEWEST_SHARE = 0.5  # of the runs that a number is about; with fewer converged it stands for nothing
+
+
+class Number(NamedTuple):
+    """A number with its interval, both NaN where there is none; low = high where it is exact.
+
+    runs: what it is made of, as '15 of 15 runs'. missing: why there is no number.
+    """
+
+    value: float
+    low: float
+    high: float
+    runs: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `aggregate` wrote."""
+
+    points: pd.DataFrame
+    runs: pd.DataFrame
+    slopes: pd.DataFrame
+    slopes_leave_out: pd.DataFrame
+    separation: pd.DataFrame
+    effective_depth: pd.DataFrame
+
+
+def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
+    """The number of a claim about runs; without one, `missing` says why.
+
+    Numbers are those of the tables, with the same draws: `slope` and `drift` are rows of slopes.csv and
+    slopes_leave_out.csv, `spearman` is `ranks.rank_correlation`, `value` and `difference` are
+    `compare.difference_interval`. Only converged runs enter, but for `minimum` and `maximum`.
+    """
+    if isinstance(claim, Difference):
+        return _difference(claim, tables, rule)
+    table = _numbers(claim, tables)
+    if isinstance(table, str):
+        return _none(table)
+    if isinstance(claim, Extreme):
+        return _extreme(claim, table)
+    if isinstance(claim, Value | LayerSlope):
+        table = table[table["depth"] == (claim.depth or table["depth"].max())]
+    used = table[table["used"]]
+    if len(used) < FEWEST_SHARE * len(table) or used.empty:
+        return _none(f"{len(used)} of {len(table)} runs have converged")
+    runs = f"{len(used)} of {len(table)} runs"
+    if isinstance(claim, Slope | Drift):
+        found = _fitted(claim, tables)
+    elif isinstance(claim, Spearman):
+        found = _ranked(claim, used, rule)
+    elif isinstance(claim, Value | LayerSlope):
+        found = _mean(claim, table, rule)
+    else:
+        raise TypeError(claim.quantity)
+    return found if found.missing or found.runs else found._replace(runs=runs)
+
+
+def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
+    """The runs that a claim is about with columns value, log10 and used; or why there are none."""
+    own = _at(tables.runs, claim.experiment, claim.depth, claim.value)
+    if own.empty:
+        return f"no run of {place_of(claim)} in the sweep"
+    keys = run_keys(tables.runs)
+    if isinstance(claim, LayerSlope):
+        found = _named(tables.separation, claim).rename(columns={"slope": "value"})
+        found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
+        return found.assign(used=found["converged"] & found["value"].notna(), log10=math.nan)
+    if claim.metric not in RUN_NUMBERS or claim.metric in set(tables.points["metric"]):
+        found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
+        if found.empty:
+            return f"{place_of(claim)} was not measured"
+        return found
+    if claim.metric not in own and claim.metric in tables.effective_depth:
+        own = own.merge(tables.effective_depth[[*keys, claim.metric]], on=keys, how="left")
+    if claim.metric not in own:
+        return f"runs.csv has no {claim.metric}"
+    value = own[claim.metric].astype(float)
+    return own[keys].assign(value=value, log10=math.nan, used=own["converged"] & value.notna())
+
+
+def _named(table: pd.DataFrame, claim: Measured) -> pd.DataFrame:
+    rows = (table["metric"] == claim.metric) & (table["split"] == claim.split)
+    return table[rows & (table["layer"] == LAST)] if "layer" in table else table[rows]
+
+
+def _at(
+    table: pd.DataFrame, experiment: str, depth: int | None = None, value: float | None = None
+) -> pd.DataFrame:
+    table = table[table["experiment"] == experiment]
+    table = table if depth is None else table[table["depth"] == depth]
+    return table if value is None else table[table["x"] == value]
+
+
+def _fitted(claim: Slope | Drift, tables: Tables) -> Number:
+    """Of slopes.csv or slopes_leave_out.csv."""
+    rows = _named(
+        _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
+    )
+    if claim.without:
+        rows = rows[rows["n_left_out"] == claim.without]
+    columns = ("drift", "drift_low", "drift_high") if isinstance(claim, Drift) else ("slope", "low", "high")
+    if len(rows) > 1:
+        return _none("a study with an axis has a slope for each depth; name one")
+    if rows.empty or math.isnan(rows.iloc[0][columns[0]]):
+        return _none("too few depths with converged runs for a slope")
+    row = rows.iloc[0]
+    value, low, high = (float(row[column]) for column in columns)
+    return Number(value, low, high, f"{row['n_used']:.0f} runs")
+
+
+def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
+    where = abscissa(used)
+    if where != "depth" and used["depth"].nunique() > 1:
+        return _none("a study with an axis has a correlation for each depth; name one")
+    groups = used.sort_values([where, "seed"]).groupby(where)["value"]
+    places, values = np.array(list(groups.groups)), [own.to_numpy() for _, own in groups]
+    rho, low, high = rank_correlation(places, values, _name(claim), rule)
+    return _none(f"too few values of {where}") if math.isnan(rho) else Number(rho, low, high)
+
+
+def _mean(claim: Value | LayerSlope, table: pd.DataFrame, rule: Slopes) -> Number:
+    if "x" in table and table["x"].nunique() > 1:
+        return _none("a study with an axis has a mean for each value; name one")
+    depth = int(table["depth"].iloc[0])
+    used = table[table["used"]].sort_values("seed")
+    terms = [Term(depth, 1.0, used.set_index("seed")["value"])]
+    value, low, high = difference_interval([], terms, _name(claim), rule)
+    return Number(value, low, high, f"{len(used)} of {len(table)} runs at L = {depth}")
+
+
+def _extreme(claim: Extreme, table: pd.DataFrame) -> Number:
+    values = table["value"].dropna()
+    if values.empty:
+        return _none("no run has a value")
+    value = float(values.min() if claim.quantity == "minimum" else values.max())
+    return Number(value, value, value, f"{len(values)} runs")
+
+
+def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
+    other = {
+        key: getattr(claim.versus, key) if getattr(claim.versus, key) is not None else getattr(claim, key)
+        for key in ("experiment", "depth", "value")
+    }
+    own = {key: getattr(claim, key) for key in other}
+    sides: list[Terms] = []
+    for place in (other, own):
+        side = _side(claim, place, tables)
+        if isinstance(side, Number):
+            return side
+        sides.append(side)
+    if claim.of != "slope":  # the two places count as one, so that runs of one seed are pairs
+        sides = [[term._replace(depth=0) for term in side] for side in sides]
+    value, low, high = difference_interval(sides[0], sides[1], _name(claim), rule)
+    counts = [sum(len(term.values) for term in side) for side in reversed(sides)]
+    return Number(value, low, high, f"{counts[0]} against {counts[1]} runs")
+
+
+def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | Number:
+    """The terms of one side's number, or why it has none."""
+    asked = Value(
+        quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=claim.metric,
+        split=claim.split, **place,
+    )  # fmt: skip
+    table = _numbers(asked, tables)
+    if isinstance(table, str):
+        return _none(table)
+    if claim.of != "slope":
+        table = table[table["depth"] == (place["depth"] or table["depth"].max())]
+    used = table[table["used"]].sort_values(["depth", "seed"])
+    if len(used) < FEWEST_SHARE * len(table) or used.empty:
+        return _none(f"{len(used)} of {len(table)} runs of {place_of(asked)} have converged")
+    if used.duplicated(["depth", "seed"]).any():
+        return _none("a study with an axis has a number for each value; name one")
+    column = "value" if claim.of == "value" else "log10"
+    if used[column].isna().any():
+        return _none(f"{claim.metric} has no logarithm here; take of: value")
+    tables_by_depth = (own for _, own in used.groupby("depth"))
+    groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
+    if claim.of != "slope":
+        return [Term(depth, 1.0, values) for depth, values in groups.items()]
+    return slope_terms(groups) or _none("too few depths with converged runs for a slope")
+
+
+def _name(claim: Measured) -> str:
+    """Of the draws: one stream for each number."""
+    return "|".join([claim.experiment, LAST, claim.split, claim.metric])
+
+
+def _none(why: str) -> Number:
+    return Number(math.nan, math.nan, math.nan, missing=why)

@@ -1,0 +1,319 @@
+"""claims.yaml -> frozen claims: what a paper says, and the number of the sweep that answers it."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from ncpipe.bounds import Bound, Count, Index, Number, Positive
+from ncpipe.errors import InputError, cut, shown
+from ncpipe.metrics.catalogue import CATALOGUE
+from ncpipe.params import Params, load_params
+from ncpipe.records import check, suggest
+from ncpipe.yamlfile import read_yaml
+
+CLAIMS_FILE = Path("claims.yaml")
+RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may be about
+    "loss",
+    "fit",
+    "last_penalty",
+    "inner_penalty",
+    "loss_optimum",
+    "loss_gap",
+    "gap_gufm",
+    "gap_fit",
+    "gap_last_penalty",
+    "train_error",
+    "test_error",
+    "last_train_error",
+    "gradient_norm",
+    "effective_depth",
+)
+
+Author = Literal["paper", "ours"]
+Scale = Literal["full", "reduced"]
+Split = Literal["train", "test", "weights"]
+
+
+@dataclass(frozen=True)
+class Expect:
+    """Where the number lies if the claim holds: one of the keys.
+
+    below: less than this.
+    above: more than this.
+    at_least: this or more.
+    at_most: this or less.
+    between: from the first to the second of two.
+    within: for a theory: the largest distance from what it is held `against`, as a share of that.
+    """
+
+    below: Number | None = None
+    above: Number | None = None
+    at_least: Number | None = None
+    at_most: Number | None = None
+    between: tuple[Number, ...] = ()
+    within: Positive | None = None
+
+    def __post_init__(self) -> None:
+        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, ())]
+        if len(given) != 1:
+            raise ValueError(f"give one of {', '.join(field.name for field in fields(self))}")
+        if self.between and not (len(self.between) == 2 and self.between[0] < self.between[1]):
+            raise ValueError("between takes two numbers, the smaller one first")
+
+    def bound(self) -> Bound:
+        """The numbers that are expected; of `within`, those that its distance may take."""
+        if self.between:
+            return Bound(self.between[0], self.between[1])
+        if self.within is not None:
+            return Bound(0, self.within)
+        low = self.above if self.above is not None else self.at_least
+        high = self.below if self.below is not None else self.at_most
+        return Bound(
+            -math.inf if low is None else low,
+            math.inf if high is None else high,
+            open_low=self.above is not None,
+            open_high=self.below is not None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A sentence of a paper, or of ours, and what number answers it.
+
+    quantity: which kind of number.
+    id: its name in tables, of its own.
+    ref: where it stands.
+    statement: what it says, in our words.
+    expect: where the number lies if it holds.
+    author: whose it is.
+    scale: whether the number is of the paper's size; null where that means nothing.
+    identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
+    """
+
+    quantity: str
+    id: str
+    ref: str
+    statement: str
+    expect: Expect
+    author: Author = "paper"
+    scale: Scale | None = None
+    identity: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Claimed):
+    """A claim about the runs of an experiment.
+
+    experiment: a name of params.yaml.
+    metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
+    split: train, test, or weights for the metrics of W.
+    depth: L, where the number is of one depth.
+    value: of the study's axis, where the number is of one value.
+    """
+
+    experiment: str
+    metric: str
+    split: Split = "train"
+    depth: Count | None = None
+    value: Number | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope(Measured):
+    """The slope of log10 metric on log10 L, or on the study's axis at one depth.
+
+    quantity: slope.
+    without: how many of the smallest depths are left out.
+    """
+
+    quantity: Literal["slope"]
+    without: Index = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Measured):
+    """The slope without the smallest depths less that of all: 0 for a power law.
+
+    quantity: drift.
+    without: how many of the smallest depths are left out.
+    """
+
+    quantity: Literal["drift"]
+    without: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spearman(Measured):
+    """The rank correlation of the metric with L, or with the study's axis at one depth.
+
+    quantity: spearman.
+    """
+
+    quantity: Literal["spearman"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value(Measured):
+    """The mean of the metric over the seeds of one place, the deepest if no depth is given.
+
+    quantity: value.
+    """
+
+    quantity: Literal["value"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extreme(Measured):
+    """The least or the largest value of all runs that ended finite, converged or not: an exact number.
+
+    quantity: minimum or maximum.
+    """
+
+    quantity: Literal["minimum", "maximum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSlope(Measured):
+    """The slope of log10 metric on the layer in a run: its mean over seeds, at the deepest L by default.
+
+    quantity: layer_slope.
+    """
+
+    quantity: Literal["layer_slope"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is held against a claim's own runs: what is left out is the same.
+
+    experiment: a name of params.yaml.
+    depth: L.
+    value: of the study's axis.
+    """
+
+    experiment: str | None = None
+    depth: Count | None = None
+    value: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.experiment is None and self.depth is None and self.value is None:
+            raise ValueError("names nothing; give another experiment, depth or value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Measured):
+    """A number of one place less that of another, runs of one seed as pairs.
+
+    quantity: difference.
+    versus: the other place.
+    of: which number: the slope on L, the mean of log10 metric at one place, or the mean of the metric.
+    """
+
+    quantity: Literal["difference"]
+    versus: Place
+    of: Literal["slope", "log10", "value"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory(Claimed):
+    """A number of the theory, without any run.
+
+    quantity: theory.
+    call: its name (docs/claims.md has them).
+    args: its arguments.
+    against: for `within`: a number, or `numerical` for the call's own numerical twin.
+    """
+
+    quantity: Literal["theory"]
+    call: str
+    args: dict[str, Any]
+    against: Literal["numerical"] | float | None = None
+
+
+Claim = Slope | Drift | Spearman | Value | Extreme | LayerSlope | Difference | Theory
+
+
+def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_params) -> tuple[Claim, ...]:
+    """The claims of a file; those about runs are checked against what params.yaml names.
+
+    params: reads params.yaml, if any claim is about runs. Raises InputError with a line for each mistake,
+    which begins with the claim's id and the key.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"{path}: not found; run this beside a claims.yaml (docs/claims.md says what it holds)"
+        )
+    try:
+        tree = read_yaml(path)
+    except InputError as error:
+        raise InputError(cut(f"{path}: {error}")) from None
+    claims, mistakes = parse_claims(tree)
+    measured = [claim for claim in claims if isinstance(claim, Measured)]
+    if measured:
+        known = params()
+        mistakes += [f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known)]
+    if mistakes:
+        raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
+    return claims
+
+
+def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
+    """The claims that read, in the file's order, and a line for each mistake."""
+    if not isinstance(tree, list):
+        return (), ["expected a list of claims"]
+    claims: list[Claim] = []
+    mistakes: list[str] = []
+    seen: set[str] = set()
+    for place, entry in enumerate(tree):
+        name = entry.get("id") if isinstance(entry, dict) else None
+        path = name if isinstance(name, str) and name.isprintable() and name else f"claim {place + 1}"
+        if path in seen:
+            mistakes.append(f"{path}: the id is there twice; rename one")
+        seen.add(path)
+        claim, wrong = check(Claim, entry, path)
+        mistakes += wrong
+        if claim is not None:
+            mistakes += [f"{path}.{line}" for line in _contradictions(claim)]
+            claims.append(claim)
+    return tuple(claims), mistakes
+
+
+def _contradictions(claim: Claim) -> Iterator[str]:
+    """What a claim's own keys say against each other."""
+    if isinstance(claim, Theory):
+        if (claim.expect.within is None) != (claim.against is None):
+            yield "expect: `within` and `against` belong together; give both or neither"
+    elif claim.expect.within is not None:
+        yield "expect.within: is for a theory; give between, below or the like"
+    if isinstance(claim, Difference) and claim.of == "slope" and (claim.depth or claim.versus.depth):
+        yield "of: a slope is over all depths; leave out depth, or take log10 or value"
+
+
+def _unknown(claim: Measured, params: Params) -> Iterator[str]:
+    """Names that params.yaml and the metrics' catalogue do not have."""
+    names = [("experiment", claim.experiment)]
+    if isinstance(claim, Difference) and claim.versus.experiment:
+        names.append(("versus.experiment", claim.versus.experiment))
+    for key, name in names:
+        if name not in params.experiments:
+            yield f"{key}: unknown {shown(name)}; {suggest(name, params.experiments)}"
+    known = [*CATALOGUE, *RUN_NUMBERS]
+    if claim.metric not in known:
+        yield f"metric: unknown {shown(claim.metric)}; {_nearest(claim.metric, known)}"
+    if claim.value is not None and params.sweep.axis is None:
+        yield "value: sweep.axis of params.yaml names no key that has values; remove it"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    hint = suggest(name, known)
+    return hint if hint.startswith("did you mean") else "docs/metrics.md has their names"
+
+
+def place_of(claim: Measured) -> str:
+    """What a claim is about, in a few words."""
+    parts = [claim.experiment, claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})"]
+    parts += [f"L = {claim.depth}"] if claim.depth else []
+    parts += [f"x = {claim.value:g}"] if claim.value is not None else []
+    return ", ".join(parts)

@@ -1,0 +1,138 @@
+"""From a number and its interval to a word: agrees, disagrees, undecided, not run or fails."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import pandas as pd
+
+from ncpipe.claims.evidence import Number
+from ncpipe.claims.ledger import Claim, Expect, Measured, Theory, place_of
+
+Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
+COLUMNS = [
+    "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
+    "runs", "scale", "reason",
+]  # fmt: skip
+
+
+class Judged(NamedTuple):
+    """A claim with what became of it."""
+
+    claim: Claim
+    number: Number
+    verdict: Verdict
+
+
+def judge(claim: Claim, number: Number) -> Judged:
+    """`agrees` only with the whole interval where it is expected, `disagrees` only with none of it there.
+
+    Where the interval has both, or there is none because every place has one run, the claim is `undecided`.
+    An identity that does not agree `fails`; one whose runs are missing is `not run` like any other.
+    """
+    if math.isnan(number.value):
+        return Judged(claim, number, "not run")
+    word = _word(claim.expect, number)
+    return Judged(claim, number, "fails" if claim.identity and word != "agrees" else word)
+
+
+def _word(expect: Expect, number: Number) -> Verdict:
+    bound = expect.bound()
+    if math.isnan(number.low) or math.isnan(number.high):
+        return "undecided"
+    if bound.admits(number.low) and bound.admits(number.high):
+        return "agrees"
+    below = number.high < bound.low or (bound.open_low and number.high == bound.low)
+    above = number.low > bound.high or (bound.open_high and number.low == bound.high)
+    return "disagrees" if below or above else "undecided"
+
+
+def expected(claim: Claim) -> str:
+    """Where the number is expected, as `< 0` or `0.3 to 0.5`."""
+    expect = claim.expect
+    if expect.between:
+        return f"{expect.between[0]:g} to {expect.between[1]:g}"
+    if expect.within is not None:
+        against = claim.against if isinstance(claim, Theory) else None
+        held = "its numerical twin" if against == "numerical" else f"{against:g}"
+        return f"within {expect.within:g} of {held}"
+    return str(expect.bound())
+
+
+def about(claim: Claim) -> str:
+    """What the number is, as `slope of nc1_trace_ratio, digits_rn1`."""
+    if isinstance(claim, Theory):
+        named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
+        return f"{claim.call}({named})"
+    return place_of(claim) if isinstance(claim, Measured) else ""
+
+
+def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
+    """One row per claim, in the file's order."""
+    rows = [
+        (
+            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity, expected(claim),
+            verdict, number.value, number.low, number.high, number.runs, claim.scale or "", number.missing,
+        )
+        for claim, number, verdict in judged
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def ledger_page(judged: Sequence[Judged]) -> str:
+    """The ledger as a Markdown table, with a line of counts above it."""
+    head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
+    lines = [
+        f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} | {_cell(expected(claim))} "
+        f"| **{verdict}** |\n"
+        for claim, number, verdict in judged
+    ]
+    return f"# Claims\n\n{counts(judged)}\n\n{head}{''.join(lines)}"
+
+
+def _named(claim: Claim) -> str:
+    whose = "" if claim.author == "paper" else " (ours)"
+    return f"**{_cell(claim.id)}**<br>{_cell(claim.ref)}{whose}"
+
+
+def _ours(claim: Claim, number: Number) -> str:
+    size = f"{claim.scale} size" if claim.scale else ""
+    parts = [f"{claim.quantity} of {about(claim)}", number.runs, size]
+    return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def spelled(number: Number) -> str:
+    """A number with its interval, or why there is none."""
+    if math.isnan(number.value):
+        return number.missing
+    text = f"{number.value:.3g}"
+    if number.low == number.high:
+        return text
+    return text if math.isnan(number.low) else f"{text} [{number.low:.3g}, {number.high:.3g}]"
+
+
+def line(judged: Judged) -> str:
+    """One line for the terminal."""
+    claim, number, verdict = judged
+    return (
+        f"{verdict}: {claim.id} ({claim.ref}): {claim.quantity} {spelled(number)}, expected {expected(claim)}"
+    )
+
+
+def counts(judged: Sequence[Judged]) -> str:
+    """As `12 claims: 9 agree, 2 disagree, 1 not run`."""
+    words = {
+        "agrees": "agree",
+        "disagrees": "disagree",
+        "undecided": "undecided",
+        "not run": "not run",
+        "fails": "fail",
+    }
+    verdicts = get_args(Verdict)
+    found = {words.get(name, name): sum(judge.verdict == name for judge in judged) for name in verdicts}
+    named = ", ".join(f"{count} {word}" for word, count in found.items() if count)
+    return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {named}"

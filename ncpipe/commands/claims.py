@@ -1,0 +1,50 @@
+"""Stage claims: what papers say, beside the numbers of this sweep."""
+
+import dataclasses
+
+from ncpipe.artifacts import CLAIMS, RESULTS, publish_folder
+from ncpipe.claims.evidence import Number, Tables, answer
+from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
+from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table, line
+from ncpipe.console import say
+from ncpipe.errors import InputError
+from ncpipe.params import Slopes, load_params
+from ncpipe.tables.files import read_table
+
+
+def claims() -> None:
+    """claims.yaml and data/results -> data/claims/claims.csv and claims.md, and a line for each claim.
+
+    Raises InputError, after everything is written, if an identity does not hold: the code is then wrong.
+    """
+    ledger = load_claims()
+    sweep = None
+    if any(isinstance(claim, Measured) for claim in ledger):
+        names = [field.name for field in dataclasses.fields(Tables)]
+        tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
+        sweep = tables, load_params().slopes
+    judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
+    with publish_folder(CLAIMS) as folder:
+        ledger_table(judged).to_csv(folder / "claims.csv", index=False, lineterminator="\n")
+        (folder / "claims.md").write_text(ledger_page(judged), encoding="utf-8")
+    for found in judged:
+        if found.verdict != "not run":  # the table says why
+            say(line(found))
+    say(counts(judged))
+    if failed := [claim.id for claim, _, verdict in judged if verdict == "fails"]:
+        raise InputError(
+            f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
+            "wrong; data/claims/claims.md has the numbers"
+        )
+
+
+def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
+    if isinstance(claim, Theory):
+        import torch
+
+        from ncpipe.claims.theory import evaluate
+
+        torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
+        return evaluate(claim)
+    assert sweep is not None
+    return answer(claim, *sweep)

@@ -1,0 +1,409 @@
+"""The ledger: claims that read, numbers of the tables, verdicts by intervals, and what fails."""
+
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import experiment_tree, write_params
+from hypothesis import given
+from hypothesis import strategies as st
+from made_tables import grid, measure, noisy, places_of, set_converged
+from scipy import stats
+
+from ncpipe.claims.evidence import Number, Tables, answer
+from ncpipe.claims.ledger import Expect, load_claims, parse_claims
+from ncpipe.claims.theory import CALLS, calls_table, evaluate
+from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
+from ncpipe.commands.claims import claims as claims_command
+from ncpipe.errors import InputError
+from ncpipe.params import Slopes
+from ncpipe.schema import schema_text
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.profiles import effective_depths, separation_law
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+from ncpipe.yamlfile import read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = sorted([ROOT / "claims.yaml", *ROOT.glob("stages/*/claims.yaml")])
+RULE = Slopes(draws=400, seed=0, level=0.95)
+METRIC = "nc1_trace_ratio"
+
+
+def claim(quantity="slope", expect=None, **keys):
+    entry = {
+        "id": "one",
+        "ref": "S",
+        "statement": "s",
+        "quantity": quantity,
+        "expect": expect or {"below": 0},
+    }
+    if quantity != "theory":
+        entry |= {"experiment": "a", "metric": METRIC}
+    if quantity == "drift":
+        entry |= {"without": 2}
+    found, mistakes = parse_claims([entry | keys])
+    assert not mistakes
+    return found[0]
+
+
+def tables_of(runs, *measured):
+    measurements = pd.concat(measured, ignore_index=True)
+    last = measurements[measurements["layer"] == "last"]
+    places = places_of(measurements)
+    return Tables(
+        usable_points(last, runs),
+        runs,
+        loglog_slopes(last, runs, RULE),
+        leave_out_slopes(last, runs, RULE),
+        separation_law(measurements, places, runs),
+        effective_depths(measurements, places, runs, 0.0),
+    )
+
+
+def plain(**failed):
+    runs = grid()
+    return tables_of(runs, measure(runs, noisy))
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("expect", "number", "verdict"),
+    [
+        ({"below": 0}, (-1, -2, -0.5), "agrees"),
+        ({"below": 0}, (-1, -2, 0), "undecided"),
+        ({"at_most": 0}, (-1, -2, 0), "agrees"),
+        ({"below": 0}, (1, 0, 2), "disagrees"),
+        ({"at_most": 0}, (1, 0, 2), "undecided"),
+        ({"at_most": 0}, (1, 0.1, 2), "disagrees"),
+        ({"above": 1}, (2, 1.5, 3), "agrees"),
+        ({"above": 1}, (1, 1, 1), "disagrees"),
+        ({"at_least": 1}, (1, 1, 1), "agrees"),
+        ({"between": [0, 1]}, (0.5, 0, 1), "agrees"),
+        ({"between": [0, 1]}, (0.5, -0.1, 0.9), "undecided"),
+        ({"between": [0, 1]}, (0.5, -1, 2), "undecided"),
+        ({"between": [0, 1]}, (1.5, 1.1, 2), "disagrees"),
+        ({"below": 0}, (-1, math.nan, math.nan), "undecided"),
+        ({"below": 0}, (math.nan, math.nan, math.nan), "not run"),
+        ({"below": 0.1}, (math.inf, math.inf, math.inf), "disagrees"),
+    ],
+)
+def test_only_the_whole_interval_agrees(expect, number, verdict):
+    assert judge(claim(expect=expect), Number(*number)).verdict == verdict
+
+
+@given(st.tuples(*[st.floats(-3, 3)] * 3).map(sorted), st.floats(-3, 3))
+def test_an_interval_on_neither_side_is_undecided(ends, edge):
+    low, value, high = ends
+    verdict = judge(claim(expect={"below": edge}), Number(value, low, high)).verdict
+    assert verdict == ("agrees" if high < edge else "disagrees" if low >= edge else "undecided")
+
+
+def test_an_identity_fails_but_is_not_run_without_runs():
+    identity = claim("minimum", {"at_least": 0}, identity=True)
+    assert judge(identity, Number(-1, -1, -1)).verdict == "fails"
+    assert judge(identity, Number(1, 1, 1)).verdict == "agrees"
+    assert judge(identity, Number(math.nan, math.nan, math.nan)).verdict == "not run"
+
+
+# Numbers
+
+
+def test_slope_and_drift_are_the_tables():
+    tables = plain()
+    row = tables.slopes.iloc[0]
+    assert answer(claim(), tables, RULE)[:3] == tuple(row[["slope", "low", "high"]])
+    assert answer(claim(), tables, RULE).runs == "15 runs"
+    left = tables.slopes_leave_out.set_index("n_left_out").loc[2]
+    found = answer(claim("drift"), tables, RULE)
+    assert found[:3] == tuple(left[["drift", "drift_low", "drift_high"]])
+    found = answer(claim(without=2), tables, RULE)
+    assert found[:3] == tuple(left[["slope", "low", "high"]])
+
+
+def test_a_value_has_student_s_interval():
+    tables = plain()
+    values = [noisy(5, seed) for seed in range(3)]
+    found = answer(claim("value", depth=5), tables, Slopes(100_000, 0, 0.9))
+    low, high = stats.t.interval(0.9, 2, np.mean(values), stats.sem(values))
+    assert found.value == pytest.approx(np.mean(values), rel=1e-12)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=0.01)
+    deepest = answer(claim("value"), tables, RULE)
+    assert deepest.value == pytest.approx(np.mean([noisy(13, seed) for seed in range(3)]))
+    assert deepest.runs == "3 of 3 runs at L = 13"
+
+
+def test_the_extremes_ask_every_run():
+    runs = set_converged(grid(), {(2, 0)})
+    tables = tables_of(runs, measure(runs, lambda depth, seed: -1.0 if (depth, seed) == (2, 0) else 1.0))
+    assert answer(claim("minimum"), tables, RULE)[:3] == (-1, -1, -1)
+    assert answer(claim("maximum"), tables, RULE)[:3] == (1, 1, 1)
+    assert answer(claim("minimum", depth=5), tables, RULE).value == 1
+
+
+def test_numbers_of_runs():
+    runs = grid().assign(train_error=lambda t: (t["depth"] == 13) * 0.1)
+    tables = tables_of(runs, measure(runs, noisy))
+    assert answer(claim("maximum", metric="train_error"), tables, RULE).value == 0.1
+    assert "no loss_optimum" in answer(claim("maximum", metric="loss_optimum"), tables, RULE).missing
+
+
+def test_a_difference_takes_runs_of_one_seed_as_pairs():
+    runs = grid(("a", "b"))
+    shared = measure(runs, lambda depth, seed: (1 + seed) * depth**-0.5)
+    shared.loc[shared["experiment"] == "b", "value"] *= 2
+    tables = tables_of(runs, shared)
+    keys = {"versus": {"experiment": "b"}, "depth": 5}
+    found = answer(claim("difference", of="log10", **keys), tables, RULE)
+    assert found[:3] == pytest.approx((-math.log10(2),) * 3, rel=1e-12), "what the seed decides cancels"
+    found = answer(claim("difference", of="value", **keys), tables, RULE)
+    assert found.value == pytest.approx(-2 * 5**-0.5)
+    assert found.low < found.value < found.high
+    slope = answer(claim("difference", of="slope", versus={"experiment": "b"}), tables, RULE)
+    assert slope.value == pytest.approx(0, abs=1e-12)
+    depths = answer(claim("difference", of="log10", depth=8, versus={"depth": 2}), tables, RULE)
+    assert depths[:3] == pytest.approx((-0.5 * math.log10(4),) * 3), "two depths, seed by seed"
+
+
+def test_ranks_and_layers():
+    runs = grid()
+    last = measure(runs, lambda depth, seed: depth + 0.1 * seed)
+    deep = runs[runs["depth"] == 13]
+    steps = [
+        measure(deep, lambda depth, seed, at=at: 10 ** (-0.1 * at - 0.01 * seed), layer=f"X{at}")
+        for at in range(1, 6)
+    ]
+    tables = tables_of(runs, last, *steps)
+    found = answer(claim("spearman", {"above": 0}), tables, RULE)
+    expected = stats.spearmanr(tables.points["depth"], tables.points["value"]).statistic
+    assert found.value == pytest.approx(expected)
+    assert found.low > 0.9
+    rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
+    slope = answer(claim("layer_slope"), tables, RULE)
+    assert slope.value == pytest.approx(rows["slope"].mean())
+
+
+def test_too_few_converged_runs_are_no_number():
+    runs = set_converged(grid(), {(depth, seed) for depth in (2, 3, 5) for seed in range(3)})
+    tables = tables_of(runs, measure(runs, noisy))
+    for quantity in ("slope", "drift", "spearman"):
+        found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
+        assert (found.verdict, found.number.missing) == ("not run", "6 of 15 runs have converged")
+    assert "no run of" in answer(claim(experiment="other"), tables, RULE).missing
+    assert "not measured" in answer(claim(metric="cdnv"), tables, RULE).missing
+    assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have converged"
+    assert answer(claim("value"), tables, RULE).value > 0
+
+
+def test_a_study_with_an_axis_asks_for_one_line():
+    runs = grid(depths=(2, 3)).assign(axis="width")
+    runs = pd.concat([runs.assign(x=x) for x in (1.0, 2.0, 4.0)], ignore_index=True)
+    last = measure(runs, noisy).assign(axis="width", x=runs["x"])
+    last["value"] *= last["x"] ** -1.0
+    tables = Tables(
+        usable_points(last, runs), runs, loglog_slopes(last, runs, RULE), leave_out_slopes(last, runs, RULE),
+        pd.DataFrame(), pd.DataFrame(),
+    )  # fmt: skip
+    assert "name one" in answer(claim(), tables, RULE).missing
+    assert answer(claim(depth=2), tables, RULE).value == pytest.approx(-1)
+    assert "name one" in answer(claim("value"), tables, RULE).missing
+    assert answer(claim("value", depth=2, value=4), tables, RULE).value == pytest.approx(
+        np.mean([noisy(2, seed) / 4 for seed in range(3)])
+    )
+    assert "name one" in answer(claim("spearman"), tables, RULE).missing
+    assert answer(claim("spearman", depth=3), tables, RULE).value < -0.9
+
+
+# Theory
+
+QUICK = {
+    "gufm.value": ({"loss": "ce", "classes": 3, "width": 4, "strength": 0.02}, 1e-9),
+    "ufm.value": (
+        {"loss": "mse", "classes": 3, "per_class": 2, "width": 3, "weight": 0.02, "features": 0.1}, 1e-9,
+    ),
+    "smoothing.value": ({"loss": "ce", "classes": 3, "per_class": 2, "decay": 0.02, "delta": 0.1}, 1e-8),
+    "supcon.value": ({"classes": 3, "per_class": 2, "temperature": 0.5, "include_self": False}, 1e-9),
+    "two_linear.logit": ({"strength": 0.3}, 1e-5),
+    "orthoplex.value": ({"classes": 4, "per_class": 2, "decay": 0.01}, 1e-8),
+    "flow.scale": ({"loss": "mse", "classes": 3, "per_class": 4, "start": 0.01, "time": 30.0}, 1e-8),
+    "flow.balance_left": (
+        {"loss": "ce", "decay": 0.02, "classes": 3, "per_class": 2, "width": 4, "time": 20.0}, 1e-7,
+    ),
+    "locally_elastic.etf_rate": ({"classes": 4, "own": 1.0, "other": -0.6}, 0.02),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_closed_form_has_a_twin_that_agrees(name):
+    args, share = QUICK[name]
+    found = evaluate(claim("theory", {"within": share}, call=name, args=args, against="numerical"))
+    assert found.value <= share, found.runs
+    assert evaluate(claim("theory", call=name, args=args)).value == CALLS[name].number(**args)
+
+
+def test_a_number_to_be_held_against():
+    args = {"distance": 1e-9}
+    found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.5))
+    assert found.value == pytest.approx(0, abs=1e-8)
+    found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.25))
+    assert found.value == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"call": "gufm.valu"}, "one.call: unknown 'gufm.valu'; did you mean 'gufm.value'?"),
+        ({"args": {"distanse": 1}}, "one.args.distanse: unknown; did you mean 'distance'?"),
+        ({"args": {}}, "one.args.distance: missing; add it"),
+        ({"args": {"distance": -1}}, "one.args.distance: -1 is out of range; it must be > 0"),
+        ({"args": {"distance": "x"}}, "one.args.distance: expected a number"),
+        (
+            {"against": "numerical", "expect": {"within": 1}},
+            "one.against: two_linear.jump has no numerical twin",
+        ),
+        ({"call": "orthoplex.value", "args": {"classes": 5, "per_class": 1, "decay": 0.1}}, "classes: 5"),
+    ],
+)
+def test_a_bad_call_is_named(keys, line):
+    bad = claim("theory", **({"call": "two_linear.jump", "args": {"distance": 0.1}} | keys))
+    with pytest.raises(InputError) as caught:
+        evaluate(bad)
+    assert str(caught.value).startswith("claims.yaml: one.")
+    assert line in str(caught.value)
+
+
+def test_the_page_lists_the_calls():
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert [line for line in page.split("## Calls")[1].splitlines() if line.startswith("| `")] == [
+        "| `call` | number | numerical twin |",
+        *calls_table(),
+    ]
+
+
+# The file
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
+def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    ledger = load_claims()
+    assert len(ledger) >= 3
+    first, *_ = path.read_text(encoding="utf-8").splitlines()
+    named = path.parent / first.removeprefix("# yaml-language-server: $schema=")
+    assert named.resolve() == ROOT / "claims.schema.json"
+    jsonschema.validate(read_yaml(path), json.loads(named.read_text(encoding="utf-8")))
+
+
+def test_the_schema_is_current():
+    text = (ROOT / "claims.schema.json").read_text(encoding="utf-8")
+    assert text == schema_text("claims.schema.json")
+    jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"quantity": "slop"}, "one.quantity: 'slop' is unknown; did you mean 'slope'?"),
+        ({"experiment": "b"}, "one.experiment: unknown 'b'; allowed: a"),
+        ({"metric": "nc1"}, "one.metric: unknown 'nc1'"),
+        ({"metric": ...}, "one.metric: missing; add it"),
+        ({"expect": {}}, "one.expect: give one of below, above"),
+        ({"expect": {"below": 1, "above": 0}}, "one.expect: give one of"),
+        ({"expect": {"between": [1, 0]}}, "one.expect: between takes two numbers"),
+        ({"expect": {"within": 0.1}}, "one.expect.within: is for a theory"),
+        ({"value": 3}, "one.value: sweep.axis of params.yaml names no key"),
+        ({"id": ...}, "claim 1.id: missing; add it"),
+        ({"author": "them"}, "one.author: 'them' is unknown"),
+        ({"quantity": "difference", "of": "slope", "versus": {}}, "one.versus: names nothing"),
+        (
+            {"quantity": "difference", "of": "slope", "versus": {"depth": 3}},
+            "one.of: a slope is over all depths",
+        ),
+        (
+            {"quantity": "difference", "of": "value", "versus": {"experiment": "c"}},
+            "one.versus.experiment: unknown",
+        ),
+    ],
+)
+def test_a_bad_claim_is_one_line_with_its_id(change, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], a=experiment_tree())
+    entry = {
+        "id": "one", "ref": "S", "statement": "s", "quantity": "slope", "experiment": "a", "metric": METRIC,
+        "expect": {"below": 0},
+    } | change  # fmt: skip
+    write_claims([{key: value for key, value in entry.items() if value is not ...}])
+    with pytest.raises(InputError) as caught:
+        load_claims()
+    (only,) = str(caught.value).splitlines()
+    assert only.startswith(f"claims.yaml: {line}")
+    assert len(only) <= 300
+
+
+def test_other_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], a=experiment_tree())
+    with pytest.raises(InputError, match=r"claims.yaml: not found"):
+        load_claims()
+    for text, line in (("a: 1", "expected a list"), ("- [", "claims.yaml:"), ("- 3", "claim 1")):
+        Path("claims.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=line):
+            load_claims()
+    write_claims([vars_of("one"), vars_of("one")])
+    with pytest.raises(InputError, match=r"one: the id is there twice"):
+        load_claims()
+
+
+def vars_of(name, **keys):
+    return {
+        "id": name, "ref": "S 1", "statement": "a | b", "quantity": "slope", "experiment": "a",
+        "metric": METRIC, "expect": {"below": 0},
+    } | keys  # fmt: skip
+
+
+def write_claims(entries):
+    Path("claims.yaml").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params([2, 3, 5, 8, 13], [0, 1, 2], a=experiment_tree(), b=experiment_tree())
+    write_claims(
+        [
+            vars_of("holds"),
+            vars_of("bound", quantity="minimum", expect={"at_least": 0.2}, identity=True),
+            vars_of("later", experiment="b"),
+            {
+                "id": "closed", "ref": "K", "statement": "s", "quantity": "theory", "call": "two_linear.jump",
+                "args": {"distance": 1e-9}, "against": 0.5, "expect": {"within": 1e-6}, "author": "ours",
+            },
+        ]
+    )  # fmt: skip
+    results = Path("data/results")
+    results.mkdir(parents=True)
+    for name, table in vars(plain()).items():
+        table.to_csv(results / f"{name}.csv", index=False)
+    with pytest.raises(InputError, match=r"claims.yaml: bound: an identity does not hold"):
+        claims_command()
+    table = pd.read_csv("data/claims/claims.csv")
+    assert list(table["verdict"]) == ["agrees", "fails", "not run", "agrees"]
+    page = Path("data/claims/claims.md").read_text(encoding="utf-8")
+    assert "4 claims: 2 agree, 1 not run, 1 fail" in page
+    assert r"a \| b" in page
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("agrees: holds (S 1): slope -0.") for line in said)
+
+
+def test_a_page_and_a_table_say_all():
+    judged = [judge(claim(), answer(claim(), plain(), RULE))]
+    assert counts(judged) == "1 claim: 1 agree"
+    (row,) = ledger_table(judged).to_dict("records")
+    assert (row["about"], row["expected"], row["verdict"]) == (f"a, {METRIC}", "< 0", "agrees")
+    assert row["low"] < row["value"] < row["high"]
+    assert "[" in ledger_page(judged)
+    assert Expect(between=(0, 1)).bound().admits(1)

@@ -68,7 +68,7 @@ TRAIN = "train"
 TRAINING = (
     ("ncpipe.datasets.prepared", "read_prepared"),
     ("ncpipe.scheduling.batches", "_starts"),
-    ("ncpipe.stamps", "Stamp"),  # what run.json says and is later compared with
+    ("ncpipe.stamps", "inputs_of"),  # what run.json says and is later compared with
     ("ncpipe.training.device", "prepare_device"),
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.training.run_folder", "write_run"),

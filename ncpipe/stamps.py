@@ -28,15 +28,7 @@ class Stamp:
 
     def inputs(self) -> dict[str, Any]:
         """The part that has to agree for a folder to be the result of this run, as JSON values."""
-        return {
-            "experiment": self.run.experiment,
-            "depth": self.run.depth,
-            "seed": self.run.seed,
-            "spec": recorded(self.run.spec),
-            "data_checksum": self.data,
-            "threads": self.compute.threads,
-            "precision": self.compute.precision,
-        }
+        return inputs_of(self.run, self.data, self.compute)
 
     def key(self) -> str:
         """Digest of the inputs, the device asked for and the code that trains."""
@@ -51,6 +43,19 @@ class Stamp:
             spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]
         return _digest([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
+
+
+def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
+    """`Stamp.inputs`. What it says is part of the digest of the code that trains (`ncpipe.code`)."""
+    return {
+        "experiment": run.experiment,
+        "depth": run.depth,
+        "seed": run.seed,
+        "spec": recorded(run.spec),
+        "data_checksum": data,
+        "threads": compute.threads,
+        "precision": compute.precision,
+    }
 
 
 def data_checksum(folder: Path) -> str:

@@ -162,11 +162,17 @@ def train(
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     value: Value = None,
+    ahead: Annotated[
+        bool,
+        typer.Option(
+            envvar="NCPIPE_AHEAD", help="Let idle cores begin with the sweep's other stale runs meanwhile."
+        ),
+    ] = True,
 ) -> None:
     """Train one network (and those of the sweep that fit beside it); write it to data/runs."""
     from ncpipe.commands.train import train as train_run
 
-    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
+    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value), ahead)
 
 
 @command()

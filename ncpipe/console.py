@@ -98,6 +98,23 @@ class Progress:
         return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
 
 
+class Unseen:
+    """The progress of what nobody waits for."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
+        pass
+
+    def finish(self, batch: str, runs: int) -> None:
+        pass
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.start
+
+
 def duration(seconds: float) -> str:
     """A time for people: 8 s, 3 min, 2.5 h."""
     if seconds < 100:

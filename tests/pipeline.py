@@ -148,6 +148,7 @@ class Clone:
             "DVC_SITE_CACHE_DIR": str(self.top.parent / "dvc-site"),
             "CI": "1",  # no look for a newer DVC
             "TERM": "dumb",
+            "NCPIPE_AHEAD": "0",  # what trains when is then told by what DVC asks for
         }
 
     def run(self, *command: str, check: bool = True, **options: Any) -> Output:

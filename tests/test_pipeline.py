@@ -164,7 +164,8 @@ class TestOtherNetworks:
             clone.params()
             | {"experiments": experiments, "sweep": {"experiments": names, "depths": [8], "seeds": [0]}}
         )
-        output = clone.repro()
+        output = clone.run("dvc", "repro", env={"NCPIPE_AHEAD": "1"})
+        assert f"train ahead {names[1]} L=8 seed=0: " in output.err  # and then claimed, or gone on with
         assert [stage for stage in output.ran if stage.startswith("train")] == [
             f"train@{name}-8-0" for name in names
         ]

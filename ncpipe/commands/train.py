@@ -21,6 +21,7 @@ def train(
     workers: int | None = None,
     checkpoint_seconds: float = 60.0,
     value: Number | None = None,
+    ahead: bool = False,
 ) -> None:
     """One run of params.yaml on its prepared data -> data/runs/EXPERIMENT/L<depth>/s<seed>.
 
@@ -30,7 +31,8 @@ def train(
     with it, unless `alone` or DVC has them in its run cache; their folders wait in data/.ahead until DVC asks
     for them, which then takes no training and no torch. A run that was stopped goes on from its last
     checkpoint. device: in place of compute.device. workers: batches at a time, None for one per core (one on
-    a GPU). A run that diverges is a result too: its folder says so.
+    a GPU). ahead: workers without a batch take the sweep's other stale runs, which wait in data/.ahead too,
+    trained or begun. A run that diverges is a result too: its folder says so.
     """
     params = load_params()
     run = params.run(experiment, depth, seed, value)
@@ -45,6 +47,7 @@ def train(
             say(f"train {run.name}: trained in an earlier batch")
             return
         mates: list[Stamp] = []
+        later: list[Stamp] = []
         runs, finished = 1, 0
         if not alone:
             grid = sweep_stamps(params, compute)
@@ -53,13 +56,20 @@ def train(
             missing = [other for other in others if is_missing(other)]
             runs, finished = 1 + len(others), len(others) - len(missing)
             mates = [other for other in missing if other.batch_key() == stamp.batch_key()]
+            if ahead:
+                places = {id(other): place for place, other in enumerate(grid)}
+                turn = next((place for place, other in enumerate(grid) if other.run == run), 0)
+                later = [other for other in missing if other.batch_key() != stamp.batch_key()]
+                later.sort(key=lambda other: places[id(other)] < turn)  # those behind it come first
         say(f"train {run.name}: {finished} of {runs} runs are trained, loading PyTorch")
-        if mates:  # only now: brings dvc
-            cached = cached_stages({stage_name(other.run) for other in mates})
-            mates = [other for other in mates if stage_name(other.run) not in cached]
+        if mates or later:  # only now: brings dvc
+            cached = cached_stages({stage_name(other.run) for other in [*mates, *later]})
+            mates, later = (
+                [other for other in some if stage_name(other.run) not in cached] for some in (mates, later)
+            )
 
         from ncpipe.scheduling.batches import train_first  # only now: brings torch
 
-        train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished)
+        train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished, later)
         if not claim(stamp):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")

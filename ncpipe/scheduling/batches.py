@@ -5,7 +5,7 @@ import csv
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -16,9 +16,10 @@ from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
-from ncpipe.console import Progress, say
+from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
+from ncpipe.scheduling.ahead import Ahead
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
@@ -69,28 +70,57 @@ def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int
 
 
 def train_first(
-    stamps: Batch, workers: int | None, checkpoint_seconds: float, runs: int, finished: int
+    stamps: Batch,
+    workers: int | None,
+    checkpoint_seconds: float,
+    runs: int,
+    finished: int,
+    others: Sequence[Stamp] = (),
 ) -> None:
-    """Train the first run, and with it those of the others that fit beside it, into the store.
+    """Train the first run, and with it those of its shape that fit beside it, into the store.
 
-    runs, finished: how many there are in all, and how many of these are trained already.
+    runs, finished: how many there are in all, and how many of these are trained already. others: runs of
+    other shapes, in the order of their turns, for workers that have nothing else to do.
     """
     data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)
     check_memory(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
     count = worker_count(stamps[0].compute, place, workers)
-    stamps = groups(stamps)[0]  # the first one's
+    stamps, *later = groups(stamps)  # the first one's
     batches = [stamps]
     if len(stamps) > 1:
         need = bytes_per_run(stamps[0].run, data, place, DTYPES[stamps[0].compute.precision])
-        batches = batches_that_fit(stamps, need, place, count, parts=count)[:count]
+        batches = batches_that_fit(stamps, need, place, count, parts=count)
+        later += batches[count:]
+        batches = batches[:count]
     run, together = stamps[0].run, sum(map(len, batches))
     done = together * epochs_done(checkpoint_of(stamps[0]))
     progress = Progress(run.name, runs, together * run.spec.epochs, finished, done)
+
+    def work_ahead(batch: Batch, enough: threading.Event) -> None:
+        todo = batch
+        while todo:
+            todo = _train_some(todo, checkpoint_seconds, Unseen(), lambda stamp: 0.0, enough, "train ahead")
+
+    def batches_of(group: Batch) -> Iterator[Batch]:
+        for batch in groups(group):
+            yield from _batches_in_memory(batch, place, count)
+
+    ahead = (
+        Ahead([*later, *groups(others)], stamps[0].batch_key(), batches_of, work_ahead) if others else None
+    )
     try:
-        train_batches(batches, count, checkpoint_seconds, progress, lambda stamp: 1.0)
+        train_batches(batches, count, checkpoint_seconds, progress, lambda stamp: 1.0, ahead=ahead)
     finally:
         progress.close()
+
+
+def _batches_in_memory(stamps: Batch, place: torch.device, workers: int) -> list[Batch]:
+    """Runs of one shape as one batch, or as several where memory asks for it."""
+    run, dtype = stamps[0].run, DTYPES[stamps[0].compute.precision]
+    data = read_prepared(PREPARED / run.data)
+    check_memory(run, data, place, dtype)
+    return batches_that_fit(stamps, bytes_per_run(run, data, place, dtype), place, workers, parts=1)
 
 
 def train_batches(
@@ -100,11 +130,13 @@ def train_batches(
     progress: Progress,
     work_per_epoch: Callable[[Stamp], float],
     keep_going: bool = False,
+    ahead: Ahead | None = None,
 ) -> list[InputError]:
     """Train every batch, `workers` at a time, and put the runs' folders into the store.
 
     Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
-    the other batches in training have been saved in checkpoints. So are they on Ctrl-C.
+    the other batches in training have been saved in checkpoints. So are they on Ctrl-C. ahead: what workers
+    do for whom no batch is left.
     """
     stop = threading.Event()
     errors = []
@@ -117,6 +149,7 @@ def train_batches(
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
             futures = [pool.submit(work, batch) for batch in batches]
+            idle = [pool.submit(ahead.work) for _ in range(workers)] if ahead else []
             for future in concurrent.futures.as_completed(futures):
                 try:
                     future.result()
@@ -125,8 +158,12 @@ def train_batches(
                         raise
                     say(f"ncpipe: {error}")
                     errors.append(error)
+            if ahead:
+                ahead.wait(idle)
         except BaseException:
             stop.set()
+            if ahead:
+                ahead.enough.set()
             pool.shutdown(cancel_futures=True)
             raise
     return errors
@@ -135,14 +172,15 @@ def train_batches(
 def _train_some(
     stamps: Batch,
     checkpoint_seconds: float,
-    progress: Progress,
+    progress: Progress | Unseen,
     work_per_epoch: Callable[[Stamp], float],
     stop: threading.Event,
+    doing: str = "train",
 ) -> Batch:
     """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
     data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)  # each thread has its own settings
-    say(_announcement(stamps, data, str(place)))
+    say(f"{doing} {_announcement(stamps, data, str(place))}")
     checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
     start = progress.seconds()
     work = sum(work_per_epoch(stamp) for stamp in stamps)
@@ -170,7 +208,8 @@ def _train_some(
             raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
         half = len(stamps) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
-        return _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop) + stamps[half:]
+        left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop, doing)
+        return left + stamps[half:]
     for stamp, trained in zip(stamps, results, strict=True):
         write_run(AHEAD / stamp.key(), trained, stamp, place.type)
         say(_outcome(trained))
@@ -216,7 +255,7 @@ def _announcement(stamps: Batch, data: Prepared, device: str) -> str:
     mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in stamps[1:])
     done = epochs_done(checkpoint_of(stamps[0]))
     return (
-        f"train {run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
+        f"{run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
         f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "
         f"{compute.precision}), {len(data.train)} samples, {batch}, {run.spec.epochs} epochs"
         f"{f', from the checkpoint after {done}' if done else ''}"

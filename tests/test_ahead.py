@@ -14,7 +14,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.params import load_params
 from ncpipe.scheduling import ahead, batches
-from ncpipe.scheduling.pending import batch_lock, sweep_stamps
+from ncpipe.scheduling.pending import batch_lock, is_placed, sweep_stamps
 from ncpipe.scheduling.store import checkpoint_of, waits
 from ncpipe.specs import Run
 from ncpipe.stamps import Stamp
@@ -38,7 +38,9 @@ def stamps() -> dict[str, Stamp]:
 
 
 def waiting() -> set[str]:
-    return {name for name, stamp in stamps().items() if waits(stamp.key())}
+    """Runs that are trained and not in their places."""
+    trained = {name for name, stamp in stamps().items() if waits(stamp.key())}
+    return {name for name in trained if not is_placed(stamps()[name])}
 
 
 def files(folder: str) -> dict[str, str]:

@@ -136,7 +136,7 @@ def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> N
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("data/prepared/one/tensors.safetensors", "train one 2 0"),
+        ("data/prepared/one/tensors.safetensors", "train one 2 7"),  # that has no result yet
         ("data/prepared/one/facts.json", "train one 2 0"),
         ("data/prepared/one/tensors.safetensors", "extract one"),
         ("data/grid/one.csv", "extract one"),
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_named(
         "digits",
     ],
 )
-@pytest.mark.parametrize("arguments", ["train one 2 0", "extract one"])
+@pytest.mark.parametrize("arguments", ["train one 2 7", "extract one"])
 def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:
     """Red: a KeyError, or a network with three classes too few."""
     shutil.copytree(finished, "data")

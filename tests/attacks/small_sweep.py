@@ -1,5 +1,6 @@
 """A sweep of two runs that the attacks begin anew again and again, and what of it is finished."""
 
+import re
 from pathlib import Path
 
 from pipeline import PARAMS, Clone
@@ -24,9 +25,10 @@ def prepared(folder: Path) -> Clone:
     return clone
 
 
-def finished(folder: Path) -> set[str]:
-    """Stage names of the runs that are whole, in the store or in their places."""
-    found = set()
+def finished(folder: Path, said: str) -> set[str]:
+    """Stage names of the runs that are whole, in the store or in their places, or were said to be."""
+    outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", said, re.MULTILINE)
+    found = {"train@" + "-".join(names) for names in outcomes}
     for record in [*(folder / AHEAD).glob("*/run.json"), *(folder / RUNS).rglob("run.json")]:
         try:
             check_whole(record.parent)

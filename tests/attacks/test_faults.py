@@ -89,7 +89,7 @@ def attack_train(whole: tuple[Path, Path, int], cases: Iterable[tuple[int, str]]
         shutil.copytree(before, folder)
         code, said = train_in_a_fork(folder, work / "log", at, kind)
         assert code in ((-9,) if kind in ("kill", "tear") else (0, 1)), (at, kind, said)
-        done = finished(folder)
+        done = finished(folder, said)
         again, said = train_in_a_fork(folder, work / "log2")
         assert again == 0, (at, kind, said)
         assert not done & set(trained_in(said)), (at, kind, "trained twice")
@@ -149,7 +149,7 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], fresh: Clone, tmp_path
         shutil.rmtree(folder, ignore_errors=True)
         clone = fresh.copy(folder / "clone")
         first = faulty(clone, command, at, kind, folder / "log")
-        done = finished(clone.folder)
+        done = finished(clone.folder, first.err)
         again = clone.run(*command, check=False)
         end = "went on"
         if again.code and command[0] == "dvc" and "dvc.lock" in again.err:

@@ -61,8 +61,9 @@ def test_kills_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for folder in (RUNS, AHEAD):
         shutil.rmtree(folder)
     chance = random.Random(0)
+    said = ""
     for _ in range(SHORT):
-        done = finished(tmp_path)
+        done = finished(tmp_path, said)
         _, said = call(chance.uniform(0.3, 1.0) * takes)
         assert not done & set(trained_in(said))
     call(None)
@@ -129,12 +130,14 @@ def test_a_thousand_kills(tmp_path: Path) -> None:
             break
         shutil.rmtree(tmp_path / "work", ignore_errors=True)
         clone = fresh.copy(tmp_path / "work" / "clone")
+        said = ""
         for attempt in itertools.count():
-            done = finished(clone.folder)
+            done = finished(clone.folder, said)
             # Each time a little longer, so that it comes to its end whatever happens.
             seconds = chance.uniform(0.02, 1.0 + attempt / 4) * takes[name] if kills < KILLS else None
             output, _ = call(clone, COMMANDS[name], seconds, group=bool(kills % 2))
             assert not done & set(output.trained), (name, kills, output.out)
+            said += output.out
             if output.code == 0:
                 break
             if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):

@@ -20,7 +20,7 @@ def arm(root: str, log: str, at: int, kind: str) -> None:
     the at-th fail (0: none does)."""
     number = os.open(f"{log}.count", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     lines = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    within = threading.local()
+    within, one = threading.local(), threading.Lock()
 
     def change(event: str, path: Any) -> None:
         name = os.path.abspath(os.fsdecode(path))
@@ -28,8 +28,9 @@ def arm(root: str, log: str, at: int, kind: str) -> None:
             return
         within.now = True
         try:
-            os.write(number, b".")
-            count = os.lseek(number, 0, os.SEEK_CUR)
+            with one:  # of the threads: what is appended says how many there were before, of all processes
+                os.write(number, b".")
+                count = os.lseek(number, 0, os.SEEK_CUR)
             os.write(lines, f"{count} {event} {os.path.relpath(name, root)}\n".encode())
             if count == at:
                 if kind == "tear" and event == "open":

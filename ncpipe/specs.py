@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.architecture import Architecture, Kind
 from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
@@ -177,6 +177,24 @@ class FreeData:
     @property
     def side(self) -> None:
         """There are no inputs."""
+
+
+class OwnModel(Architecture):
+    """Base of the records below `model` that a study.py defines, of which most is true as it stands here.
+
+    No normalisation, drawn weights, a last layer without bias, any data and depth: a spec that is otherwise
+    says so by a ClassVar, or a method of `ncpipe.architectures.architecture`.
+    """
+
+    norm: ClassVar[str] = "none"  # type: ignore[misc]
+    initialisation: ClassVar[str] = "normal"  # type: ignore[misc]
+    last_bias: ClassVar[bool] = False  # type: ignore[misc]
+
+    def misfit(self, kind: Kind, source: str) -> str:
+        return ""
+
+    def depth_misfit(self, depth: int) -> str:
+        return ""
 
 
 class OwnData:

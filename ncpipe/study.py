@@ -2,7 +2,7 @@
 
 It may hold three tables, each of what the package has a table of too:
 
-NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below Architecture
+NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
           is a frozen dataclass below OwnData
 METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of a layer's ClassStatistics

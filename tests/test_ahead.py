@@ -29,6 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("one", "other"):
         fetch(name)
     monkeypatch.setattr(ahead, "LONGEST", 60.0)
+    monkeypatch.setattr(ahead.psutil.Process, "create_time", lambda self: 0.0)  # this process is old
     return tmp_path
 
 

@@ -45,6 +45,7 @@ app = typer.Typer(
 command = functools.partial(app.command, cls=Command)
 stage = functools.partial(command, rich_help_panel="Stages, which `dvc repro` runs")
 models_stage = functools.partial(command, rich_help_panel="Stages of stages/regimes_models")
+low_rank_stage = functools.partial(command, rich_help_panel="Stages of stages/low_rank")
 theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theory")
 
 
@@ -298,6 +299,14 @@ def models() -> None:
     from ncpipe.commands.models import write_models
 
     write_models()
+
+
+@low_rank_stage("low_rank")
+def low_rank() -> None:
+    """Set deep features models beside DNC and SRG; write the low-rank study's tables and figures."""
+    from ncpipe.commands.low_rank import low_rank as compare
+
+    compare()
 
 
 @command()

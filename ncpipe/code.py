@@ -54,6 +54,7 @@ SWEEP_STAGES: Mapping[str, Definition] = {
     "plot": ("ncpipe.commands.plot", "plot"),
     "claims": ("ncpipe.commands.claims", "claims"),
     "counterexample": ("ncpipe.commands.counterexample", "write_counterexample"),
+    "low_rank": ("ncpipe.commands.low_rank", "low_rank"),
     "theory": ("ncpipe.commands.theory", "theory"),
     "models": ("ncpipe.commands.models", "write_models"),
 }

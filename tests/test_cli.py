@@ -243,17 +243,18 @@ def test_the_version_is_an_option(shown: Callable[..., str]) -> None:
 def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[..., str]) -> None:
     """Red: a stage of a dvc.yaml among the commands, or a command among the stages."""
     panels = shown("--help").split("\u256d")  # the upper left corner of a panel
-    heads = ("Commands", "Stages, which", "Stages of stages/theory", "Stages of stages/regimes")
-    own, stages, theory, models = (
-        next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads
+    heads = (
+        "Commands",
+        "Stages, which",
+        *(f"Stages of stages/{n}" for n in ("theory", "low_rank", "regimes")),
     )
-    names = [
-        set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in (own, stages, theory, models)
-    ]
+    parts = [next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads]
+    names = [set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in parts]
     assert {"sweep", "metrics"} <= names[0]
     assert names[1] == set(YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"])
-    assert names[2] == set(YAML(typ="safe").load(ROOT / "stages/theory/dvc.yaml")["stages"]) - names[1]
-    assert names[3] == {"models"}
+    assert names[4] == {"models"}
+    for study, own in (("theory", names[2]), ("low_rank", names[3])):
+        assert own == set(YAML(typ="safe").load(ROOT / f"stages/{study}/dvc.yaml")["stages"]) - names[1]
     assert "--install-completion" in panels[1]
 
 

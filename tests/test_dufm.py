@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ncpipe.datasets.free import prepare_free
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
+from ncpipe.figures.low_rank import loss_curves, ranks_by_penalty
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.penalties import strengths
 from ncpipe.optima.dufm_runs import levels_of, solution_state
@@ -23,6 +24,7 @@ from ncpipe.params import load_params
 from ncpipe.records import read
 from ncpipe.specs import Compute, Experiment, FreeData, Run
 from ncpipe.stamps import Stamp
+from ncpipe.tables.low_rank import best_runs, low_rank_sentence, with_ranks
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session, Trained
 
@@ -339,6 +341,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.commands.extract import extract_experiment
     from ncpipe.commands.fetch import fetch
     from ncpipe.commands.grid import write_grid
+    from ncpipe.commands.low_rank import low_rank
     from ncpipe.commands.measure import measure
     from ncpipe.commands.plot import plot
     from ncpipe.commands.train import train as train_stage
@@ -355,17 +358,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             # hardly moved: SRG is no minimum at K = 6, and ten steps of .5 end .2 % below it
             "built": tree(BUILT | {"width": 12}, data={"reduced": True}, optimizer=CREEP, **short),
         }
-        write_params([3, 4], [0, 1], **trees)
+        write_params([4], [0, 1], **trees)
         write_grid()
         for name in trees:
             fetch(name)
-            for depth in (3, 4):
-                for seed in (0, 1):
-                    train_stage(name, depth, seed, workers=1)
+            for seed in (0, 1):
+                train_stage(name, 4, seed, workers=1)
             extract_experiment(name)
             measure(name)
         aggregate()
         plot()
+        low_rank()
         yield folder / "data"
     finally:
         os.chdir(before)
@@ -373,7 +376,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_every_stage_takes_free_features(results: Path) -> None:
     runs = pd.read_csv(results / "results" / "runs.csv")
-    assert len(runs) == 8
+    assert len(runs) == 4
     assert runs["test_error"].isna().all()
     assert runs[["loss", "gradient_norm"]].notna().all(axis=None)
     history = pd.read_csv(results / "results" / "history.csv")
@@ -428,3 +431,72 @@ def test_every_structure_is_named_from_its_features() -> None:
     state["last.weight"][2] = 0
     given = row(state, model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
     assert given["classes_given_up"] == 1
+
+
+# ---- The study's tables and figures ---------------------------------------------------------------------
+
+
+def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> None:
+    folder = results / "low_rank"
+    split = pd.read_csv(folder / "split.csv").set_index(["experiment", "solution"])
+    parts = split[["fit", "last_penalty", "rest"]].sum(axis=1)
+    levels = levels_of(run_of(depth=4, classes=6, per_class=4, penalty=PLAIN_PENALTY))
+    assert parts["built", "DNC"] == pytest.approx(levels.dnc, rel=1e-12)
+    assert parts["built", "SRG"] == pytest.approx(levels.srg, rel=1e-12)
+    assert parts["built", "trained"] == pytest.approx(levels.srg, rel=1e-6)
+    gram = pd.read_csv(folder / "gram.csv")
+    inner = gram[(gram["experiment"] == "built") & (gram["layer"] == "M3") & (gram["row"] < gram["column"])]
+    assert np.allclose(
+        np.sort(inner["value"]), [0] * 3 + [0.5] * 12, atol=1e-6
+    )  # T(4): edges that meet, or not
+    singular = pd.read_csv(folder / "singular_values.csv")
+    own = singular[(singular["experiment"] == "built") & (singular["layer"] == "~M3")]["value"].to_numpy()
+    assert own[4:] == pytest.approx(0, abs=1e-6 * own[0])  # rank 4
+    assert own[1:4] ** 2 / own[0] ** 2 == pytest.approx(1 / 3, rel=1e-4)  # eigenvalues 2a and (r-2)/(r-1) a
+    ratios = pd.read_csv(folder / "ratios.csv").set_index(["depth", "points"])
+    assert ratios.loc[(4, 5), "limit"] == pytest.approx(ratios.loc[(4, 5), "ratio"], abs=0.03)
+    assert {path.stem for path in folder.glob("*.png")} == {
+        "loss_curves", "singular_values", "gram", "rank_penalty", "loss_split", "level_ratios",
+    }  # fmt: skip
+
+
+def made_runs() -> pd.DataFrame:
+    rows = [
+        (0, 0.20, "5-5-10", 0),
+        (1, 0.24, "7-5-10", 0),
+        (2, 0.45, "1-1-1", 9),
+        (3, 0.30, "10-10-10", 0),
+        (4, 0.19, "9-9-9", 0),
+    ]
+    runs = pd.DataFrame(rows, columns=["seed", "loss", "ranks", "classes_given_up"])
+    runs["train_error"] = [0, 0, 0.9, 0, 0.1]  # the last one has merged two classes
+    constants = {
+        "experiment": "k10", "depth": 4, "classes": 10, "penalty_value": 0.004, "finished": True,
+        "loss_dnc": 0.25, "loss_srg": 0.18, "structure": "other",
+    }  # fmt: skip
+    return with_ranks(runs.assign(**constants, loss_over_dnc=runs["loss"] / 0.25))
+
+
+def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
+    runs = made_runs()
+    assert runs["mean_rank"].tolist() == [5, 6, 1, 10, 9]
+    assert runs["kept"].tolist() == [True, True, False, True, False]
+    assert best_runs(runs)["seed"].tolist() == [0]
+    assert low_rank_sentence(runs) == (
+        "2 of 5 runs below L_DNC, 2 lost classes or diverged; the lowest at 0.8000 L_DNC "
+        "(ranks 5-5-10, other)"
+    )
+    history = pd.DataFrame(
+        [("k10", 4, s, e, x / e) for s, x in ((0, 2), (1, 3), (2, 9), (3, 4), (4, 5)) for e in (1, 2)],
+        columns=["experiment", "depth", "seed", "epoch", "loss"],
+    )
+    (axes,) = loss_curves(history, runs).axes
+    curves = {line.get_label(): line for line in axes.lines}
+    (mean,) = (line for line in axes.lines if line.get_linewidth() == 1.5)
+    assert mean.get_ydata().tolist() == [3, 1.5]  # of 2, 3 and 4
+    assert curves["2"].get_color() != curves["0"].get_color()
+    levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
+    assert levels == [0.25, 0.18]
+    (axes,) = ranks_by_penalty(runs).axes
+    assert axes.lines[1].get_ydata().tolist() == [7]  # of 5, 6 and 10
+    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]

@@ -4,12 +4,14 @@ K  classes    d  width    L  depth
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from ncpipe.features.passes import Features
 from ncpipe.metrics.scales import times_two_to
+from ncpipe.metrics.spectrum import singular_values
 from ncpipe.metrics.structure import classes_given_up, dnc_found, ranks, structure
 from ncpipe.metrics.table import LAST_LAYER, TRAIN
 from ncpipe.optima.dufm_runs import levels_of
@@ -59,3 +61,23 @@ def _means(features: Features, layer: str) -> Tensor:
 
 def _joined(means: list[Tensor]) -> str:
     return MARK.join(f"{rank:.0f}" for rank in ranks(means))
+
+
+def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Singular values of M~_2, ..., M~_L and M_L: layer (`~M2`, ..., `M4`), place from 1, value."""
+    layers = {f"~M{at}": f"Z{at}" for at in range(2, run.depth + 1)} | {f"M{run.depth}": LAST_LAYER}
+    for name, layer in layers.items():
+        for place, value in enumerate(singular_values(_means(features, layer)).tolist(), 1):
+            yield {"layer": name, "place": place, "value": value}
+
+
+def gram_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Gram matrices over their mean diagonal, of M_{L-1}, M~_L and M_L: layer, row, column, value."""
+    depth = run.depth
+    layers = {f"M{depth - 1}": f"H{depth - 1}", f"~M{depth}": f"Z{depth}", f"M{depth}": LAST_LAYER}
+    for name, layer in layers.items():
+        means = _means(features, layer)
+        gram = means @ means.T
+        for row, line in enumerate((gram / gram.diagonal().mean()).tolist()):
+            for column, value in enumerate(line):
+                yield {"layer": name, "row": row, "column": column, "value": value}

@@ -5,6 +5,7 @@ K  classes    n  samples of a class    d  width
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ncpipe.architectures.dufm import DufmModel
 from ncpipe.errors import InputError
 from ncpipe.optima.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
 from ncpipe.optima.dufm_shapes import largest_points
-from ncpipe.optima.dufm_solutions import Solution, dnc_solution, perturbed, srg_solution
+from ncpipe.optima.dufm_solutions import Solution, dnc_solution, losses, perturbed, srg_solution
 from ncpipe.specs import FreeData, Run
 
 
@@ -39,6 +40,14 @@ def levels_of(run: Run) -> Levels:
         return Levels(math.nan, math.nan)
     model = model_of(run)
     return Levels(dnc_loss(model), srg_loss(model) if model.classes >= LEAST_CLASSES else math.nan)
+
+
+def solution_split(run: Run, kind: Literal["dnc", "srg"]) -> tuple[float, float, float]:
+    """Error, W_L's penalty and that of all else, of the best DNC or SRG solution of a run's problem."""
+    model = model_of(run)
+    best = dnc_solution(model) if kind == "dnc" else srg_solution(model)
+    error, *rest = losses(model, best.features, best.weights)
+    return error, rest[model.depth - 1], sum(rest) - rest[model.depth - 1]
 
 
 def solution_state(run: Run) -> dict[str, Tensor]:

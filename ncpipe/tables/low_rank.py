@@ -1,0 +1,37 @@
+"""Trained deep features models in numbers: ranks, the best run, how many lie below DNC."""
+
+import pandas as pd
+
+
+def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
+    """runs with mean_rank, the mean rank of M_2, ..., M_{L-1} (of M_2 for L = 2), and `kept`.
+
+    kept: the run ended finite, gives no class up and errs on no training sample; others are reported and
+    enter no mean. Two classes with the same features cost as much as one that is given up, with no output 0.
+    """
+    ranks = runs["ranks"].fillna("").astype(str).str.split("-")
+    means = [[float(rank) for rank in own[:-1] or own if rank] for own in ranks]
+    kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
+    mean_rank = [sum(own) / len(own) if own else float("nan") for own in means]
+    return runs.assign(mean_rank=mean_rank, kept=kept)
+
+
+def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """The run of the lowest loss of each experiment, in their order, among those that are kept if any is."""
+    chosen = [
+        (own[own["kept"]] if own["kept"].any() else own).nsmallest(1, "loss")
+        for _, own in runs.groupby("experiment", sort=False)
+    ]
+    return pd.concat(chosen, ignore_index=True)
+
+
+def low_rank_sentence(runs: pd.DataFrame) -> str:
+    """Counts of one experiment's runs and what the best of them is."""
+    kept = runs[runs["kept"]]
+    best = best_runs(runs).iloc[0]
+    found = f"{int((kept['loss_over_dnc'] < 1).sum())} of {len(runs)} runs below L_DNC"
+    gave_up = len(runs) - len(kept)
+    if gave_up:
+        found += f", {gave_up} lost classes or diverged"
+    name = f"ranks {best['ranks']}, {best['structure']}"
+    return f"{found}; the lowest at {best['loss_over_dnc']:.4f} L_DNC ({name})"

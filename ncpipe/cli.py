@@ -16,7 +16,26 @@ from ncpipe.interrupts import hear_the_end
 
 
 class Command(TyperCommand):
-    """A command whose help gives no type for options that are on or off."""
+    """A command whose help gives no type for options that are on or off, and whose arguments may be named.
+
+    `--depth 2 --seed 0` is how DVC writes a whole item of a matrix into a command, quoting what a shell would
+    read; of an item's values put in one by one a shell would run what stands behind a semicolon.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        names = [f"--{param.name}" for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        named: dict[str, str] = {}
+        rest = []
+        words = iter(args)
+        for word in words:
+            name, given, value = word.partition("=")
+            if name not in names or name in named:
+                rest.append(word)
+            elif given or (value := next(words, "")):
+                named[name] = value
+        if named:
+            rest += ["--", *(named[name] for name in names if name in named)]
+        return super().parse_args(ctx, rest)
 
     def get_params(self, ctx: Any) -> Any:
         return _without_flag_types(super().get_params(ctx))

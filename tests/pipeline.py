@@ -294,9 +294,9 @@ def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[in
 # What the dvc.yaml of a study with an axis has in place of the root's lines.
 AXIS = [
     (
-        "    matrix:\n      experiment: ${sweep.experiments}\n    cmd: ncpipe fetch ${item.experiment}\n",
+        "    matrix:\n      experiment: ${sweep.experiments}\n    cmd: ncpipe fetch ${item}\n",
         "    matrix:\n      experiment: ${sweep.experiments}\n      value: ${sweep.values}\n"
-        "    cmd: ncpipe fetch ${item.experiment} --value=${item.value}\n",
+        "    cmd: ncpipe fetch ${item}\n",
     ),
     (
         "      - experiments.${item.experiment}.data\n",
@@ -310,7 +310,6 @@ AXIS = [
         "      depth: ${sweep.depths}\n      seed: ${sweep.seeds}\n",
         "      depth: ${sweep.depths}\n      value: ${sweep.values}\n      seed: ${sweep.seeds}\n",
     ),
-    ("${item.depth} ${item.seed}\n", "${item.depth} ${item.seed} --value=${item.value}\n"),
     (
         "      - experiments.${item.experiment}\n",
         "      - experiments.${item.experiment}\n      - sweep.axis\n",

@@ -221,6 +221,38 @@ def test_a_damaged_table_is_named(
 # The program itself
 
 
+def test_a_stages_arguments_may_be_named(fail: Fail) -> None:
+    """As DVC writes an item of a matrix. Red: they are options that the program does not know."""
+    assert "experiment 'a;b' is not in params.yaml" in said(fail, "fetch", "--experiment", "a;b")
+    assert "depth: 1 does not suit one" in said(
+        fail, "train", "--experiment", "one", "--depth", "1", "--seed", "0", "--alone"
+    )
+    assert "seed: -1 is out of range" in said(fail, "train", "--experiment=one", "--depth=2", "--seed", "-1")
+    assert "value 0.5: sweep.axis" in said(
+        fail, "train", "--experiment", "one", "--depth", "2", "--value", "0.5", "--seed", "0"
+    )
+
+
+def said(fail: Fail, *arguments: str) -> str:
+    return fail(" ".join(arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments", ["train --experiment one --depth 2", "train one 2 0 --seed 0", "fetch --experiment"]
+)
+def test_arguments_named_amiss_are_no_traceback(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: a name that counts as its value, or one argument given twice."""
+    monkeypatch.chdir(tmp_path)
+    write_params(TREE)
+    monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "rror" in capsys.readouterr().err
+
+
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What `ncpipe ARGUMENTS` prints."""

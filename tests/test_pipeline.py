@@ -245,7 +245,7 @@ class TestWhatRuns:
         """Red: aggregate or plot take what lies in data/metrics or data/figures from an earlier sweep."""
         clone = own_copy(cut)
         clone.edit_params("sweep.experiments", ["alpha"])
-        assert clone.repro().ran == ["grid", "aggregate", "plot", "claims"]
+        assert clone.repro().ran == ["code", "grid", "aggregate", "plot", "claims"]
         for name in ("points", "summary", "slopes", "runs", "history"):
             assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
         assert set(dvc_metrics(clone)) == {"alpha"}
@@ -258,9 +258,9 @@ class TestWhatRuns:
         clone = own_copy(swept)
         clone.edit_params("sweep.depths", [2, 3])
         clone.edit_params("sweep.seeds", [1, 0])
-        assert clone.repro().ran == ["grid"]
+        assert clone.repro().ran == ["code", "grid"]
         clone.edit_params("sweep.experiments", ["alpha", "beta"])
-        assert clone.repro().ran == ["grid", "plot"]
+        assert clone.repro().ran == ["code", "grid", "plot"]
         unmoved = [name for name in OUTPUTS if name != "data/figures"]
         assert clone.digests(*unmoved) == swept.digests(*unmoved)
         assert clone.digests("data/figures") != swept.digests("data/figures")

@@ -1,0 +1,62 @@
+"""Values in params.yaml that a shell would run: DVC makes commands of the axes, and none may reach one.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import os
+
+import pytest
+from pipeline import ROOT, Clone, Copy
+
+MARK = "INJECTED"
+WORDS = f"2; touch {MARK}"
+
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout"),
+    pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path"),
+]
+
+
+def test_no_axis_reaches_the_shell(cut: Clone, own_copy: Copy) -> None:
+    """Whatever DVC is asked to do, one item without what it depends on included.
+
+    Red: `${item.seed}` in a command; or axes that are not checked before the first stage that takes an item.
+    """
+    clone = own_copy(cut)
+    before = clone.digests("data/runs")
+    params = clone.params()
+    hostile = f'sweep.seeds=[0,"{WORDS}"]'
+    said = clone.run("dvc", "exp", "run", "--set-param", hostile, check=False)
+    assert said.code != 0
+    assert "sweep.seeds[1]: expected a whole number, got text" in said.err
+    clone.write_params(params)
+    for axis, value in (("seeds", WORDS), ("depths", f"$(touch {MARK})"), ("experiments", f"`touch {MARK}`")):
+        clone.edit_params(f"sweep.{axis}", [*params["sweep"][axis], value])
+        if axis == "experiments":
+            clone.edit_params("experiments", params["experiments"] | {value: params["experiments"]["alpha"]})
+        said = clone.run("dvc", "repro", "train", check=False)
+        assert said.code != 0
+        assert said.ran in ([], ["code"])
+        assert clone.digests("data/runs") == before
+        clone.write_params(params)
+    clone.edit_params("sweep.seeds", [0, WORDS])
+    alone = clone.run("dvc", "repro", "--single-item", "--glob", "train@alpha-*touch*", check=False)
+    assert alone.code != 0
+    assert "sweep.seeds[1]: expected a whole number, got text" in alone.err
+    assert not list(clone.folder.rglob(MARK))
+    above = clone.run(
+        "dvc", "repro", "--single-item", "train@alpha-2-0"
+    )  # what is good in itself is up to date
+    assert above.ran == []
+
+
+def test_no_axis_leads_out_of_its_folder(cut: Clone, own_copy: Copy) -> None:
+    """DVC deletes a stage's old output before it runs the command. Red: the axes are not checked before."""
+    clone = own_copy(cut)
+    precious = clone.folder / "data" / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    clone.edit_params("sweep.seeds", [0, "0/../../../../precious"])
+    assert clone.run("dvc", "repro", check=False).code != 0
+    assert (precious / "file").read_text() == "kept"

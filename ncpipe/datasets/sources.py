@@ -127,6 +127,8 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
                     file = tar.extractfile(member)
                     assert file is not None
                     yield name, file.read()
+    except InputError:
+        raise
     except DAMAGED_ARCHIVE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

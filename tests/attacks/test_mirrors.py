@@ -17,9 +17,11 @@ from one_line import refusal
 
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.sources import LARGEST_MEMBER, read_members
+from ncpipe.datasets.torchvision_images import CIFAR  # loaded here, as that takes seconds
 from ncpipe.records import read
 from ncpipe.specs import ImageData, TextData
 
+assert "cifar10" in CIFAR
 PLACES = {
     "mnist": ["MNIST/raw/train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"],
     "cifar10": ["cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar-10-batches-py.tar.xz"],

@@ -16,6 +16,12 @@ def shown(value: object) -> str:
     return cut(repr(value[: WORD + 1] if isinstance(value, str) else value), WORD)
 
 
+def word(name: object) -> str:
+    """A name that the user gave, for a message: as Python writes it where it has what no terminal shows."""
+    text = str(name)
+    return cut(text if text.isprintable() else repr(text), WORD)
+
+
 def cut(text: str, length: int = LINE) -> str:
     """At most `length` characters of a text."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
 from ncpipe.bounds import Bound
-from ncpipe.errors import WORD, InputError, cut, shown
+from ncpipe.errors import WORD, InputError, cut, shown, word
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
 NUMBER = "number"  # our name for the error of a value that is neither a whole nor any other number
@@ -247,7 +247,7 @@ def _required(kind: Any) -> Any:
 
 def suggest(name: object, known: Iterable[object]) -> str:
     """What to write in place of an unknown name."""
-    words = [str(word) for word in known]
+    words = [word(each) for each in known]
     near = difflib.get_close_matches(str(name)[:WORD], words, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}allowed: {', '.join(words)}"
@@ -267,5 +267,5 @@ def kind_of(value: object) -> str:
 
 def joined(path: str, key: object) -> str:
     """The dotted path of a key."""
-    word = key if isinstance(key, str) and key.isprintable() else repr(key)
-    return f"{path}.{cut(word, WORD)}" if path else cut(word, WORD)
+    name = word(key if isinstance(key, str) else repr(key))
+    return f"{path}.{name}" if path else name

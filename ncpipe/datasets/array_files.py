@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ncpipe.bounds import free_memory
-from ncpipe.errors import InputError, cut
+from ncpipe.errors import InputError, cut, word
 
 MAGIC = np.lib.format.MAGIC_PREFIX
 HEADERS = {
@@ -178,7 +178,7 @@ def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list
     """Name -> key of the arrays to read, in our order; and the other keys."""
     found = {names.aliases.get(key, key): key for key in keys}
     known = {name: found.pop(name) for name in names.known if name in found}
-    return known, sorted(name for name in found if not name.startswith(names.passed_over))
+    return known, sorted(word(name) for name in found if not name.startswith(names.passed_over))
 
 
 def _tensor(path: object, name: str, array: np.ndarray) -> Tensor:

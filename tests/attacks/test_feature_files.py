@@ -199,6 +199,13 @@ def test_archives_that_are_none(name: str, tmp_path: Path) -> None:
     assert measured(tmp_path, ARCHIVES[name]()) is not None
 
 
+def test_names_that_no_terminal_shows_are_written_out(tmp_path: Path) -> None:
+    """Red: a control character in a message."""
+    message = measured(tmp_path, npz(**{"labels": None, "labels\x1b[2J": np.zeros(3)}))
+    assert message is not None
+    assert "\\x1b" in message
+
+
 def test_members_need_no_suffix(tmp_path: Path) -> None:
     """Arrays all the same. Red: bytes in place of an array."""
     assert measured(tmp_path, without_suffix()) is None

@@ -235,6 +235,13 @@ def check_an_edit(file: Path, start: int, stop: int, text: str) -> None:
     refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
 
 
+def test_names_that_no_terminal_shows_are_written_out() -> None:
+    """Also where they are offered in place of another. Red: a control character in a message."""
+    message = refusal(lambda: parse_params(changed(("experiments",), {"\x1b[2J": None})))
+    assert message is not None
+    assert "\\x1b" in message
+
+
 YAML_TEXT = st.text(alphabet="ab:{}[],-&*!<>|%@`'\"#?~ \n\t01.eE_\0\u2028\ud7ff", max_size=60)
 ANY_VALUE = {"path": st.sampled_from(PLACES), "value": VALUES}
 AN_EDIT = {"file": st.sampled_from(SHIPPED), "start": st.integers(0, 10**5), "stop": st.integers(0, 10**5),

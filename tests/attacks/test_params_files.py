@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from one_line import refusal
 
 from ncpipe.__main__ import main
-from ncpipe.params import load_params, parse_params
-from ncpipe.schema import params_schema
+from ncpipe.params import Params, load_params, parse_params
+from ncpipe.schema import json_schema
 from ncpipe.yamlfile import parse_yaml, read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,7 @@ def test_the_base_is_good_and_has_every_record_of_the_schema() -> None:
     values = [functools.reduce(operator.getitem, path, BASE) for path in [(), *PLACES]]  # type: ignore
     seen = [set(value) for value in values if isinstance(value, dict)]
     count = 0
-    for record in records_of(params_schema()):
+    for record in records_of(json_schema(Params)):
         required, known = set(record["required"]), set(record["properties"])
         assert any(required <= keys <= known for keys in seen), f"nowhere in BASE: {sorted(known)}"
         count += 1
@@ -151,7 +151,7 @@ def test_every_number_of_the_schema_has_both_ends() -> None:
             for value in node:
                 yield from numbers(value, key)
 
-    for key, node in numbers(params_schema()):
+    for key, node in numbers(json_schema(Params)):
         low = {"minimum", "exclusiveMinimum"} & set(node)
         high = {"maximum", "exclusiveMaximum"} & set(node)
         assert key == "values" or (low and high), f"{key}: {node}"
@@ -174,7 +174,7 @@ def test_a_missing_or_an_unknown_key_is_named(path: Path_) -> None:
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
 def test_a_wrong_value_is_named_with_its_key(path: Path_) -> None:
     """Or it is a right one. Red: a value that is taken for another; a traceback of a comparison."""
-    limits = [limit for pair in set(bounds_of(params_schema())) for limit in pair]
+    limits = [limit for pair in set(bounds_of(json_schema(Params))) for limit in pair]
     for value in [*WRONG, *LARGE, *limits]:
         message = refusal(lambda value=value: parse_params(changed(path, value)))  # type: ignore[misc]
         assert message is None or last_name(path) in message, (value, message)

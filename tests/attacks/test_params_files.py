@@ -38,7 +38,14 @@ MLP = {"architecture": "mlp", "norm": "batch", "activation": "relu", "width": 8,
        "last_bias": True, "initialisation": "normal", "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
 CIFAR = {"architecture": "resnet_cifar", "width": 4, "head_layers": 1, "gain": 1.0, "batch_norm_eps": 1e-5,
          "head_width": 4}  # fmt: skip
+FREE = {"source": "free", "classes": 4, "per_class": 3, "reduced": False}
+DUFM = {"architecture": "dufm", "width": 8, "columns": "own", "initialisation": "normal", "gain": 1.0,
+        "feature_deviation": 1.0}  # fmt: skip
 EXPERIMENTS = {
+    "free": experiment_tree(
+        data=FREE, penalty={"rule": "constant", "value": 0.1, "last_layer": None, "layers": None}
+    )
+    | {"model": DUFM},
     "one": experiment_tree(),
     "text": experiment_tree(
         data=TEXT,

@@ -12,14 +12,18 @@ from pydantic_core import CoreSchema
 from ncpipe.claims.ledger import Claim
 from ncpipe.params import Params
 from ncpipe.records import About, schema_of
+from ncpipe.study import MODULE, loaded
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
 SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a file whose values are of this annotated type."""
-    schema = _Untitled().generate(schema_of(kind, about))
+    """The JSON schema (draft 2020-12) of a file whose values are of this annotated type.
+
+    What the study.py defines that was read last is part of it.
+    """
+    schema = _Untitled().generate(schema_of(kind, about, loaded().records))
     return {"$schema": GenerateJsonSchema.schema_dialect} | schema
 
 
@@ -35,7 +39,7 @@ def about(kind: type) -> About:
     a record does not say of a field, the one that it is made from does.
     """
     names = [field.name for field in fields(kind)]
-    told: dict[str, str] = {}
+    told = dict.fromkeys(names, "") if kind.__module__ == MODULE else {}  # a study may explain its keys
     head = ""
     for record in reversed(kind.__mro__):
         if is_dataclass(record):

@@ -1,17 +1,20 @@
 """study.py beside params.yaml: what it defines is known by its names, and what is wrong in it is one line."""
 
+import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, write_params
 from matplotlib.figure import Figure
+from ruamel.yaml import YAML
 
 from ncpipe.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.commands.aggregate import aggregate
@@ -21,6 +24,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
+from ncpipe.commands.schema import write_schema
 from ncpipe.commands.train import train
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
@@ -29,6 +33,8 @@ from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.params import load_params
 from ncpipe.stamps import code_digest, forget_code
 from ncpipe.study import load_study, loaded
+
+SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
 
 NETWORK = """
 from dataclasses import dataclass
@@ -227,6 +233,19 @@ def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch
     plot()
     assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]
     assert "square on rings" in drawn["curves_own"].get_suptitle()
+
+
+def test_a_schema_written_beside_study_py_has_its_keys() -> None:
+    write_study()
+    write_schema()
+    validator = jsonschema.Draft202012Validator(json.loads(Path("params.schema.json").read_text()))
+    tree = YAML(typ="safe").load(Path("params.yaml"))
+    assert list(validator.iter_errors(tree)) == []
+    tree["experiments"]["own"]["model"]["widht"] = 3
+    assert list(validator.iter_errors(tree)) != []
+    Path("study.py").unlink()
+    write_schema()
+    assert Path("params.schema.json").read_bytes() == SCHEMA.read_bytes()
 
 
 def test_a_metric_is_its_function_of_every_layer() -> None:

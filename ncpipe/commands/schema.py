@@ -3,9 +3,14 @@
 from pathlib import Path
 
 from ncpipe.schema import SCHEMAS, schema_text
+from ncpipe.study import load_study
 
 
 def write_schema() -> None:
-    """What their records are -> params.schema.json and claims.schema.json in the working directory."""
+    """What their records are -> params.schema.json and claims.schema.json in the working directory.
+
+    Those of a study.py there are among them.
+    """
+    load_study(Path())
     for name in SCHEMAS:
         Path(name).write_text(schema_text(name), encoding="utf-8")

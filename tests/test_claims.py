@@ -359,6 +359,16 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
         load_claims()
 
 
+def test_a_claim_without_an_experiment_is_each_one_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], a=experiment_tree(), b=experiment_tree())
+    entry = vars_of("one")
+    del entry["experiment"]
+    write_claims([entry, vars_of("two", experiment="b")])
+    found = [(claim.id, claim.experiment) for claim in load_claims()]
+    assert found == [("one-a", "a"), ("one-b", "b"), ("two", "b")]
+
+
 def vars_of(name, **keys):
     return {
         "id": name, "ref": "S 1", "statement": "a | b", "quantity": "slope", "experiment": "a",

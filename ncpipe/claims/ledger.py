@@ -1,8 +1,8 @@
 """claims.yaml -> frozen claims: what a paper says, and the number of the sweep that answers it."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,9 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "last_train_error",
     "gradient_norm",
     "effective_depth",
+    "loss_over_dnc",  # of deep features models alone, like the next two
+    "loss_over_srg",
+    "classes_given_up",
 )
 
 Author = Literal["paper", "ours"]
@@ -106,15 +109,15 @@ class Claimed:
 class Measured(Claimed):
     """A claim about the runs of an experiment.
 
-    experiment: a name of params.yaml.
+    experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
     metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
     split: train, test, or weights for the metrics of W.
     depth: L, where the number is of one depth.
     value: of the study's axis, where the number is of one value.
     """
 
-    experiment: str
     metric: str
+    experiment: str = ""
     split: Split = "train"
     depth: Count | None = None
     value: Number | None = None
@@ -250,10 +253,13 @@ def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_pa
     except InputError as error:
         raise InputError(cut(f"{path}: {error}")) from None
     claims, mistakes = parse_claims(tree)
-    measured = [claim for claim in claims if isinstance(claim, Measured)]
-    if measured:
+    if any(isinstance(claim, Measured) for claim in claims):
         known = params()
-        mistakes += [f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known)]
+        claims = tuple(own for claim in claims for own in _of_each(claim, known.sweep.experiments))
+        measured = [claim for claim in claims if isinstance(claim, Measured)]
+        mistakes += dict.fromkeys(
+            f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known)
+        )
     if mistakes:
         raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
     return claims
@@ -289,6 +295,13 @@ def _contradictions(claim: Claim) -> Iterator[str]:
         yield "expect.within: is for a theory; give between, below or the like"
     if isinstance(claim, Difference) and claim.of == "slope" and (claim.depth or claim.versus.depth):
         yield "of: a slope is over all depths; leave out depth, or take log10 or value"
+
+
+def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
+    """The claim; one for each experiment if it names none."""
+    if isinstance(claim, Theory) or claim.experiment:
+        return [claim]
+    return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
 
 def _unknown(claim: Measured, params: Params) -> Iterator[str]:

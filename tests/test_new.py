@@ -151,4 +151,4 @@ def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
     assert project.repro().ran == ["code"]
     project.run("git", "add", "--all")
     found = project.run("git", "ls-files").out.split()
-    assert set(found) == FILES | {".gitignore", "dvc.lock", "params.schema.json"}
+    assert set(found) == FILES | {".gitignore", "dvc.lock", "params.schema.json", "claims.schema.json"}

@@ -218,4 +218,11 @@ NAMED = [
         "        0 * sum_.add_(0 * parameter.detach(), alpha=",
         ("tests/test_gradient.py",),
     ),
+    Fault(
+        "an epoch's time of the samples that were timed",
+        "training/cost.py",
+        "(ends[-1] - ends[-2]) * len(data.train) / samples",
+        "(ends[-1] - ends[-2]) * len(data.train) * samples",
+        ("tests/test_memory.py::test_an_epoch_takes_as_long_as_all_samples_do",),
+    ),
 ]

@@ -29,7 +29,8 @@ from ncpipe.errors import InputError
 from ncpipe.records import read
 from ncpipe.scheduling import batches
 from ncpipe.specs import Experiment, Run
-from ncpipe.training.cost import bytes_per_run, check_memory, estimate
+from ncpipe.training import cost
+from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch
 from ncpipe.training.device import free_bytes, is_out_of_memory
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -245,3 +246,17 @@ def test_data_that_do_not_fit_are_refused_before_they_are_drawn(
     write_params([2], [0], one=tree)
     with pytest.raises(InputError, match="data: 3000000015 samples of 1000000 coordinates take about"):
         fetch("one", None)
+
+
+def test_an_epoch_takes_as_long_as_all_samples_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes a second on each time it is looked at, 4 of 24 samples and 4 of 12 timed.
+
+    Red: the time of the samples that were timed, or of the whole history in every epoch."""
+    seconds = iter(range(100))
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(cost, "ROWS", 4)
+    run, data = run_of(log_every=5), vector_data()
+    train, test = len(data.train), len(data.test or ())
+    assert min(train, test) > 4
+    expected = train / 4 + (train + test) / 8 / 5
+    assert seconds_per_epoch(run, 3, data, CPU, torch.float32) == pytest.approx(expected)

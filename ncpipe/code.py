@@ -79,6 +79,7 @@ OWN_TABLES: Mapping[str, tuple[str, ...]] = {
     "grid": ("METRICS",),
     "aggregate": ("METRICS",),
     "plot": ("METRICS",),
+    "claims": ("METRICS",),
     "fetch": ("DATA",),
     "extract": ("NETWORKS",),
     "measure": ("NETWORKS", "METRICS"),

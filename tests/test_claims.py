@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from pathlib import Path
 
 import jsonschema
@@ -22,6 +23,7 @@ from ncpipe.commands.claims import claims as claims_command
 from ncpipe.errors import InputError
 from ncpipe.params import Slopes
 from ncpipe.schema import schema_text
+from ncpipe.study import load_study
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import effective_depths, separation_law
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
@@ -367,6 +369,26 @@ def test_a_claim_without_an_experiment_is_each_one_s(tmp_path, monkeypatch):
     write_claims([entry, vars_of("two", experiment="b")])
     found = [(claim.id, claim.experiment) for claim in load_claims()]
     assert found == [("one-a", "a"), ("one-b", "b"), ("two", "b")]
+
+
+def test_a_metric_of_the_study_s_own_is_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], a=experiment_tree())
+    write_claims([vars_of("one", metric="spread")])
+    with pytest.raises(InputError, match=r"one.metric: unknown 'spread'"):
+        load_claims()
+    text = """
+        from ncpipe.metrics.catalogue import Metric
+
+        SPREAD = Metric("spread", "NC1", "0", "m", "f", "[0, 1]", "", "every, both")
+        METRICS = {SPREAD: lambda statistics: 0.0}
+        """
+    Path("study.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    try:
+        (only,) = load_claims()
+        assert only.metric == "spread"
+    finally:
+        load_study(tmp_path / "nowhere")
 
 
 def vars_of(name, **keys):

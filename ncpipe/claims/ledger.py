@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ncpipe.bounds import Bound, Count, Index, Number, Positive
 from ncpipe.errors import InputError, cut, shown
-from ncpipe.metrics.catalogue import CATALOGUE
+from ncpipe.metrics.catalogue import CATALOGUE, own_metrics
 from ncpipe.params import Params, load_params
 from ncpipe.records import check, suggest
 from ncpipe.yamlfile import read_yaml
@@ -312,7 +312,7 @@ def _unknown(claim: Measured, params: Params) -> Iterator[str]:
     for key, name in names:
         if name not in params.experiments:
             yield f"{key}: unknown {shown(name)}; {suggest(name, params.experiments)}"
-    known = [*CATALOGUE, *RUN_NUMBERS]
+    known = [*CATALOGUE, *(metric.name for metric in own_metrics()), *RUN_NUMBERS]
     if claim.metric not in known:
         yield f"metric: unknown {shown(claim.metric)}; {_nearest(claim.metric, known)}"
     if claim.value is not None and params.sweep.axis is None:

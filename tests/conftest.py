@@ -159,12 +159,13 @@ class Terminal(io.StringIO):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those that run DVC first: they are few and long, and two workers are to end at the same time.
 
-    The long forms of attacks are left out unless an expression of -m names them.
+    The long forms of attacks, and what else takes long, are left out unless an expression of -m names them.
     """
-    if "attack" not in config.getoption("markexpr"):
-        long = [item for item in items if item.get_closest_marker("attack")]
-        items[:] = [item for item in items if not item.get_closest_marker("attack")]
-        config.hook.pytest_deselected(items=long)
+    for marker in ("attack", "long"):
+        if marker not in config.getoption("markexpr"):
+            long = [item for item in items if item.get_closest_marker(marker)]
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
+            config.hook.pytest_deselected(items=long)
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
 
 

@@ -213,6 +213,7 @@ class TestWhatRuns:
         assert output.trained == []
         assert sorted(output.ran) == sorted(
             [
+                "code",
                 "grid",
                 *(f"{kind}@{name}" for kind in ("extract", "measure") for name in BOTH),
                 "aggregate",
@@ -403,7 +404,7 @@ class TestExperiments:
         """Red: a traceback of DVC's; a table of nothing."""
         output = compared.run("ncpipe", "compare", *revisions, check=False)
         assert (output.code, output.out) == (1, "")
-        [line] = output.err.splitlines()
+        [_, line] = output.err.splitlines()  # the first says whose code runs
         assert line.startswith(f"ncpipe: {message}")
 
     def test_plots_diff(self, compared: Clone) -> None:
@@ -606,7 +607,7 @@ class TestBadEnds:
         output = clone.run("ncpipe", *argument, check=False)
         assert output.code == 1
         assert output.out == ""
-        [line] = output.err.splitlines()
+        [_, line] = output.err.splitlines()  # the first says whose code runs
         assert line.startswith("ncpipe: params.yaml: experiments.alpha.optimizer.learning_rte: unknown key")
         assert "did you mean 'learning_rate'?" in line
         assert clone.digests("data") == before
@@ -712,6 +713,7 @@ class TestSweep:
         assert clone.stale() == []
         assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
 
+    @pytest.mark.long
     def test_a_batch_leaves_out_what_dvc_has_in_its_cache(self, cut: Clone, own_copy: Copy) -> None:
         """One value reverted and one seed added; DVC comes to the seed first. In the working tree, and in a
         copy that DVC makes.
@@ -745,20 +747,21 @@ class TestSweep:
         """Red: one experiment that cannot train takes the others with it, or counts as trained."""
         clone = own_copy(cut)
         broken = copy.deepcopy(clone.params()["experiments"]["alpha"])
-        broken["model"] |= {"architecture": "L-T11", "patch": 4}  # does not divide the dimension
+        broken["model"]["initialisation"] = "construction"  # of more layers than these have
         clone.edit_params("experiments.broken", broken)
         clone.edit_params("sweep.experiments", ["broken", "alpha", "beta"])
         clone.edit_params("sweep.seeds", [0, 8])
         stopped = clone.run("ncpipe", "sweep", check=False)
-        assert (stopped.code, stopped.trained) == (1, [])
-        assert "model.patch: 4 does not divide" in stopped.err.splitlines()[-1]
+        assert stopped.code == 1
+        assert "L = 2 is too shallow" in stopped.err
         output = clone.run("ncpipe", "sweep", "--keep-going", check=False)
         assert output.code == 1
-        assert output.trained == ["train@alpha-2-8", "train@beta-2-8"]
+        assert {"train@alpha-2-8", "train@beta-2-8"} <= {*stopped.trained, *output.trained}
         assert "measure@alpha" in output.ran
         stale = [name for name in clone.stale() if name.startswith("train")]
         assert stale == ["train@broken-2-0", "train@broken-2-8"]
 
+    @pytest.mark.long
     def test_ahead_in_queued_experiments(self, cut: Clone, own_copy: Copy) -> None:
         """Two queued experiments, each in a copy of its own: the second seed of each is claimed there, and
         what both have in common is trained once.

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 import torch
-from conftest import ARCHITECTURES, architecture, experiment, vector_data
+from conftest import ARCHITECTURES, TREE, architecture, experiment, vector_data
 from made_tables import grid, measure
 
 from ncpipe.metrics.catalogue import ENTRIES
@@ -111,7 +111,8 @@ def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
     transformer = name.startswith("L-T")
     size = {"patch": 16} if transformer else {}
     keys = architecture(name, norm, width=64, gain=0.5 if transformer else 1.0, **size)
-    data, model = vector_data(10, 20, 64), experiment(model=keys).model
+    wide = TREE["data"] | {"dimension": 64}
+    data, model = vector_data(10, 20, 64), experiment(model=keys, data=wide).model
     network = build_model(model, input_shape(data, model), 10, 34, seed=0)
     x = arrange_inputs(data.train.inputs, data.kind, model)
     with torch.no_grad():

@@ -291,6 +291,7 @@ def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
     assert study.repro().ran == []
     status = study.run("git", "status", "--porcelain").out.split("\n")
     assert {line.split()[-1] for line in status if line} == {
+        "stages/theory/claims.yaml",
         "stages/theory/params.yaml",
         "stages/theory/dvc.lock",
     }

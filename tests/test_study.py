@@ -416,7 +416,7 @@ def digests(text: str) -> dict[str, str]:
         (
             "/ classes.samples",
             "/ classes.samples / 2",
-            {"own/measure", "plain/measure", "grid", "aggregate", "plot"},
+            {"own/measure", "plain/measure", "grid", "aggregate", "plot", "claims"},
         ),
         ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", set()),
     ],

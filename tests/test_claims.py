@@ -140,6 +140,15 @@ def test_a_value_has_student_s_interval():
     assert deepest.runs == "3 of 3 runs at L = 13"
 
 
+def test_a_value_of_zero_counts():
+    runs = grid()
+    tables = tables_of(runs, measure(runs, lambda depth, seed: 0.0 if seed else 0.3))
+    found = answer(claim("value"), tables, RULE)
+    assert (found.value, found.runs) == (pytest.approx(0.1), "3 of 3 runs at L = 13")
+    other = claim("difference", of="value", depth=5, versus={"depth": 8})
+    assert answer(other, tables, RULE).value == pytest.approx(0)
+
+
 def test_the_extremes_ask_every_run():
     runs = set_converged(grid(), {(2, 0)})
     tables = tables_of(runs, measure(runs, lambda depth, seed: -1.0 if (depth, seed) == (2, 0) else 1.0))

@@ -67,6 +67,8 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
         return _none(table)
     if isinstance(claim, Extreme):
         return _extreme(claim, table)
+    if isinstance(claim, Value | Spearman):
+        table = _whatever_the_value(table)
     if isinstance(claim, Value | LayerSlope):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["used"]]
@@ -105,6 +107,13 @@ def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
         return f"runs.csv has no {claim.metric}"
     value = own[claim.metric].astype(float)
     return own[keys].assign(value=value, log10=math.nan, used=own["converged"] & value.notna())
+
+
+def _whatever_the_value(table: pd.DataFrame) -> pd.DataFrame:
+    """The runs that count where no logarithm is taken: a value of 0 is one like any other."""
+    if "converged" not in table:
+        return table
+    return table.assign(used=table["converged"] & np.isfinite(table["value"]))
 
 
 def _named(table: pd.DataFrame, claim: Measured) -> pd.DataFrame:
@@ -195,6 +204,7 @@ def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | N
         return _none(table)
     if claim.of != "slope":
         table = table[table["depth"] == (place["depth"] or table["depth"].max())]
+    table = _whatever_the_value(table) if claim.of == "value" else table
     used = table[table["used"]].sort_values(["depth", "seed"])
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs of {place_of(asked)} have converged")

@@ -67,6 +67,24 @@ def of_vectors(name: str, vectors: Array) -> dict[str, float]:
     }
 
 
+def of_directions(name: str, vectors: Array) -> dict[str, float]:
+    """GNC2, pair by pair."""
+    units = [v / np.linalg.norm(v) for v in vectors]
+    pairs = [(units[i], units[j]) for i in range(len(units)) for j in range(i)]
+    logs = [np.log(1 / np.linalg.norm(a - b)) for a, b in pairs]
+    return {
+        f"gnc2_energy_{name}": np.mean(logs),
+        f"gnc2_spread_{name}": np.std(logs),
+        f"gnc2_cosine_{name}": max(cosine(a, b) for a, b in pairs),
+    }
+
+
+def uniform_duality(weight: Array, centred: Array) -> dict[str, float]:
+    """UNC3."""
+    cosines = [cosine(w, m) for w, m in zip(weight, centred, strict=True)]
+    return {"unc3_cosine": np.mean(cosines), "unc3_spread": np.std(cosines)}
+
+
 def spectrum(name: str, matrix: Array) -> dict[str, float]:
     """Singular values as roots of eigenvalues of the smaller Gram matrix."""
     gram = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix

@@ -53,7 +53,7 @@ def _warnings(arrays: dict[str, Tensor]) -> list[str]:
     found = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
     if "test_features" in arrays:
         found += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
-    return found
+    return list(dict.fromkeys(found))  # what is said of classes and width, once for both splits
 
 
 def _count_classes(arrays: dict[str, Tensor]) -> int:

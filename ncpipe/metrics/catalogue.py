@@ -50,6 +50,8 @@ class Metric:
 EVERY, LAST = "every, both", "last, both"
 WEIGHTS, TEST = "last, weights", "every, test"
 S25, S24, P20 = "S25 Def. 3.4", "S24 sec. 6", "P20"
+WP24 = "WP24"
+MANY = "; K > d + 1 alone"
 GAP = "[theory.md](theory.md)"
 
 MATRICES = (
@@ -213,6 +215,46 @@ ENTRIES = (
         S24,
         EVERY,
     ),
+    *(
+        Metric(
+            f"gnc2_{kind}_{matrix}",
+            "GNC2",
+            "least",
+            f"{name}: {meaning}",
+            formula.format(which),
+            interval,
+            source,
+            f"{where}{MANY}",
+            scale="log" if kind == "spread" else "linear",
+        )
+        for matrix, name, which, where in (
+            ("weights", "weights", "W's rows", WEIGHTS),
+            ("means", "class means", "μ_k − μ_G", EVERY),
+        )
+        for kind, meaning, formula, interval, source in (
+            (
+                "energy",
+                "mean log inverse distance of directions",
+                "mean over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
+                "[−½ log(2K/(K−1)), ∞]",
+                "LYWS23",
+            ),
+            (
+                "spread",
+                "spread of log inverse distances of directions",
+                "standard deviation over pairs of the same, u_k the directions of {}",
+                "[0, ∞]",
+                WP24,
+            ),
+            (
+                "cosine",
+                "largest cosine of two",
+                "largest cosine of two of {}; 0 can be reached up to K = 2d",
+                "[0, 1]",
+                "R55",
+            ),
+        )
+    ),
     Metric(
         "nc3_cosine",
         "NC3",
@@ -237,6 +279,27 @@ ENTRIES = (
         LAST,
         order=1,
         rounding="features",
+    ),
+    Metric(
+        "unc3_cosine",
+        "UNC3",
+        "1",
+        "mean cosine of a row of weights and its class mean",
+        "mean over k of cos(W_k, μ_k − μ_G)",
+        "[−1, 1]",
+        WP24,
+        f"{LAST}{MANY}; higher is nearer",
+        scale="linear",
+    ),
+    Metric(
+        "unc3_spread",
+        "UNC3",
+        "0",
+        "spread of these cosines over classes",
+        "standard deviation over k of the same",
+        "[0, 1]",
+        WP24,
+        f"{LAST}{MANY}",
     ),
     Metric(
         "nc4_mismatch",

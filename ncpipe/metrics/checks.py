@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.errors import InputError
+from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.meters import check_classifier
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, check_every_class
 
@@ -25,6 +26,8 @@ BY_SAMPLE = (
     "margins",
     "*_test_collapse",
 )
+# Distances to a frame of K directions that are equally far apart.
+OF_SIMPLEX = ("nc2_etf", "nc2_identity", "nc2_means", "nc2_equiangular_*", "nc3_duality")
 Array: TypeAlias = Tensor | np.ndarray
 TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
 
@@ -126,6 +129,11 @@ def doubts(name: str, counts: Tensor, width: int) -> list[str]:
         found.append(
             f"{samples} {name} samples of width {width}: fewer samples than dimensions, "
             "so scatter matrices are singular and NC1 depends on the number of samples"
+        )
+    if not simplex_fits(len(counts), width):
+        found.append(
+            f"{len(counts)} classes of width {width}: no simplex has more than {width + 1} corners there, so "
+            f"{', '.join(OF_SIMPLEX)} are undefined (nan); gnc2_* and unc3_* say how even directions are"
         )
     if single := torch.nonzero(counts == 1).flatten().tolist():
         found.append(

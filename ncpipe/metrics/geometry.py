@@ -1,7 +1,12 @@
 """NC2 and NC3 of whole matrices: how near class means and weights are to a simplex frame, and to each other.
 
+What is a distance to a simplex frame is NaN for K > d + 1, where there is none; `uniformity.py` has what can
+be asked there.
+
 K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All in float64.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -9,6 +14,11 @@ from torch import Tensor
 from ncpipe.metrics.scales import row_scales
 from ncpipe.metrics.spectrum import condition_number, singular_values
 from ncpipe.metrics.statistics import ClassStatistics
+
+
+def simplex_fits(classes: int, width: int) -> bool:
+    """Whether K vectors of d coordinates can be a simplex frame, all pairs equally far apart: K <= d + 1."""
+    return classes <= width + 1
 
 
 def simplex_etf_gram(classes: int) -> Tensor:
@@ -22,24 +32,31 @@ def simplex_etf_gram(classes: int) -> Tensor:
 def nc2_etf(weight: Tensor) -> float:
     """min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
 
-    In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0.
+    In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0 and for K > d + 1.
     """
+    if not simplex_fits(*weight.shape):
+        return math.nan
     return _distance_to_ray(weight, simplex_etf_gram(len(weight)))
 
 
 def nc2_identity(weight: Tensor) -> float:
     """min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
 
-    In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0.
+    In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0 and for K > d + 1.
     """
+    if not simplex_fits(*weight.shape):
+        return math.nan
     return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
 
 
 def nc2_means(statistics: ClassStatistics) -> float:
     """|M M^T/|M M^T| - E_K/sqrt(K-1)| with M the centred class means, each of length 1 [K23 eq. 7].
 
-    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0 to rounding.
+    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0 to rounding, and for
+    K > d + 1.
     """
+    if not simplex_fits(*statistics.means.shape):
+        return math.nan
     rows = unit_rows(statistics.centred_means())
     return _distance_to_etf(rows @ rows.T)
 
@@ -48,8 +65,10 @@ def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
     """|A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
 
     In [0, 2]; 0 where W is, up to scale and a common shift of its rows, M, and M is a simplex ETF.
-    NaN for W = 0 and where a centred mean is 0 to rounding.
+    NaN for W = 0, where a centred mean is 0 to rounding, and for K > d + 1.
     """
+    if not simplex_fits(*weight.shape):
+        return math.nan
     return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means()).T)
 
 
@@ -66,8 +85,11 @@ def nc2_equinorm(vectors: Tensor) -> float:
 def nc2_equiangular(vectors: Tensor) -> float:
     """Mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d) [Papyan et al. 2020].
 
-    Of the centred class means or the rows of W; 0 where they point along a simplex ETF. NaN where one is 0.
+    Of the centred class means or the rows of W; 0 where they point along a simplex ETF. NaN where one is 0,
+    and for K > d + 1.
     """
+    if not simplex_fits(*vectors.shape):
+        return math.nan
     rows = unit_rows(vectors.double())
     cosines = rows @ rows.T
     first, second = torch.triu_indices(len(rows), len(rows), 1, device=rows.device).unbind()

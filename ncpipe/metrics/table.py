@@ -28,12 +28,14 @@ from ncpipe.metrics.geometry import (
     nc2_identity,
     nc2_means,
     nc3_duality,
+    simplex_fits,
 )
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.scales import size_exponent, times_two_to, value_times_two_to
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -123,12 +125,15 @@ def measure_layer(
     """Every metric of one layer on one split, from its two passes; NaN ones of NaN features.
 
     train: the train split's statistics, for the test-collapse distances, which are of test samples only.
-    weight (K, d): for nc3_duality.
+    weight (K, d): for nc3_duality and UNC3. GNC2 and UNC3 where there are too many classes for a simplex.
     """
     values = dict(_class_metrics(statistics, samples))
     values |= dict(_classifier_metrics(samples))
     if weight is not None:
-        values["nc3_duality"] = nc3_duality(statistics, weight.to(statistics.means.device))
+        weight = weight.to(statistics.means.device)
+        values["nc3_duality"] = nc3_duality(statistics, weight)
+        if not simplex_fits(*weight.shape):
+            values |= uniform_duality(statistics, weight)
     values |= dict(_decision_metrics(samples))
     values |= dict(_distance_metrics(statistics, samples, train))
     return [Measurement(layer, split, metric, value) for metric, value in values.items()]
@@ -142,6 +147,8 @@ def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measure
         "nc2_equinorm_weights": nc2_equinorm(weight),
         "nc2_equiangular_weights": nc2_equiangular(weight),
     }
+    if not simplex_fits(*weight.shape):
+        values |= weight_uniformity(weight)
     values |= dict(spectrum_metrics("weights", weight))
     for metric, value in values.items():
         yield Measurement(layer, WEIGHTS, metric, value)
@@ -180,6 +187,8 @@ def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> It
     yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
     yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
     yield "nc2_condition", nc2_condition(statistics)
+    if not simplex_fits(*statistics.means.shape):
+        yield from means_uniformity(statistics).items()
     yield from _means_spectrum(statistics)
 
 

@@ -90,8 +90,12 @@ def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, 
     yield "cdnv", cdnv(own)
     yield from of_vectors("means", own.centred)
     units = [unit(m) for m in own.centred]
-    yield "nc2_means", NAN if None in units else distance_to_frame(gram(units, units))
+    many = own.count > own.width + 1  # no simplex has so many corners
+    yield "nc2_means", NAN if many or None in units else distance_to_frame(gram(units, units))
     yield "nc2_condition", condition(own.means)
+    if many:
+        slack = [own.cutoff / length(m) if u else mpf(0) for m, u in zip(own.centred, units, strict=True)]
+        yield from of_many_directions("means", units, slack)
     yield from spectrum("means", own.means)
     nearest = [train.nearest(h) for h in own.features]
     yield "ncc_error", share(k != y for k, y in zip(nearest, own.labels, strict=True))
@@ -113,8 +117,11 @@ def of_classifier(
     yield "nc4_mismatch", share(k != other for k, other in zip(decided, nearest, strict=True))
     yield "nc3_cosine", 1 - mp.fsum(cosines) / len(cosines)
     scaled = weight if longest == 0 else [[w / longest for w in row] for row in weight]
-    undefined = None in units or longest == 0
+    many = len(weight) > len(weight[0]) + 1
+    undefined = many or None in units or longest == 0
     yield "nc3_duality", NAN if undefined else distance_to_frame(gram(scaled, units))
+    if many:
+        yield from uniform_duality(weight, own.centred)
     margins.sort()
     yield "margin_min", margins[0]
     yield "margin_mean", mp.fsum(margins) / len(margins)
@@ -133,21 +140,53 @@ def of_held_out(test: Classes, train: Classes) -> Iterator[tuple[str, mpf]]:
 def of_weights(weight: Matrix) -> Iterator[tuple[str, mpf]]:
     inner = gram(weight, weight)
     identity = [[mpf(i == j) for j in range(len(weight))] for i in range(len(weight))]
-    yield "nc2_etf", distance_to_ray(inner, frame(len(weight)))
-    yield "nc2_identity", distance_to_ray(inner, identity)
+    many = len(weight) > len(weight[0]) + 1
+    yield "nc2_etf", NAN if many else distance_to_ray(inner, frame(len(weight)))
+    yield "nc2_identity", NAN if many else distance_to_ray(inner, identity)
     yield from of_vectors("weights", weight)
+    if many:
+        rounding = max(len(weight), len(weight[0])) * EPS
+        yield from of_many_directions("weights", [unit(row) for row in weight], [rounding] * len(weight))
     yield from spectrum("weights", weight)
 
 
 def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
     """Spread of the lengths, and of the angles about -1/(K-1)."""
     lengths = [length(v) for v in vectors]
-    mean = mp.fsum(lengths) / len(lengths)
-    deviation = mp.sqrt(mp.fsum((r - mean) ** 2 for r in lengths) / len(lengths))
-    yield f"nc2_equinorm_{name}", deviation / mean if mean else NAN
+    mean, spread = deviation(lengths)
+    yield f"nc2_equinorm_{name}", spread / mean if mean else NAN
     pairs = list(combinations(vectors, 2))
     gaps = [abs(cosine(v, w) + mpf(1) / (len(vectors) - 1)) for v, w in pairs]
-    yield f"nc2_equiangular_{name}", mp.fsum(gaps) / len(gaps)
+    many = len(vectors) > len(vectors[0]) + 1
+    yield f"nc2_equiangular_{name}", NAN if many else mp.fsum(gaps) / len(gaps)
+
+
+def of_many_directions(name: str, units: list[Vector | None], slack: list[mpf]) -> Iterator[tuple[str, mpf]]:
+    """GNC2: mean and standard deviation over pairs of log(1/distance), and the largest cosine."""
+    pairs = list(combinations(range(len(units)), 2))
+    energy = spread = cosines = NAN
+    if all(units):
+        apart = [length(minus(units[i], units[j])) for i, j in pairs]
+        together = any(r <= slack[i] + slack[j] for r, (i, j) in zip(apart, pairs, strict=True))
+        energy, spread = (INF, INF) if together else deviation([-mp.log(r) for r in apart])
+        cosines = mpf(1) if together else max(mp.fdot(units[i], units[j]) for i, j in pairs)
+    yield f"gnc2_energy_{name}", energy
+    yield f"gnc2_spread_{name}", spread
+    yield f"gnc2_cosine_{name}", cosines
+
+
+def uniform_duality(weight: Matrix, centred: Matrix) -> Iterator[tuple[str, mpf]]:
+    """UNC3: mean and standard deviation over classes of the cosine of a row and its centred mean."""
+    found = [cosine(row, mean) for row, mean in zip(weight, centred, strict=True)]
+    mean, spread = deviation(found)
+    yield "unc3_cosine", mean
+    yield "unc3_spread", spread
+
+
+def deviation(values: Vector) -> tuple[mpf, mpf]:
+    """Mean and standard deviation."""
+    mean = mp.fsum(values) / len(values)
+    return mean, mp.sqrt(mp.fsum((x - mean) ** 2 for x in values) / len(values))
 
 
 def spectrum(name: str, matrix: Matrix) -> Iterator[tuple[str, mpf]]:

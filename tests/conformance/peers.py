@@ -91,8 +91,10 @@ def neural_collapse(case: Case) -> Values:
         yield split, "nc1_trace_ratio", lambda f=found: measure.covariance_ratio(*f, "quotient")
         variances = spread.compute()[0]
         yield split, "cdnv", lambda v=variances, m=centres: measure.variability_cdnv(v, m)
-        yield split, "nc2_means", lambda u=unit: measure.simplex_etf_error(u)
-        if case.weight is not None:
+        simplex = shape[0] <= shape[1] + 1  # else undefined by docs/metrics.md, a number there
+        if simplex:
+            yield split, "nc2_means", lambda u=unit: measure.simplex_etf_error(u)
+        if simplex and case.weight is not None:
             yield split, "nc3_duality", lambda u=unit: measure.self_duality_error(case.weight, u)
         if case.weight is not None and not case.has_bias:
             decisions = accumulate.DecAccumulator(*shape, M=train.compute()[0], W=case.weight, **double)

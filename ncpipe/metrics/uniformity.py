@@ -1,0 +1,85 @@
+"""How evenly K directions lie on the sphere where they are too many for a simplex: K > d + 1, in float64.
+
+GNC2 and UNC3 of Wu and Papyan 2024 (arXiv 2405.17767), with the kernel of Liu et al. 2023 (arXiv 2303.06484).
+
+K  classes    d  feature width    b  classes of a block    u_k  a vector of length 1
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.statistics import ClassStatistics
+
+BLOCK_ENTRIES = 2**22  # distances held at a time
+
+
+def weight_uniformity(weight: Tensor) -> dict[str, float]:
+    """`gnc2_*_weights` of W (K, d), see `uniformity`."""
+    directions = unit_rows(weight.double())
+    rounding = directions.new_full((len(weight),), max(weight.shape) * 2.0**-52)
+    return {f"{name}_weights": value for name, value in uniformity(directions, rounding).items()}
+
+
+def means_uniformity(statistics: ClassStatistics) -> dict[str, float]:
+    """`gnc2_*_means` of the centred class means, see `uniformity`."""
+    centred = statistics.centred_means()
+    rounding = statistics.cutoff / torch.linalg.vector_norm(centred, dim=1)
+    return {f"{name}_means": value for name, value in uniformity(unit_rows(centred), rounding).items()}
+
+
+def uniformity(directions: Tensor, rounding: Tensor) -> dict[str, float]:
+    """Of u (K, d): mean and spread of log(1/|u_i - u_j|) over pairs i < j, and the largest cosine of two.
+
+    gnc2_energy: the mean, hyperspherical energy; lower is more even, at least -log(2K/(K-1))/2, which only a
+    simplex reaches. gnc2_spread: the standard deviation over the pairs, 0 for a simplex alone; GNC2 of Wu and
+    Papyan. gnc2_cosine: in [0, 1] for K > d + 1, 0 up to K = 2d for directions along axes (Rankin 1955).
+    Directions at most rounding_i + rounding_j apart coincide: energy and spread inf, cosine 1. All NaN where
+    a direction is.
+    """
+    if not bool(directions.isfinite().all()):
+        return dict.fromkeys(("gnc2_energy", "gnc2_spread", "gnc2_cosine"), math.nan)
+    nearest, pairs, mean, squares = math.inf, 0, 0.0, 0.0
+    for distances, allowed in _blocks_of_pairs(directions, rounding):
+        if bool((distances <= allowed).any()):
+            return {"gnc2_energy": math.inf, "gnc2_spread": math.inf, "gnc2_cosine": 1.0}
+        nearest = min(nearest, distances.min().item())
+        logs = -distances.log()
+        # Means and squared deviations of parts to those of the whole: no E[x^2] - E[x]^2.
+        count, centre = len(logs), logs.mean().item()
+        shift = centre - mean
+        squares += (logs - centre).square().sum().item() + shift**2 * pairs * count / (pairs + count)
+        mean += shift * count / (pairs + count)
+        pairs += count
+    return {
+        "gnc2_energy": mean,
+        "gnc2_spread": math.sqrt(squares / pairs),
+        "gnc2_cosine": 1 - nearest**2 / 2,
+    }
+
+
+def uniform_duality(statistics: ClassStatistics, weight: Tensor) -> dict[str, float]:
+    """Mean and spread over classes of cos(W_k, mu_k - mu_G); W (K, d) [Wu and Papyan 2024, UNC3].
+
+    unc3_cosine: the mean, 1 at self-duality. unc3_spread: the standard deviation, 0 where every class is
+    aligned alike, whatever that alignment is. Both NaN for a row of zeros and for a mean at the centre.
+    """
+    rows, means = unit_rows(weight.double()), unit_rows(statistics.centred_means())
+    cosines = (rows * means).sum(1)
+    return {"unc3_cosine": cosines.mean().item(), "unc3_spread": cosines.std(correction=0).item()}
+
+
+def _blocks_of_pairs(directions: Tensor, rounding: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Distances |u_i - u_j| (p,) of pairs i < j, and rounding_i + rounding_j (p,), some rows i at a time."""
+    classes = len(directions)
+    step = max(1, BLOCK_ENTRIES // classes)
+    places = torch.arange(classes, device=directions.device)
+    for start in range(0, classes - 1, step):
+        rows = slice(start, start + step)
+        # The faster distances by |a|^2 - 2ab + |b|^2 lose the digits of close directions.
+        distances = torch.cdist(directions[rows], directions, compute_mode="donot_use_mm_for_euclid_dist")
+        later = places[rows].unsqueeze(1) < places
+        yield distances[later], (rounding[rows].unsqueeze(1) + rounding)[later]

@@ -1,0 +1,176 @@
+"""More classes than a simplex has corners, K > d + 1: what is undefined says so; what is asked instead."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference_metrics import all_metrics, class_means, of_directions, uniform_duality, weight_metrics
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
+
+from ncpipe.cli import app
+from ncpipe.errors import MeasurementWarning
+from ncpipe.metrics import uniformity
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
+from ncpipe.metrics.uniformity import uniform_duality as duality
+
+UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
+UNDEFINED_WEIGHTS = {"nc2_etf", "nc2_identity", "nc2_equiangular_weights"}
+GOLDEN = (1 + 5**0.5) / 2
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def values(rows: list[Measurement], split: str) -> dict[str, float]:
+    return {row.metric: row.value for row in rows if row.split == split}
+
+
+def samples(classes: int, width: int, per_class: int = 3) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(classes).repeat(per_class)
+    return normal(classes, width)[labels] + 0.3 * normal(len(labels), width, seed=1), labels
+
+
+@pytest.mark.parametrize("held", [1, 2**22])
+def test_the_naive_twin_agrees(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a class at a time. Red: E[x^2] - E[x]^2, pairs counted twice, uncentred means."""
+    monkeypatch.setattr(uniformity, "BLOCK_ENTRIES", held)
+    features, labels = samples(9, 3)
+    weight = normal(9, 3, seed=2)
+    rows = measure_arrays(features, labels, weight)
+    h, y, w = features.numpy(), labels.numpy(), weight.numpy()
+    means = class_means(h, y)
+    centred = means - means.mean(0)
+    wanted = all_metrics(h, y, w, np.zeros(9)) | dict.fromkeys(UNDEFINED, math.nan)
+    wanted |= of_directions("means", centred) | uniform_duality(w, centred)
+    assert values(rows, "train") == pytest.approx(wanted, rel=1e-9, abs=1e-12, nan_ok=True)
+    wanted = weight_metrics(w) | dict.fromkeys(UNDEFINED_WEIGHTS, math.nan) | of_directions("weights", w)
+    assert values(rows, "weights") == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+
+
+def test_a_simplex_of_d_plus_1_still_fits() -> None:
+    """Red: K > d."""
+    features, labels = samples(5, 4)
+    names = {row.metric for row in measure_arrays(features, labels, normal(5, 4))}
+    assert not any(name.startswith(("gnc2", "unc3")) for name in names)
+    simplex = torch.linalg.svd(torch.eye(5, dtype=torch.float64) - 0.2)[0][:, :4]
+    assert values(measure_arrays(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
+
+
+@pytest.mark.parametrize("width", [2, 5, 32])
+def test_axes_and_their_opposites(width: int) -> None:
+    """2d directions, d pairs of them 2 apart, others sqrt 2: the least largest cosine, 0 [Rankin 1955]."""
+    classes = 2 * width
+    turned = torch.linalg.qr(normal(width, width))[0]
+    found = weight_uniformity(torch.cat([turned, -3 * turned]))
+    opposite = width / math.comb(classes, 2)
+    near, far = -0.5 * math.log(2), -math.log(2)
+    assert found["gnc2_energy_weights"] == pytest.approx(near + opposite * (far - near), rel=1e-13)
+    spread = (near - far) * math.sqrt(opposite * (1 - opposite))
+    assert found["gnc2_spread_weights"] == pytest.approx(spread, rel=1e-12)
+    assert found["gnc2_cosine_weights"] == pytest.approx(0, abs=1e-14)
+
+
+def test_the_icosahedron() -> None:
+    """12 corners in 3 dimensions: the largest cosine is 1/sqrt 5."""
+    corners = [(0, a, b * GOLDEN) for a in (1, -1) for b in (1, -1)]
+    rows = torch.tensor([c[i:] + c[:i] for c in corners for i in range(3)], dtype=torch.float64)
+    assert weight_uniformity(rows)["gnc2_cosine_weights"] == pytest.approx(5**-0.5, rel=1e-14)
+
+
+def test_even_directions_have_less_energy_than_any_others() -> None:
+    """Axes in 5 dimensions against random directions; none is below the simplex's value."""
+    best = weight_uniformity(torch.cat([torch.eye(5), -torch.eye(5)]))["gnc2_energy_weights"]
+    found = [weight_uniformity(normal(10, 5, seed=seed))["gnc2_energy_weights"] for seed in range(50)]
+    assert -0.5 * math.log(20 / 9) < best < min(found)
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.4, 2.0])
+def test_rows_at_one_angle_to_their_means_are_uniformly_dual(angle: float) -> None:
+    """Every coordinate pair turned by the angle; lengths do not matter. Red: a spread about cosine 1."""
+    classes, width = 12, 4
+    means = normal(classes, width)
+    labels = torch.arange(classes)
+    statistics = class_statistics(means + 7, labels, classes)
+    centred = means - means.mean(0)
+    first, second = centred[:, ::2], centred[:, 1::2]
+    turned = torch.empty_like(centred)
+    turned[:, ::2] = math.cos(angle) * first - math.sin(angle) * second
+    turned[:, 1::2] = math.sin(angle) * first + math.cos(angle) * second
+    found = duality(statistics, turned * torch.arange(1, classes + 1).unsqueeze(1))
+    assert found["unc3_cosine"] == pytest.approx(math.cos(angle), rel=1e-12)
+    assert found["unc3_spread"] < 1e-14
+    assert duality(statistics, normal(classes, width, seed=3))["unc3_spread"] > 0.1
+
+
+def test_where_directions_coincide_or_are_none() -> None:
+    """Two means that point the same way to rounding, far from 0; a mean at the centre; a row of zeros."""
+    rows = normal(8, 3)
+    rows[1] = 2 * rows[0]
+    found = weight_uniformity(rows)
+    assert (found["gnc2_energy_weights"], found["gnc2_spread_weights"]) == (math.inf, math.inf)
+    assert found["gnc2_cosine_weights"] == 1
+    means = normal(4, 2)
+    means[1] = 2 * means[0] + torch.tensor([2e-13, 0])
+    means = torch.cat([means, -means])  # about 0
+    far = class_statistics(means + 100, torch.arange(8), 8)
+    assert means_uniformity(far)["gnc2_energy_means"] == math.inf
+    near = class_statistics(means, torch.arange(8), 8)
+    assert 0 < means_uniformity(near)["gnc2_energy_means"] < math.inf
+    rows[1] = 0
+    assert all(math.isnan(value) for value in weight_uniformity(rows).values())
+    assert math.isnan(duality(near, rows[:, :2])["unc3_cosine"])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200])
+def test_size_changes_nothing(scale: float) -> None:
+    features, labels = samples(9, 3)
+    weight = normal(9, 3, seed=2)
+    found, wanted = (measure_arrays(s * features, labels, s * weight) for s in (scale, 1))
+    for row, other in zip(found, wanted, strict=True):
+        if row.metric.startswith(("gnc2", "unc3")):
+            assert row.value == pytest.approx(other.value, rel=1e-12), row.metric
+
+
+def test_a_thousand_classes_of_width_64(tmp_path: Path) -> None:
+    """By Gram matrices in NumPy; the same of a model and of the command, which say what is undefined."""
+    classes, width = 1000, 64
+    features, labels = (t.float() if t.is_floating_point() else t for t in samples(classes, width))
+    head = nn.Linear(width, classes)
+    with torch.no_grad():
+        head.weight.copy_(normal(classes, width, seed=2))
+    loader = DataLoader(TensorDataset(features, labels), batch_size=500)
+    with pytest.warns(MeasurementWarning, match="1000 classes of width 64: no simplex has more than 65 corn"):
+        rows = measure_model(nn.Sequential(head), "0", loader)
+    found = values(rows, "train") | values(rows, "weights")
+    means = class_means(features.double().numpy(), labels.numpy())
+    centred = means - means.mean(0)
+    w = head.weight.detach().double().numpy()
+    above = np.triu_indices(classes, 1)
+    for name, vectors in (("means", centred), ("weights", w)):
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = (units @ units.T)[above]
+        logs = -np.log(2 - 2 * cosines) / 2
+        assert found[f"gnc2_energy_{name}"] == pytest.approx(logs.mean(), rel=1e-9)
+        assert found[f"gnc2_spread_{name}"] == pytest.approx(logs.std(), rel=1e-9)
+        assert found[f"gnc2_cosine_{name}"] == pytest.approx(cosines.max(), rel=1e-9)
+        assert math.isfinite(found[f"nc2_equinorm_{name}"])
+    aligned = (centred * w).sum(1) / np.linalg.norm(centred, axis=1) / np.linalg.norm(w, axis=1)
+    assert found["unc3_cosine"] == pytest.approx(aligned.mean(), rel=1e-9)
+    assert found["unc3_spread"] == pytest.approx(aligned.std(), rel=1e-9)
+    assert {name for name, value in found.items() if math.isnan(value)} == UNDEFINED | UNDEFINED_WEIGHTS
+    np.savez(tmp_path / "h.npz", features=features, labels=labels, weight=head.weight.detach())
+    result = CliRunner().invoke(app, ["metrics", str(tmp_path / "h.npz"), "--json"])
+    said = json.loads(result.stdout)
+    assert [warning.split(":")[0] for warning in said["warnings"]] == ["1000 classes of width 64"]
+    of_command = {r["metric"]: float(r["value"]) for r in said["measurements"] if r["split"] == "train"}
+    assert of_command["nc2_means"] != of_command["nc2_means"]
+    assert of_command["gnc2_spread_means"] == pytest.approx(found["gnc2_spread_means"], rel=1e-12)

@@ -1,7 +1,7 @@
 """The number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,11 +67,9 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
         return _none(table)
     if isinstance(claim, Extreme):
         return _extreme(claim, table)
-    if isinstance(claim, Value | Spearman):
-        table = _whatever_the_value(table)
     if isinstance(claim, Value | LayerSlope):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
-    used = table[table["used"]]
+    used = table[table["counted" if isinstance(claim, Value | Spearman) else "used"]]
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs have converged")
     runs = f"{len(used)} of {len(table)} runs"
@@ -80,14 +78,18 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     elif isinstance(claim, Spearman):
         found = _ranked(claim, used, rule)
     elif isinstance(claim, Value | LayerSlope):
-        found = _mean(claim, table, rule)
+        found = _mean(claim, table, used, rule)
     else:
         raise TypeError(claim.quantity)
     return found if found.missing or found.runs else found._replace(runs=runs)
 
 
 def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
-    """The runs that a claim is about with columns value, log10 and used; or why there are none."""
+    """The runs that a claim is about, or why there are none.
+
+    Columns value, log10, used: whether the logarithm enters a fit, and counted: whether the value enters
+    where no logarithm is taken, 0 like any other.
+    """
     own = _at(tables.runs, claim.experiment, claim.depth, claim.value)
     if own.empty:
         return f"no run of {place_of(claim)} in the sweep"
@@ -95,25 +97,23 @@ def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
     if isinstance(claim, LayerSlope):
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
         found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
-        return found.assign(used=found["converged"] & found["value"].notna(), log10=math.nan)
+        return _without_logarithm(found)
     if claim.metric not in RUN_NUMBERS or claim.metric in set(tables.points["metric"]):
         found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
         if found.empty:
             return f"{place_of(claim)} was not measured"
-        return found
+        return found.assign(counted=found["converged"] & np.isfinite(found["value"]))
     if claim.metric not in own and claim.metric in tables.effective_depth:
         own = own.merge(tables.effective_depth[[*keys, claim.metric]], on=keys, how="left")
     if claim.metric not in own:
         return f"runs.csv has no {claim.metric}"
     value = own[claim.metric].astype(float)
-    return own[keys].assign(value=value, log10=math.nan, used=own["converged"] & value.notna())
+    return _without_logarithm(own[[*keys, "converged"]].assign(value=value))
 
 
-def _whatever_the_value(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs that count where no logarithm is taken: a value of 0 is one like any other."""
-    if "converged" not in table:
-        return table
-    return table.assign(used=table["converged"] & np.isfinite(table["value"]))
+def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
+    entering = table["converged"] & table["value"].notna()
+    return table.assign(log10=math.nan, used=entering, counted=entering)
 
 
 def _named(table: pd.DataFrame, claim: Measured) -> pd.DataFrame:
@@ -156,12 +156,11 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
     return _none(f"too few values of {where}") if math.isnan(rho) else Number(rho, low, high)
 
 
-def _mean(claim: Value | LayerSlope, table: pd.DataFrame, rule: Slopes) -> Number:
+def _mean(claim: Value | LayerSlope, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:
     if "x" in table and table["x"].nunique() > 1:
         return _none("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
-    used = table[table["used"]].sort_values("seed")
-    terms = [Term(depth, 1.0, used.set_index("seed")["value"])]
+    terms = [Term(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
     value, low, high = difference_interval([], terms, _name(claim), rule)
     return Number(value, low, high, f"{len(used)} of {len(table)} runs at L = {depth}")
 
@@ -175,11 +174,8 @@ def _extreme(claim: Extreme, table: pd.DataFrame) -> Number:
 
 
 def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
-    other = {
-        key: getattr(claim.versus, key) if getattr(claim.versus, key) is not None else getattr(claim, key)
-        for key in ("experiment", "depth", "value")
-    }
-    own = {key: getattr(claim, key) for key in other}
+    own = {key: getattr(claim, key) for key in ("experiment", "depth", "value")}
+    other = own | {key: value for key in own if (value := getattr(claim.versus, key)) is not None}
     sides: list[Terms] = []
     for place in (other, own):
         side = _side(claim, place, tables)
@@ -195,17 +191,13 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
 
 def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | Number:
     """The terms of one side's number, or why it has none."""
-    asked = Value(
-        quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=claim.metric,
-        split=claim.split, **place,
-    )  # fmt: skip
+    asked = replace(claim, **place)
     table = _numbers(asked, tables)
     if isinstance(table, str):
         return _none(table)
     if claim.of != "slope":
         table = table[table["depth"] == (place["depth"] or table["depth"].max())]
-    table = _whatever_the_value(table) if claim.of == "value" else table
-    used = table[table["used"]].sort_values(["depth", "seed"])
+    used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs of {place_of(asked)} have converged")
     if used.duplicated(["depth", "seed"]).any():

@@ -5,19 +5,18 @@ no formula with it.
 """
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from ncpipe.bounds import Bound, Count, Fraction, Positive
 from ncpipe.losses import LOSSES, cross_entropy
-from ncpipe.metrics.geometry import nc2_etf, nc2_identity
+from ncpipe.metrics.geometry import nc2_etf
+from ncpipe.metrics.table import measure_arrays
 from ncpipe.optima import batch_norm, gufm, imbalance, orthoplex, smoothing, supcon, two_linear, ufm
-from ncpipe.optima.numerical import NumericalOptimum, minimise_gufm, minimise_ufm
+from ncpipe.optima.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
 from ncpipe.optima.ufm import Decay
 
 Classes = Annotated[int, Bound(low=2)]
@@ -42,14 +41,10 @@ def gufm_collapse(
 ) -> float:
     """The largest of NC1, NC2 and NC3 at a numerical minimum with n free features a class."""
     _, weight, features = _gufm(loss, classes, width, strength, bias, per_class)
-    grouped = features.view(classes, per_class, width)
-    means = grouped.mean(1)
-    within = (grouped - means[:, None]).square().sum() / len(features)
-    between = (means - means.mean(0)).square().sum() / classes
-    shape = nc2_identity(weight) if loss == "mse" and not bias else nc2_etf(weight)
-    rows = weight.repeat_interleave(per_class, 0)
-    aligned = 1 - torch.nn.functional.cosine_similarity(features, rows).mean()
-    return max(float(within / between), float(shape), float(aligned))
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
+    shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
+    return max(found["nc1_trace_ratio"], found[shape], 1 - found["nc3_cosine"])
 
 
 def ufm_value(
@@ -137,8 +132,8 @@ def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, lengt
         fit = (sizes / sizes.sum() * cross_entropy(features @ rows.T, torch.eye(classes).double())).sum()
         return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
 
-    _, flat = _least(objective, classes**2)
-    unit = torch.nn.functional.normalize(flat.view(classes, classes))
+    found = least(objective, classes**2, starts=STARTS, seed=0)
+    unit = torch.nn.functional.normalize(found.point.view(classes, classes))
     return float(nc2_etf(unit))
 
 
@@ -154,7 +149,7 @@ def supcon_value_found(
         unit = torch.nn.functional.normalize(flat.view(classes * per_class, classes))
         return supcon.supcon_loss(unit, classes, temperature, include_self=include_self)
 
-    return _least(objective, classes**2 * per_class)[0]
+    return least(objective, classes**2 * per_class, starts=STARTS, seed=0).value
 
 
 def two_linear_logit(strength: Positive) -> float:
@@ -188,7 +183,8 @@ def batch_norm_value_found(classes: Classes, per_class: Count, decay: Positive) 
         )
         return batch_norm.objective(classes, decay, free)
 
-    return _least(objective, samples * classes + 2 * classes + classes**2, starts=3 * STARTS)[0]
+    size = samples * classes + 2 * classes + classes**2
+    return least(objective, size, starts=3 * STARTS, seed=0).value
 
 
 def orthoplex_value(classes: Classes, per_class: Count, decay: Positive) -> float:
@@ -232,22 +228,3 @@ def _ufm(
     targets = (1 - delta) * torch.eye(classes).double() + delta / classes
     counts = torch.full((classes,), per_class)
     return minimise_ufm(LOSSES[loss], targets, counts, width, decay, starts=STARTS, seed=0)
-
-
-def _least(objective: Callable[[Tensor], Tensor], size: int, starts: int = STARTS) -> tuple[float, Tensor]:
-    """L-BFGS from drawn starts: the least value and where it is."""
-    generator = torch.Generator().manual_seed(0)
-
-    def evaluate(values: np.ndarray) -> tuple[float, np.ndarray]:
-        flat = torch.from_numpy(values).requires_grad_()
-        value = objective(flat)
-        (gradient,) = torch.autograd.grad(value, flat)
-        return value.item(), gradient.numpy()
-
-    ends = []
-    for _ in range(starts):
-        start = torch.randn(size, dtype=torch.float64, generator=generator).numpy()
-        options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-9}
-        ends.append(minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options))
-    best = min(ends, key=lambda end: end.fun)
-    return float(best.fun), torch.from_numpy(best.x)

@@ -4,7 +4,7 @@ Each takes plain numbers and gives one; `_found` is the same number by integrati
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
@@ -14,19 +14,16 @@ from ncpipe.flows.features_model import Flow, aligned_start, drawn_start, integr
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["weight", "features", "bias"]
+Plain = Literal["se", "mse"]  # losses whose flow needs no decay
 RESTED = 2000.0  # times 1/sqrt(n): the squared error's flow has come to rest
 
 
-def scale(
-    loss: Literal["se", "mse"], classes: Classes, per_class: Count, start: Positive, time: Positive
-) -> float:
+def scale(loss: Plain, classes: Classes, per_class: Count, start: Positive, time: Positive) -> float:
     """s(t) of A A^T = s E_K on S by its closed form."""
     return features_model.squared_error_scale(_plain(loss, classes, per_class), start, time)
 
 
-def scale_found(
-    loss: Literal["se", "mse"], classes: Classes, per_class: Count, start: Positive, time: Positive
-) -> float:
+def scale_found(loss: Plain, classes: Classes, per_class: Count, start: Positive, time: Positive) -> float:
     """The same from the integrated flow of all matrices."""
     flow = _plain(loss, classes, per_class)
     (end,) = integrate(flow, aligned_start(flow, classes + 2, start), [time])
@@ -53,7 +50,7 @@ def loss_at_rest(classes: Classes, per_class: Count, width: Count, size: Positiv
 def mse_over_se(classes: Classes, per_class: Count, width: Count, time: Positive, seed: Index) -> float:
     """Distance between MSE's flow at N t and the squared error's at t, over the latter's length."""
     ends = []
-    for loss in ("se", "mse"):
+    for loss in get_args(Plain):
         flow = _plain(loss, classes, per_class)
         own = time * (flow.samples if loss == "mse" else 1)
         (end,) = integrate(flow, drawn_start(flow, width, 1.0, seed), [own])
@@ -132,12 +129,8 @@ def etf_rate(classes: Classes, own: float, other: float) -> float:
 
 def etf_rate_found(classes: Classes, own: float, other: float) -> float:
     """The same between t = 30 and 40, by the matrix exponential from a drawn start."""
-    matrix = locally_elastic.drift(classes, classes, own, other, aligned=True)
-    start = np.random.default_rng(0).normal(size=(classes, classes))
-    errors = [
-        locally_elastic.etf_error(locally_elastic.means_at(start, matrix, time)) for time in (30.0, 40.0)
-    ]
-    return math.log(errors[1] / errors[0]) / 10
+    early, late = (etf_error(classes, own, other, time) for time in (30.0, 40.0))
+    return math.log(late / early) / 10
 
 
 def etf_error(classes: Classes, own: float, other: float, time: Positive) -> float:
@@ -155,8 +148,8 @@ def separation(classes: Classes, strength: Positive, power: Positive, time: Posi
     return late[1] - late[0]
 
 
-def _plain(loss: Literal["se", "mse"] | str, classes: int, per_class: int) -> Flow:
-    return Flow("mse" if loss == "mse" else "se", classes, per_class, 0.0, 0.0, bias=True)
+def _plain(loss: Plain, classes: int, per_class: int) -> Flow:
+    return Flow(loss, classes, per_class, 0.0, 0.0, bias=True)
 
 
 def rested(flow: Flow, width: int, size: float, seed: int) -> features_model.State:

@@ -26,11 +26,44 @@ SLOPE = 1e-8  # largest derivative at which it ends: flat directions are quartic
 
 
 @dataclass(frozen=True)
+class Minimum:
+    """The best end of all starts.
+
+    point: the free numbers there. values (S,): where each start ended, ascending; unless the problem is
+    convex an end may be a local minimum. slope: largest derivative at the best one.
+    """
+
+    value: float
+    point: Tensor
+    values: Tensor
+    slope: float
+
+
+def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed: int) -> Minimum:
+    """L-BFGS from `starts` standard normal draws of `size` numbers, all from one generator."""
+
+    def evaluate(values: np.ndarray) -> tuple[float, np.ndarray]:
+        flat = torch.from_numpy(values).requires_grad_()
+        value = objective(flat)
+        (gradient,) = torch.autograd.grad(value, flat)
+        return value.item(), gradient.numpy()
+
+    generator = torch.Generator().manual_seed(seed)
+    ends = []
+    for _ in range(starts):
+        start = torch.randn(size, dtype=torch.float64, generator=generator)
+        options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 20, "ftol": 0.0, "gtol": SLOPE}
+        ends.append(minimize(evaluate, start.numpy(), jac=True, method="L-BFGS-B", options=options))
+    best = min(ends, key=lambda end: end.fun)
+    values = torch.tensor(sorted(end.fun for end in ends), dtype=torch.float64)
+    return Minimum(float(best.fun), torch.from_numpy(best.x), values, float(np.abs(best.jac).max()))
+
+
+@dataclass(frozen=True)
 class NumericalOptimum:
     """The best end point of all starts.
 
-    weight (K, d), features (M, d), bias (K,) or None. values (S,): where each start ended, ascending; the
-    problem is not convex, so an end may be a local minimum. slope: largest derivative at the best one.
+    weight (K, d), features (M, d), bias (K,) or None; values and slope as of `Minimum`.
     """
 
     value: float
@@ -131,20 +164,5 @@ def _minimise(
         free = weight.view(classes, width), features.view(points, width), offset if bias else None
         return parts(free)
 
-    def evaluate(values: np.ndarray) -> tuple[float, np.ndarray]:
-        flat = torch.from_numpy(values).requires_grad_()
-        value = objective(*split(flat))
-        (gradient,) = torch.autograd.grad(value, flat)
-        return value.item(), gradient.numpy()
-
-    generator = torch.Generator().manual_seed(seed)
-    ends = []
-    for _ in range(starts):
-        start = torch.randn(sum(sizes), dtype=torch.float64, generator=generator)
-        options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 20, "ftol": 0.0, "gtol": SLOPE}
-        ends.append(minimize(evaluate, start.numpy(), jac=True, method="L-BFGS-B", options=options))
-    best = min(ends, key=lambda end: end.fun)
-    weight, features, offset = split(torch.from_numpy(best.x))
-    values = torch.tensor(sorted(end.fun for end in ends), dtype=torch.float64)
-    slope = float(np.abs(best.jac).max())
-    return NumericalOptimum(float(best.fun), weight, features, offset, values, slope)
+    found = least(lambda flat: objective(*split(flat)), sum(sizes), starts=starts, seed=seed)
+    return NumericalOptimum(found.value, *split(found.point), found.values, found.slope)

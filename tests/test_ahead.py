@@ -13,7 +13,7 @@ from ncpipe.commands import train as command
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.params import load_params
-from ncpipe.scheduling import ahead, batches
+from ncpipe.scheduling import ahead, batches, registry
 from ncpipe.scheduling.pending import batch_lock, is_placed, sweep_stamps
 from ncpipe.scheduling.store import checkpoint_of, waits
 from ncpipe.specs import Run
@@ -64,6 +64,64 @@ def test_all_that_is_short_is_trained_by_the_first_and_claimed_by_the_others(
     train("other", 3, 0, alone=True)
     assert files("other/L3/s0") == claimed
     assert len(claimed) == 10
+
+
+def test_all_is_trained_at_once_where_dvc_will_ask_for_all(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: a second loading of PyTorch; the longest as the last, alone on its core; no word of the time."""
+    deep = experiment_tree(model={"width": 9}, epochs=60)
+    write_params([2, 3], [0, 1], one=experiment_tree(), other=deep)
+    monkeypatch.setattr(ahead, "LONGEST", 0.0)
+    monkeypatch.setattr(command, "dvc_wants_all", lambda: True)
+    monkeypatch.setattr(batches, "seconds_per_epoch", lambda run, *rest: float(run.depth))
+    taken = order_of_batches(monkeypatch)
+    train("one", 2, 0, workers=1, ahead=True)
+    assert taken == [("one", 2), ("other", 3), ("other", 2), ("one", 3)]
+    assert waiting() == set(stamps()) - {"one-2-0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["repro"], True),
+        (["repro", "dvc.yaml"], True),
+        (["--cd", "here", "repro", "-f", "train"], True),
+        (["exp", "run", "-S", "experiments.train@x=1", "-n", "a"], True),
+        (["repro", "train@one-2-0"], False),
+        (["repro", "train", "train@one-2-0"], False),
+        (["repro", "data/runs/one/L2/s0"], False),
+        (["repro", "-s", "train"], False),
+        (["queue", "start"], False),
+        (["no such command"], False),
+    ],
+)
+def test_what_dvc_was_asked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], wanted: bool
+) -> None:
+    """Red: other runs trained for who wants one; a shell or a launcher between taken for DVC."""
+    Path("dvc.yaml").write_text("stages: {train: {cmd: a}, plot: {cmd: b}}")
+
+    class Parent:
+        def __init__(self, *command: str) -> None:
+            self.command = command
+
+        def cmdline(self) -> list[str]:
+            return list(self.command)
+
+    for program in (
+        ["/env/bin/python", "/env/bin/dvc"],
+        ["python", "-P", "-m", registry.PROGRAM],
+        ["dvc.exe"],
+    ):
+        chain = [Parent("/bin/sh", "-c", "ncpipe train one 2 0"), Parent(*program, *arguments), Parent("dvc")]
+        monkeypatch.setattr(registry.psutil.Process, "parents", lambda self, chain=chain: chain)
+        assert registry.dvc_wants_all() is wanted
+
+
+def test_no_dvc_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.psutil.Process, "parents", lambda self: [])
+    assert not registry.dvc_wants_all()
 
 
 def test_those_behind_the_asked_for_come_first(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

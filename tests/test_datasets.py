@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from ncpipe.datasets import sources
+from ncpipe.datasets import digits, sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.images import channel_moments
 from ncpipe.datasets.prepare import prepare
@@ -193,9 +193,12 @@ def test_what_test_samples_share_with_training_ones_is_counted():
 # --- digits and normalisation -------------------------------------------------------------------------
 
 
-def test_digits_splits_partition_the_images(raw):
+@pytest.mark.parametrize("found", [True, False], ids=["file", "loader"])
+def test_digits_splits_partition_the_images(raw, found, monkeypatch):
     from sklearn.datasets import load_digits
 
+    if not found:
+        monkeypatch.setattr(digits, "find_spec", lambda name: None)
     data = prepare(replace(DIGITS, normalisation="unit", test_per_class=None), raw, None, progress=False)
     assert data.facts["counts"]["train"] == [20] * 10
     assert data.train.labels.tolist() == sorted(data.train.labels.tolist())

@@ -6,7 +6,7 @@ from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.scheduling.pending import batch_lock, is_missing, is_placed, sweep_stamps
-from ncpipe.scheduling.registry import cached_stages, stage_name
+from ncpipe.scheduling.registry import cached_stages, dvc_wants_all, stage_name
 from ncpipe.scheduling.store import claim, prune
 from ncpipe.specs import Device
 from ncpipe.stamps import Stamp, data_checksum
@@ -32,7 +32,8 @@ def train(
     for them, which then takes no training and no torch. A run that was stopped goes on from its last
     checkpoint. device: in place of compute.device. workers: batches at a time, None for one per core (one on
     a GPU). ahead: workers without a batch take the sweep's other stale runs, which wait in data/.ahead too,
-    trained or begun. A run that diverges is a result too: its folder says so.
+    trained or begun; all of them, if DVC is on its way through the whole pipeline. A run that diverges is a
+    result too: its folder says so.
     """
     params = load_params()
     run = params.run(experiment, depth, seed, value)
@@ -70,6 +71,7 @@ def train(
 
         from ncpipe.scheduling.batches import train_first  # only now: brings torch
 
-        train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished, later)
+        whole = bool(later) and dvc_wants_all()
+        train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished, later, whole)
         if not claim(stamp):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")

@@ -1,4 +1,4 @@
-"""The sweep's next batches, for workers that are idle while the run trains that DVC asked for.
+"""The sweep's other batches, for workers that are idle while the run trains that DVC asked for.
 
 What they finish waits in the store like any run that was trained before it was asked for; what they have
 begun when they are stopped is left in checkpoints, from which its own stage goes on, to the same bytes.
@@ -18,7 +18,7 @@ from ncpipe.scheduling.pending import batch_lock, is_missing
 from ncpipe.stamps import Stamp
 from ncpipe.training.loop import Stopped
 
-LONGEST = 10.0  # seconds that a stage goes on for after its own run is done
+LONGEST = 10.0  # seconds that a stage goes on for after its own run, if DVC may not ask for the others
 
 Batch = list[Stamp]
 Train = Callable[[Batch, threading.Event], None]  # until they are done or it is set, then Stopped
@@ -29,7 +29,7 @@ class Ahead:
 
     own: the batch key whose lock the caller holds. batches_of: splits runs of one shape into batches that can
     train at once. Shapes that another process trains are passed over, and so is what fails: its own stage
-    will say why.
+    will say why. whole: DVC will ask for all of them, so nothing is won by stopping before they are done.
     """
 
     def __init__(
@@ -38,11 +38,13 @@ class Ahead:
         own: str,
         batches_of: Callable[[Batch], Iterable[Batch]],
         train: Train,
+        whole: bool,
     ) -> None:
         self.groups, self.own, self.batches_of, self.train = deque(groups), own, batches_of, train
         self.enough = threading.Event()
         # Loading PyTorch took as long: of runs that are shorter than that, a stage trains many.
-        self.linger = min(LONGEST, time.time() - psutil.Process().create_time())
+        loading = time.time() - psutil.Process().create_time()
+        self.linger = None if whole else min(LONGEST, loading)
 
     def work(self) -> None:
         """What an idle worker does, until there is nothing left or it has been enough."""
@@ -59,7 +61,7 @@ class Ahead:
                 say(f"train ahead {group[0].run.name}: left to its own stage ({error})")
 
     def wait(self, idle: Collection[concurrent.futures.Future[None]]) -> None:
-        """Called when the runs that were asked for are done: let the workers go on for a little."""
+        """Called when the runs that were asked for are done: let the workers go on, to the end if `whole`."""
         concurrent.futures.wait(idle, timeout=self.linger)
         self.enough.set()
 

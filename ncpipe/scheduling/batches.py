@@ -1,6 +1,7 @@
 """Trains batches of runs into folders, several batches at a time where there are cores for it."""
 
 import concurrent.futures
+import contextlib
 import csv
 import math
 import os
@@ -24,7 +25,7 @@ from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
-from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
+from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.run_folder import write_run
@@ -76,11 +77,13 @@ def train_first(
     runs: int,
     finished: int,
     others: Sequence[Stamp] = (),
+    whole: bool = False,
 ) -> None:
     """Train the first run, and with it those of its shape that fit beside it, into the store.
 
     runs, finished: how many there are in all, and how many of these are trained already. others: runs of
-    other shapes, in the order of their turns, for workers that have nothing else to do.
+    other shapes, in the order of their turns, for workers that have nothing else to do. whole: train all of
+    these too, the longest first.
     """
     data = read_prepared(PREPARED / stamps[0].run.data)
     place = prepare_device(stamps[0].compute)
@@ -93,26 +96,44 @@ def train_first(
         batches = batches_that_fit(stamps, need, place, count, parts=count)
         later += batches[count:]
         batches = batches[:count]
-    run, together = stamps[0].run, sum(map(len, batches))
-    done = together * epochs_done(checkpoint_of(stamps[0]))
-    progress = Progress(run.name, runs, together * run.spec.epochs, finished, done)
+    run, own, further = stamps[0].run, [s for batch in batches for s in batch], [*later, *groups(others)]
+    seen, weights = [own], dict.fromkeys((stamp.key() for stamp in own), 1.0)
+    if whole:
+        seen, weights = [own, *further], _seconds_per_epoch([own, *further], place)
+        further.sort(key=lambda group: -sum(weights[s.key()] * s.run.spec.epochs for s in group))
+    work = sum(weights[s.key()] * s.run.spec.epochs for group in seen for s in group)
+    done = sum(weights[s.key()] * epochs_done(checkpoint_of(s)) for group in seen for s in group)
+    progress = Progress(run.name, runs, work, finished, done)
 
     def work_ahead(batch: Batch, enough: threading.Event) -> None:
+        told: Progress | Unseen = progress if whole else Unseen()
         todo = batch
         while todo:
-            todo = _train_some(todo, checkpoint_seconds, Unseen(), lambda stamp: 0.0, enough, "train ahead")
+            todo = _train_some(
+                todo, checkpoint_seconds, told, lambda s: weights.get(s.key(), 0.0), enough, "train ahead"
+            )
 
     def batches_of(group: Batch) -> Iterator[Batch]:
         for batch in groups(group):
             yield from _batches_in_memory(batch, place, count)
 
-    ahead = (
-        Ahead([*later, *groups(others)], stamps[0].batch_key(), batches_of, work_ahead) if others else None
-    )
+    ahead = Ahead(further, stamps[0].batch_key(), batches_of, work_ahead, whole) if others else None
     try:
-        train_batches(batches, count, checkpoint_seconds, progress, lambda stamp: 1.0, ahead=ahead)
+        train_batches(batches, count, checkpoint_seconds, progress, lambda s: weights[s.key()], ahead=ahead)
     finally:
         progress.close()
+
+
+def _seconds_per_epoch(groups: Sequence[Batch], place: torch.device) -> dict[str, float]:
+    """Of each run beside the others of its group, by key; 0 of those that cannot train."""
+    found: dict[str, float] = {}
+    for group in groups:
+        run, seconds = group[0].run, 0.0
+        with contextlib.suppress(InputError):  # which its own stage will say
+            data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
+            seconds = seconds_per_epoch(run, len(group), data, place, dtype) / len(group)
+        found |= dict.fromkeys((stamp.key() for stamp in group), seconds)
+    return found
 
 
 def _batches_in_memory(stamps: Batch, place: torch.device, workers: int) -> list[Batch]:

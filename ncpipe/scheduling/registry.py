@@ -10,13 +10,16 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, publish_file
 from ncpipe.errors import InputError
 from ncpipe.specs import Run
+from ncpipe.yamlfile import read_yaml
 
 LOCK = Path("dvc.lock")
+PROGRAM = "ncpipe.scheduling.dvc_program"
 FORMER = AHEAD / "dvc.lock"  # as it was, while runs are registered; empty if there was none
 
 
@@ -61,6 +64,27 @@ def cached_stages(stages: Collection[str]) -> set[str]:
             return _in_run_cache(repo, stages, dry=True)
     except Exception:  # an answer saves time and decides nothing, so none is as good as no
         return set()
+
+
+def dvc_wants_all() -> bool:
+    """Whether the `dvc repro` or `dvc exp run` that runs this command will ask for every stale run.
+
+    So it does if its targets are pipelines or whole stages, as they are by default. What cannot be told,
+    because no DVC runs this or for any other reason, counts as no.
+    """
+    try:
+        from dvc.cli import parse_args
+
+        for process in psutil.Process().parents():
+            command = process.cmdline()
+            names = [Path(word).stem == "dvc" or word == PROGRAM for word in command]
+            if any(names):
+                asked = parse_args(command[names.index(True) + 1 :])
+                whole = {"dvc.yaml", *read_yaml(Path("dvc.yaml"))["stages"]}
+                return not (asked.single_item or asked.recursive) and whole.issuperset(asked.targets)
+    except Exception:  # an answer saves time and decides nothing
+        pass
+    return False
 
 
 def _in_run_cache(repo: Any, stages: Collection[str], dry: bool) -> set[str]:
@@ -154,7 +178,7 @@ def set_damaged_lock_aside() -> bool:
 
 def dvc(*arguments: str, capture: bool = False) -> str:
     """Run DVC here; what it printed, if `capture`. InputError if it fails: it has said why."""
-    command = [sys.executable, "-P", "-m", "ncpipe.scheduling.dvc_program", *arguments]
+    command = [sys.executable, "-P", "-m", PROGRAM, *arguments]
     result = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
     if result.returncode:
         if lock_is_damaged():

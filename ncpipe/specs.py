@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Architecture, Kind
+from ncpipe.architectures.conv_net import ConvNetModel
 from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
@@ -214,7 +215,7 @@ class OwnData:
 Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
 
 
-Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | DufmModel
+Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | ConvNetModel | DufmModel
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,12 @@ class Penalty:
     biases: whether the inner layers' biases are penalised like their matrices, where the paper leaves them
     free; so are other vectors, such as batch norm's, but not those of the first layer and of the last one.
     scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
-    first layer, biases and batch norm included, as weight decay has it by default.
-    features: lambda_H of features that are learned themselves (`architecture: dufm`); value without it.
+    first layer, biases and batch norm included, as weight decay has it by default; `head` is the matrices of
+    a ReLU head and of the last layer, and the features that enter it [S24 sec. 6.2].
+    features: lambda_H, half of which times the squared norm of each sample's features is added to the loss,
+    where they are learned themselves (`architecture: dufm`; value without it) or enter a head (`scope:
+    head`).
+    features_over_value: lambda_H as a multiple of value, in place of features.
     layers: the lambda of each of their layers, from the first to the last, in place of value.
     """
 
@@ -236,15 +241,23 @@ class Penalty:
     value: NonNegative
     last_layer: NonNegative | None
     biases: bool = False
-    scope: Literal["matrices", "all"] = "matrices"
+    scope: Literal["matrices", "all", "head"] = "matrices"
     features: NonNegative | None = None
+    features_over_value: NonNegative | None = None
     layers: tuple[NonNegative, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.layers is not None and self.last_layer is not None:
             raise ValueError("last_layer does not apply: `layers` says the last layer's lambda; write null")
-        if self.biases and self.scope == "all":
-            raise ValueError("biases does not apply: `scope: all` penalises them; remove it")
+        if self.biases and self.scope != "matrices":
+            does = "penalises them" if self.scope == "all" else "leaves them free"
+            raise ValueError(f"biases does not apply: `scope: {self.scope}` {does}; remove it")
+        if None not in (self.features, self.features_over_value):
+            raise ValueError("features and features_over_value: both say lambda_H; remove one")
+        if self.scope == "head" and self.features is None and self.features_over_value is None:
+            raise ValueError(
+                "features is needed with `scope: head`: lambda_H of the features that enter the head"
+            )
 
     def inner_strength(self, depth: int) -> float:
         """lambda(L) of every penalised matrix but the last layer's, unless `layers` has one for each."""
@@ -257,7 +270,9 @@ class Penalty:
         return self.inner_strength(depth) if self.last_layer is None else self.last_layer
 
     def feature_strength(self, depth: int) -> float:
-        """lambda_H of free features."""
+        """lambda_H of free features, or of those that enter a head."""
+        if self.features_over_value is not None:
+            return self._at_depth(self.features_over_value * self.value, depth)
         return self._at_depth(self.value if self.features is None else self.features, depth)
 
     def layer_strengths(self, depth: int) -> tuple[float, ...]:
@@ -355,10 +370,12 @@ class CosineSchedule:
 
     name: cosine.
     final: share of the learning rate that is left at the end.
+    after: share of the steps at the full rate before it falls.
     """
 
     name: Literal["cosine"]
     final: Annotated[float, Bound(low=0, high=1)]
+    after: Annotated[float, Bound(low=0, high=1, open_high=True)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -460,6 +477,8 @@ class Experiment:
         """What depths the experiment takes, if this is none of them; else ''."""
         if needs := self.model.depth_misfit(depth):
             return f"{self.model.architecture} needs {needs}"
+        if self.penalty.scope == "head" and self.model.head(depth) is None:
+            return "penalty.scope: the network has no head; take `matrices` or `all`"
         count = len(self.penalty.layers or ())
         if self.penalty.layers is not None and count != depth:
             return f"penalty.layers has {count} lambdas, and L = {depth} layers need one each"
@@ -469,12 +488,16 @@ class Experiment:
         """Why data, model and penalty do not go together where features are free, or as if they were."""
         model = self.model
         if model.has_free_features:
+            if self.penalty.scope != "matrices":
+                return f"penalty.scope: {model.architecture} has nothing but matrices; remove it"
             return model.free_misfit(self)
         if self.data.kind == "free":
             return f"model.architecture: {model.architecture} reads inputs, free data have none; take dufm"
-        for key in ("features", "layers"):
+        of_head = self.penalty.scope == "head"
+        for key in ("layers",) if of_head else ("features", "features_over_value", "layers"):
             if getattr(self.penalty, key) is not None:
-                return f"penalty.{key} does not apply to {model.architecture}; remove it"
+                only = "" if key == "layers" else " without `scope: head`"
+                return f"penalty.{key} does not apply to {model.architecture}{only}; remove it"
         return ""
 
     def kept_epochs(self) -> list[int]:

@@ -38,7 +38,9 @@ class Stamp:
         """Equal for runs that can train side by side: same data, shapes and steps."""
         spec = recorded(self.run.spec)
         data = spec.pop("data")
-        del spec["penalty"]
+        features = spec.pop("penalty").get("scope") == "head"
+        if features:  # a term of the loss that others do not have
+            spec["penalised_features"] = True
         if data.get("reduced"):  # of whatever size, such data have the same checksum
             spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]

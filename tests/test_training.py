@@ -385,6 +385,7 @@ def test_a_trial_step_into_infinity_is_taken_back() -> None:
         ({"name": "constant"}, [1.0, 1.0, 1.0, 1.0]),
         ({"name": "cosine", "final": 0.0}, [1.0, 0.5, 0.0, 0.75]),
         ({"name": "cosine", "final": 0.2}, [1.0, 0.6, 0.2, 0.8]),
+        ({"name": "cosine", "final": 0.0, "after": 1 / 3}, [1.0, (2 + 2**0.5) / 4, 0.0, 1.0]),
         ({"name": "step", "milestones": [0.5, 0.9], "factor": 0.1}, [1.0, 0.1, 0.01, 1.0]),
     ],
 )

@@ -4,9 +4,28 @@ Specs import no torch, and so do not share a file with their networks: whoever r
 and most of those who do (claiming a trained run, tables, figures) would wait for torch longer than they work.
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["vector", "image", "tokens", "free"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The ReLU layers without biases that a network ends with, by names of what `Network.layers` yields.
+
+    entry: the features H_1 that enter them. before, after: what enters and what leaves each ReLU, of the
+    layers 2, ..., L of S24; the last of `after` is what the last matrix W_L sees.
+    """
+
+    entry: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def depth(self) -> int:
+        """L, the number of its matrices W_1, ..., W_L."""
+        return len(self.after) + 1
 
 
 class Architecture:
@@ -34,6 +53,10 @@ class Architecture:
     def free_misfit(self, experiment: Any) -> str:
         """Why an experiment's data and training do not suit its free features, '' if they do."""
         raise NotImplementedError
+
+    def head(self, depth: int) -> Head | None:
+        """The head of S24 that the network has at a depth; None without one."""
+        return None
 
     @property
     def reads_images(self) -> bool:

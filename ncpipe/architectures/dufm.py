@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ncpipe.architectures.architecture import Architecture, Kind
+from ncpipe.architectures.architecture import Architecture, Head, Kind
 from ncpipe.bounds import NonNegative, Positive, Size
 
 
@@ -50,6 +50,11 @@ class DufmModel(Architecture):
     @property
     def has_free_features(self) -> bool:
         return True
+
+    def head(self, depth: int) -> Head:
+        """All of it."""
+        inner = tuple(f"H{layer}" for layer in range(2, depth))
+        return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
 
     def misfit(self, kind: Kind, source: str) -> str:
         if kind == "free":

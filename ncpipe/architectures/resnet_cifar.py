@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.architectures.architecture import Architecture, Kind
+from ncpipe.architectures.architecture import Architecture, Head, Kind
 from ncpipe.bounds import Bound, NonNegative, Positive, Size
 
 
@@ -40,6 +40,13 @@ class CifarResNetModel(Architecture):
     @property
     def reads_images(self) -> bool:
         return True
+
+    def head(self, depth: int) -> Head | None:
+        if not self.head_layers:
+            return None
+        inner = tuple(f"H{layer}" for layer in range(1, self.head_layers))
+        before = tuple(f"Z{layer}" for layer in range(1, self.head_layers + 1))
+        return Head(f"R{(depth - 2) // 2}", before, (*inner, "last"))
 
     def misfit(self, kind: Kind, source: str) -> str:
         if kind == "image":

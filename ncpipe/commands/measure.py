@@ -29,6 +29,7 @@ from ncpipe.metrics.table import (
     measure_means,
     measure_weights,
 )
+from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Run
@@ -70,7 +71,7 @@ def measure(experiment: str) -> None:
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
     for name, matrix in state.items():
-        if matrix.dim() == 2 and features.traits.roles.get(name) == "inner":
+        if matrix.dim() == 2 and features.traits.roles.get(name) in INNER:
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
     for name, splits in features.layers.items():
         train = splits["train"].statistics
@@ -174,5 +175,11 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "test_error": math.nan
         if features.test is None
         else prediction_error(features.test.inputs, features.test.labels, *layer),
-        **(low_rank_columns(run, features, objective.loss) if run.spec.model.has_free_features else {}),
+        **(low_rank_columns(run, features, objective.loss) if _has_head(run) else {}),
     }
+
+
+def _has_head(run: Run) -> bool:
+    """Whether S24's ranks and levels are about this run: free features, or a head under squared error."""
+    model = run.spec.model
+    return model.has_free_features or (run.spec.loss == "mse" and model.head(run.depth) is not None)

@@ -10,7 +10,7 @@ import torch
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import arrange, input_shape
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.models.penalties import strengths
+from ncpipe.models.penalties import entry_strength, strengths
 from ncpipe.specs import Run
 from ncpipe.training.objective import FITS
 
@@ -33,10 +33,15 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     learned = [name for name, role in roles.items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
+    of_features = entry_strength(run.spec.penalty, run.depth) / 2
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        logits = network(part.inputs, part.lengths).unsqueeze(0)
-        fit = FITS[run.spec.loss](logits, part.labels.unsqueeze(0)).sum() / len(samples)
+        if of_features:
+            logits, entering = network.with_entering(part.inputs, part.lengths)
+            fit = of_features * entering.square().sum()
+        else:
+            logits, fit = network(part.inputs, part.lengths), torch.zeros((), dtype=torch.float64)
+        fit = fit + FITS[run.spec.loss](logits.unsqueeze(0), part.labels.unsqueeze(0)).sum() / len(samples)
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)

@@ -17,7 +17,7 @@ from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import arrange
 from ncpipe.models.network import Role
-from ncpipe.models.penalties import penalties
+from ncpipe.models.penalties import entry_strength, penalties
 from ncpipe.specs import Run
 
 
@@ -49,8 +49,8 @@ class Features:
     train, test: last-layer features (N, d) as inputs, with their labels (N,); test is None without such a
     split. weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
-    that is penalised. gradient_norm: `ncpipe.features.gradient`. layers: by name, in the order of the
-    network, then by split.
+    that is penalised, of features that enter a head too. gradient_norm: `ncpipe.features.gradient`. layers:
+    by name, in the order of the network, then by split.
     """
 
     train: Split
@@ -86,10 +86,11 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         return layers_by_batch(network, run, data, splits[split], device)
 
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
+    squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what enters the head
     seen = {split: first_pass(batches(split), data.classes) for split in splits}
     about = {
         split: second_pass(
-            _keeping(batches(split), kept[split]),
+            _keeping(batches(split), kept[split], network.entry, squares[split]),
             seen[split],
             {LAST_LAYER: (weight, bias)},
             None if split == TRAIN else seen[TRAIN],
@@ -98,6 +99,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     }
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
+    inner_penalty += entry_strength(run.spec.penalty, run.depth) / 2 * sum(squares[TRAIN])
     one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
         Split(torch.cat(kept[TRAIN]), data.train.labels),
@@ -115,8 +117,12 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     )
 
 
-def _keeping(batches: Batches, kept: list[Tensor]) -> Batches:
-    """The same batches; the last layer's features (B, d) of each go into `kept` too."""
+def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:
+    """The same batches; the last layer's features (B, d) of each go into `kept` too, and `squares` gets the
+    sum of |h|^2 over the features that enter the head, if there is one.
+    """
     for layers, labels in batches:
         kept.append(layers[LAST_LAYER].cpu())
+        if entry:
+            squares.append(layers[entry].square().sum().item())
         yield layers, labels

@@ -27,6 +27,7 @@ DATA_NAMES = {
 }
 NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
 NETWORK_NAMES = {
+    "conv_net": "conv net",
     "dufm": "DUFM",
     "mlp": "MLP",
     "resnet_cifar": "ResNet",
@@ -123,6 +124,7 @@ def _exceptions(run: Mapping[Any, Any]) -> list[str]:
     said = {
         "biases too": run["penalty_biases"],
         "all parameters": run.get("penalty_scope") == "all",
+        "head and features": run.get("penalty_scope") == "head",
         str(run["loss_name"]).upper(): run["loss_name"] != "ce",
         "built start": run["initialisation"] == "construction",
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.spectrum import numerical_rank, singular_values
+from ncpipe.metrics.spectrum import RANK_TOLERANCE, numerical_rank, singular_values
 
 LENGTHS = 0.01  # most that squared lengths of class means may differ, over their mean
 CLUSTER = 0.05  # most that entries of one kind may differ from each other and from their exact value
@@ -79,17 +79,28 @@ def classes_given_up(outputs: Tensor) -> int:
     return int((largest <= GIVEN_UP * largest.max()).sum())
 
 
-def ranks(means: Sequence[Tensor]) -> list[float]:
+def ranks(means: Sequence[Tensor], tolerance: float = RANK_TOLERANCE) -> list[float]:
     """Rank of each layer's class means (K, d), by the rule of `numerical_rank`."""
-    return [numerical_rank(singular_values(matrix)) for matrix in means]
+    return [numerical_rank(singular_values(matrix), tolerance) for matrix in means]
 
 
-def dnc_found(means: Sequence[Tensor], loss: float, level: float) -> bool:
+def rank_gap(means: Sequence[Tensor], tolerance: float) -> float:
+    """How clear the ranks r of layers are: the least of their s_r/s_{r+1}; inf where all values count."""
+    gaps = [math.inf]
+    for matrix in means:
+        values = singular_values(matrix)
+        rank = int(numerical_rank(values, tolerance))
+        if 0 < rank < min(matrix.shape):
+            gaps.append((values[rank - 1] / values[rank]).item())
+    return min(gaps)
+
+
+def dnc_found(means: Sequence[Tensor], loss: float, level: float, tolerance: float = RANK_TOLERANCE) -> bool:
     """Whether a run has reached deep neural collapse: rank K in M_2..M_L, and a loss within .1 % of L_DNC.
 
     means: of the layers 2..L, after the ReLU, each (K, d).
     """
-    full = all(rank == len(means[0]) for rank in ranks(means))
+    full = all(rank == len(means[0]) for rank in ranks(means, tolerance))
     return full and abs(loss / level - 1) <= LEVEL
 
 

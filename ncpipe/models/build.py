@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.conv_net import ConvNetModel
 from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models import dufm, mlp, resnet, resnet_cifar, transformer
+from ncpipe.models import conv_net, dufm, mlp, resnet, resnet_cifar, transformer
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
 from ncpipe.randomness import seeded_generator
@@ -38,6 +39,7 @@ FAMILIES: Mapping[type[Architecture], Family] = {
     TransformerModel: Family(transformer.arrange, transformer.build),
     MLPModel: Family(mlp.arrange, mlp.build),
     CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
+    ConvNetModel: Family(conv_net.arrange, conv_net.build),
     DufmModel: Family(dufm.arrange, dufm.build),
 }
 

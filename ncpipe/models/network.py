@@ -15,10 +15,12 @@ from ncpipe.models.layers import Affine
 
 # embedding  first maps of the data, which the paper leaves free of any penalty
 # inner      everything between them and the last layer
+# head       of that the matrices of a ReLU head, where the network ends with one
 # last       the classifier W_L, b_L
 # free       learned in place of what a network would compute: features of a features model
 # frozen     never learned, never penalised
-Role = Literal["embedding", "inner", "last", "free", "frozen"]
+Role = Literal["embedding", "inner", "head", "last", "free", "frozen"]
+INNER: tuple[Role, ...] = ("inner", "head")
 Owner = nn.Module | nn.Parameter
 
 
@@ -39,11 +41,13 @@ class Network(nn.Module, ABC):
 
     batched: whether its maps also read parameters with a leading run axis (`ncpipe.models.layers`), so that S
     networks are one; those of others are stacked by vmap (`ncpipe.training.stack`). bounded: whether
-    |h| <= sqrt(d) whatever the weights and the data, as LN has it.
+    |h| <= sqrt(d) whatever the weights and the data, as LN has it. entry: name of the layer whose values
+    enter the head, '' without one.
     """
 
     batched: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
+    entry: str = ""
     last: Affine | nn.Linear
 
     @property
@@ -75,6 +79,13 @@ class Network(nn.Module, ABC):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Logits (N, K)."""
         return self.last(self.features(x, lengths))
+
+    def with_entering(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits (N, K), and the features (N, d) that enter the head."""
+        for layer in self.layers(x, lengths):
+            if layer.name == self.entry:
+                entering = layer.values
+        return self.last(layer.values), entering
 
     def roles(self) -> dict[str, Role]:
         """The one role of every parameter, by name in the order of `named_parameters`."""

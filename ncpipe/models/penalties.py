@@ -4,23 +4,30 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ncpipe.models.network import Role
+from ncpipe.models.network import INNER, Role
 from ncpipe.specs import Penalty
 
 
 def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     """Whether a parameter is: matrices (two dimensions or more) of the inner layers and of the last one.
 
-    With `biases` also the inner layers' vectors; with the scope `all` whatever is learned by a layer. Free
-    features are in any case.
+    With `biases` also the inner layers' vectors; with the scope `all` whatever is learned by a layer, with
+    `head` the matrices of the head and of the last layer alone. Free features are in any case.
     """
     if role == "free":
         return True
     if penalty.scope == "all":
-        return role in ("embedding", "inner", "last")
-    if role == "inner":
+        return role in ("embedding", *INNER, "last")
+    if penalty.scope == "head":
+        return role in ("head", "last") and dimensions > 1
+    if role in INNER:
         return dimensions > 1 or penalty.biases
     return role == "last" and dimensions > 1
+
+
+def entry_strength(penalty: Penalty, depth: int) -> float:
+    """lambda_H of the features that enter a head; 0 where they are not penalised."""
+    return penalty.feature_strength(depth) if penalty.scope == "head" else 0.0
 
 
 def strengths(

@@ -69,6 +69,7 @@ class CifarResNet(Network):
         sizes = [before] + [head_width] * head_layers
         self.head = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes))
         self.last = nn.Linear(sizes[-1], classes, bias=False)
+        self.entry = f"R{len(self.blocks)}" if head_layers else ""
 
     @property
     def length(self) -> Fraction:
@@ -76,7 +77,7 @@ class CifarResNet(Network):
         return Fraction(len(self.blocks) + len(self.head))
 
     def owners(self) -> Mapping[Role, Iterable[Owner]]:
-        return {"inner": [self.conv, self.norm, self.blocks, self.head], "last": [self.last]}
+        return {"inner": [self.conv, self.norm, self.blocks], "head": [self.head], "last": [self.last]}
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

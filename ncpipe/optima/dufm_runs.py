@@ -38,7 +38,29 @@ def levels_of(run: Run) -> Levels:
     """L_DNC and L_SRG of a run."""
     if 0 in (run.spec.penalty.feature_strength(run.depth), *run.spec.penalty.layer_strengths(run.depth)):
         return Levels(math.nan, math.nan)
-    model = model_of(run)
+    return _levels(model_of(run))
+
+
+def head_levels(run: Run, labels: Tensor) -> Levels:
+    """The same of the features model that a network with a head trains, from the labels (N,) of its samples.
+
+    The features that enter the head are free there: a network that can place them anywhere has the same
+    least loss, one that cannot a higher one. NaN unless features and head alone are penalised
+    (`scope: head`), each with some lambda, under the squared error, and the classes are of one size.
+    """
+    penalty, head = run.spec.penalty, run.spec.model.head(run.depth)
+    sizes = set(labels.bincount().tolist())
+    if head is None or penalty.scope != "head" or run.spec.loss != "mse" or len(sizes) > 1:
+        return Levels(math.nan, math.nan)
+    inner, last = penalty.inner_strength(run.depth), penalty.last_strength(run.depth)
+    features = penalty.feature_strength(run.depth)
+    if 0 in (inner, last, features):
+        return Levels(math.nan, math.nan)
+    weights = (inner,) * (head.depth - 1) + (last,)
+    return _levels(Dufm(int(labels.max()) + 1, sizes.pop(), features, weights))
+
+
+def _levels(model: Dufm) -> Levels:
     return Levels(dnc_loss(model), srg_loss(model) if model.classes >= LEAST_CLASSES else math.nan)
 
 

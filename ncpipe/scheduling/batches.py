@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 
 from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.conv_net import ConvNetModel
 from ncpipe.architectures.dufm import DufmModel
 from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
@@ -266,6 +267,7 @@ STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Te
     TransformerModel: _construction,
     MLPModel: None,
     CifarResNetModel: None,
+    ConvNetModel: None,
     DufmModel: _solution,
 }
 

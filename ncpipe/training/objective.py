@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ncpipe.losses import cross_entropy, half_squared_error
-from ncpipe.models.penalties import is_penalised, strengths
+from ncpipe.models.penalties import entry_strength, is_penalised, strengths
 from ncpipe.specs import Run
 from ncpipe.training.stack import Stack
 
@@ -30,6 +30,14 @@ def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
     roles, dimensions = stack.roles, stack.dimensions
     return stack.per_parameter([strengths(roles, dimensions, r.spec.penalty, r.depth) for r in runs])
+
+
+def entering_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
+    """lambda_H (S,) of the features that enter the head; None where no run penalises them."""
+    own = [entry_strength(r.spec.penalty, r.depth) for r in runs]
+    scopes = {r.spec.penalty.scope == "head" for r in runs}
+    assert len(scopes) == 1, "a stack does not mix runs with and without a penalty of features"
+    return stack.values.new_tensor(own) if True in scopes else None
 
 
 def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:

@@ -9,7 +9,8 @@ def factor(schedule: Schedule, step: int, steps: int) -> float:
     """Factor for update `step` (from 0) of `steps`."""
     progress = step / steps
     if isinstance(schedule, CosineSchedule):
-        return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * progress)) / 2
+        fallen = max(0.0, progress - schedule.after) / (1 - schedule.after)
+        return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * fallen)) / 2
     if isinstance(schedule, StepSchedule):
         try:
             return schedule.factor ** sum(progress >= milestone for milestone in schedule.milestones)

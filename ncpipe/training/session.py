@@ -18,7 +18,13 @@ from ncpipe.specs import Lbfgs, Run
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied
-from ncpipe.training.objective import FITS, decayed_numbers, penalty, penalty_strengths
+from ncpipe.training.objective import (
+    FITS,
+    decayed_numbers,
+    entering_strengths,
+    penalty,
+    penalty_strengths,
+)
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
 from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
@@ -69,6 +75,7 @@ class Session:
             [build_model(r.spec.model, shape, data.classes, r.depth, r.seed) for r in runs], device, dtype
         )
         self.strengths = penalty_strengths(self.stack, runs)
+        self.entering = entering_strengths(self.stack, runs)
         splits = {
             name: arrange(split, data.kind, self.spec.model, device, dtype) for name, split in data.splits()
         }
@@ -107,8 +114,10 @@ class Session:
     def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
         """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
         with torch.enable_grad():
-            logits = self.stack.logits(samples)
+            logits, squares = self.outputs(samples)
             fit = self.sum_of_losses(logits, samples) / len(samples)
+            if squares is not None:
+                fit = fit + self.penalty_of_features(squares, samples)
             gradient = self.stack.gradient(fit.sum())
         gradient.addcmul_(self.strengths, self.stack.values)
         return fit.detach() + penalty(self.stack.values, self.strengths), gradient
@@ -125,11 +134,13 @@ class Session:
     def record(self) -> None:
         """Add a row to the history of every run that is still training."""
         settle(self.stack, self.train, self.chunk)
-        train_loss, train_error = self.evaluate(self.train)
+        train_loss, train_error, of_features = self.evaluate(self.train)
         test_error = torch.full_like(train_error, math.nan)
         if self.test is not None:
-            _, test_error = self.evaluate(self.test)
+            _, test_error, _ = self.evaluate(self.test)
         penalties = penalty(self.stack.values, self.strengths)
+        if of_features is not None:
+            penalties = penalties + of_features
         loss = train_loss + penalties
         rates = loss.new_tensor(self.rates_at(self.epochs_done * self.steps_per_epoch))
         rates.clamp_(max=torch.finfo(rates.dtype).max)  # one that is larger ends the run; its row is JSON
@@ -147,15 +158,30 @@ class Session:
         """Whether the history has a row of the present state already, as after a restore."""
         return bool(self.rows) and self.rows[-1][0] == self.epochs_done
 
-    def evaluate(self, samples: Split) -> tuple[Tensor, Tensor]:
-        """Mean loss without penalty and share of wrong predictions of each run, both (S,)."""
-        loss = error = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
+    def outputs(self, samples: Split) -> tuple[Tensor, Tensor | None]:
+        """Logits (S, B, K); where features that enter a head are penalised, the sum of their |h|^2 (S,)."""
+        if self.entering is None:
+            return self.stack.logits(samples), None
+        logits, entering = self.stack.logits_and_entering(samples)
+        return logits, entering.square().sum((1, 2))
+
+    def penalty_of_features(self, squares: Tensor, samples: Split) -> Tensor:
+        """lambda_H/2 |H_1|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
+        assert self.entering is not None
+        return self.entering * (len(self.train) / len(samples) / 2) * squares
+
+    def evaluate(self, samples: Split) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mean loss without penalty, share of wrong predictions, and penalty of features, all (S,)."""
+        loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         for start in range(0, len(samples), self.chunk):
             part = samples[start : start + self.chunk]
-            logits = self.stack.logits(part)
+            logits, squares = self.outputs(part)
             loss = loss + self.sum_of_losses(logits, part)
             error = error + (logits.argmax(-1) != part.labels).sum(1)
-        return loss / len(samples), error / len(samples)
+            if squares is not None:
+                total = total + squares
+        of_features = None if self.entering is None else self.penalty_of_features(total, samples)
+        return loss / len(samples), error / len(samples), of_features
 
     def sum_of_losses(self, logits: Tensor, samples: Split) -> Tensor:
         return FITS[self.spec.loss](logits, samples.labels.expand(logits.shape[:2]))

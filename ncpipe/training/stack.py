@@ -4,7 +4,8 @@ S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per r
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
 from ncpipe.models.network import Network
+
+Found = TypeVar("Found")
 
 # Every tensor starts on a 64-byte boundary, wherever its run lies in the stack: CPU kernels choose their
 # order of summation by alignment, and a run's bytes must not depend on its neighbours.
@@ -51,6 +54,7 @@ class Stack:
             if buffer.is_floating_point():
                 self.buffers[name] = buffer.to(dtype)
         self.network = copy.deepcopy(first)
+        self._entering = _Entering(self.network)
         if first.batched:
             self._hand_over()
         self._chunk = 1 if device.type == "cpu" else None
@@ -63,12 +67,21 @@ class Stack:
         if self.network.batched:
             logits: Tensor = self.network(samples.inputs, samples.lengths)
             return logits
+        return self._by_run(self._apply, samples)
+
+    def logits_and_entering(self, samples: Split) -> tuple[Tensor, Tensor]:
+        """The same, and the features (S, N, d) that enter the head, of networks with one."""
+        if self.network.batched:
+            return self.network.with_entering(samples.inputs, samples.lengths)
+        return self._by_run(self._apply_entering, samples)
+
+    def _by_run(self, function: Callable[..., Found], samples: Split) -> Found:
+        """function(parameters, buffers, inputs, lengths) of each run, stacked."""
         own = 0 if samples.labels.dim() == 2 else None
-        if samples.lengths is None:
-            apply = torch.vmap(self._apply, (0, 0, own), chunk_size=self._chunk)
-            return apply(self.parameters, self.buffers, samples.inputs)
-        apply = torch.vmap(self._apply, (0, 0, own, own), chunk_size=self._chunk)
-        return apply(self.parameters, self.buffers, samples.inputs, samples.lengths)
+        given = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
+        apply = torch.vmap(function, (0, 0, *[own] * len(given)), chunk_size=self._chunk)
+        found: Found = apply(self.parameters, self.buffers, *given)
+        return found
 
     def train(self, mode: bool) -> None:
         """Training mode, or evaluation."""
@@ -117,8 +130,30 @@ class Stack:
         logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
         return logits
 
+    def _apply_entering(
+        self,
+        parameters: dict[str, nn.Parameter],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        given = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
+        found: tuple[Tensor, Tensor] = functional_call(self._entering, given, (x, lengths))
+        return found
+
     def _hand_over(self) -> None:
         """Put the stacked parameters and buffers in the place of the network's own."""
         for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
             *path, leaf = name.split(".")
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
+
+
+class _Entering(nn.Module):
+    """A network whose call gives the features that enter its head beside its logits."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.network.with_entering(x, lengths)

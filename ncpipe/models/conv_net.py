@@ -1,0 +1,113 @@
+"""A small convolutional network with batch norm, and S24's ReLU head [sec. 6.2]: minutes of one core.
+
+Ordinary modules of PyTorch: nothing here knows of a run axis.
+
+c  channels    h, w  height and width    d  width of the features and of the head
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ncpipe.architectures.conv_net import ConvNetModel
+from ncpipe.errors import InputError
+from ncpipe.models.inputs import InputShape
+from ncpipe.models.network import Layer, Network, Owner, Role
+
+
+class ConvNet(Network):
+    """ReLU(BN(conv(x))) for each of `channels`, a linear map of all pixels to H_1, and W_L relu(... W_1 H_1).
+
+    No pooling before the map: features that are means over pixels do not collapse at this size.
+    """
+
+    entry = "H1"
+
+    def __init__(
+        self,
+        inputs: int,
+        positions: int,
+        classes: int,
+        depth: int,
+        channels: Sequence[int],
+        width: int,
+        gain: float,
+        eps: float,
+    ) -> None:
+        super().__init__()
+        self.gain = gain
+        self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
+        side = math.isqrt(positions)
+        for index, (before, after) in enumerate(itertools.pairwise([inputs, *channels])):
+            stride = 2 if index > 0 else 1
+            self.convs.append(nn.Conv2d(before, after, 3, stride, padding=1, bias=False))
+            self.norms.append(nn.BatchNorm2d(after, eps))
+            side = -(-side // stride)
+        self.map = nn.Linear(channels[-1] * side * side, width, bias=False)
+        self.head = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth - 1))
+        self.last = nn.Linear(width, classes, bias=False)
+
+    @property
+    def length(self) -> Fraction:
+        """Convolutions, the map, and the head's layers before the last one."""
+        return Fraction(len(self.convs) + 1 + len(self.head))
+
+    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+        return {"inner": [self.convs, self.norms, self.map], "head": [self.head], "last": [self.last]}
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Convolutions with variance 2/fan_in, the map with 1/fan_in, the head and W_L with gain^2/fan_in."""
+        for norm in self.norms:
+            norm.reset_parameters()  # type: ignore[operator]
+        for conv in self.convs:
+            weight = conv.weight
+            assert isinstance(weight, Tensor)
+            weight.normal_(0.0, (2 / weight[0].numel()) ** 0.5, generator=generator)
+        self.map.weight.normal_(0.0, self.map.in_features**-0.5, generator=generator)
+        for layer in [*self.head, self.last]:
+            layer.weight.normal_(0.0, self.gain / layer.in_features**0.5, generator=generator)
+
+    def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """C1, C2, ... behind each convolution, as means over pixels; H1, and Z2, H2, ... in the head."""
+        for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), start=1):
+            x = torch.relu(norm(conv(x)))
+            yield Layer(f"C{index}", index / self.length, x.mean((-2, -1)))
+        x = self.map(x.flatten(-3))
+        step = len(self.convs) + 1
+        yield Layer("H1", step / self.length, x)
+        for index, layer in enumerate(self.head, start=2):
+            z = layer(x)
+            yield Layer(f"Z{index}", None, z)
+            x = torch.relu(z)
+            name = "last" if index == len(self.head) + 1 else f"H{index}"
+            yield Layer(name, (step + index - 1) / self.length, x)
+
+
+def arrange(inputs: Tensor, spec: ConvNetModel) -> Tensor:
+    """Square images (N, c, h, w), squares of `pooled` x `pooled` of their pixels averaged."""
+    height, width = inputs.shape[2:]
+    if height != width:
+        raise InputError(f"model.architecture: conv_net takes square images, not {height} x {width}")
+    if height % spec.pooled:
+        raise InputError(f"model.pooled: {spec.pooled} does not divide the input's side {height}")
+    return inputs if spec.pooled == 1 else F.avg_pool2d(inputs, spec.pooled)
+
+
+def build(spec: ConvNetModel, shape: InputShape, classes: int, depth: int) -> ConvNet:
+    assert shape.positions is not None
+    return ConvNet(
+        shape.size,
+        shape.positions,
+        classes,
+        depth,
+        spec.channels,
+        spec.width,
+        spec.gain,
+        spec.batch_norm_eps,
+    )

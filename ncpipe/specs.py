@@ -477,8 +477,6 @@ class Experiment:
         """What depths the experiment takes, if this is none of them; else ''."""
         if needs := self.model.depth_misfit(depth):
             return f"{self.model.architecture} needs {needs}"
-        if self.penalty.scope == "head" and self.model.head(depth) is None:
-            return "penalty.scope: the network has no head; take `matrices` or `all`"
         count = len(self.penalty.layers or ())
         if self.penalty.layers is not None and count != depth:
             return f"penalty.layers has {count} lambdas, and L = {depth} layers need one each"
@@ -493,10 +491,12 @@ class Experiment:
             return model.free_misfit(self)
         if self.data.kind == "free":
             return f"model.architecture: {model.architecture} reads inputs, free data have none; take dufm"
-        of_head = self.penalty.scope == "head"
+        with_head, of_head = model.has_head, self.penalty.scope == "head"
+        if of_head and not with_head:
+            return f"penalty.scope: this {model.architecture} has no head; take `matrices` or `all`"
         for key in ("layers",) if of_head else ("features", "features_over_value", "layers"):
             if getattr(self.penalty, key) is not None:
-                only = "" if key == "layers" else " without `scope: head`"
+                only = " without `scope: head`" if with_head and key != "layers" else ""
                 return f"penalty.{key} does not apply to {model.architecture}{only}; remove it"
         return ""
 

@@ -35,6 +35,7 @@ CONV = {
 DEPTHS = {"conv_net": 4, "resnet_cifar": 8}
 DIGITS = {"source": "digits", "per_class": 6, "test_per_class": 3, "seed": 0, "normalisation": "standardise"}
 HEAD = {"rule": "constant", "value": 0.02, "last_layer": 0.05, "scope": "head", "features": 0.003}
+PLAIN = {"rule": "constant", "value": 0.02, "last_layer": None}
 DATA = image_data(side=8, per_class=6)
 DATA.train.inputs.copy_((64 * DATA.train.inputs).round() / 64)  # means of 4 pixels are exact in float32
 
@@ -142,7 +143,7 @@ def test_a_run_does_not_depend_on_its_batch() -> None:
 
 
 def test_runs_without_a_penalty_of_features_train_apart() -> None:
-    rules = [HEAD, HEAD | {"value": 0.1}, {"rule": "constant", "value": 0.02, "last_layer": None}]
+    rules = [HEAD, HEAD | {"value": 0.1}, PLAIN]
     compute = Compute("cpu", 1, "float32")
     first, other_value, other_scope = (
         Stamp(run_of(CONV, penalty=rule), "data", compute).batch_key() for rule in rules
@@ -227,7 +228,7 @@ def test_levels_of_a_head_are_those_of_its_features_model() -> None:
     [
         {"penalty": HEAD | {"value": 0.0}},
         {"penalty": HEAD | {"features": 0.0}},
-        {"penalty": {"rule": "constant", "value": 0.02, "last_layer": None, "scope": "all"}},
+        {"penalty": PLAIN | {"scope": "all"}},
         {"loss": "ce"},
     ],
 )
@@ -267,5 +268,6 @@ def test_mistakes_are_one_line_that_names_the_key(changes: dict[str, Any], messa
 
 def test_a_network_without_a_head_has_nothing_to_penalise_there() -> None:
     headless = {key: value for key, value in RESNET.items() if key != "head_width"} | {"head_layers": 0}
-    assert "the network has no head" in run_of(headless).spec.depth_misfit(8)
-    assert run_of(RESNET).spec.depth_misfit(8) == ""
+    with pytest.raises(InputError, match=r"penalty\.scope: this resnet_cifar has no head"):
+        run_of(headless)
+    assert run_of(headless, penalty=PLAIN).spec.model.head(8) is None

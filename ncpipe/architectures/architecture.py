@@ -54,8 +54,13 @@ class Architecture:
         """Why an experiment's data and training do not suit its free features, '' if they do."""
         raise NotImplementedError
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the network ends with a head as S24's."""
+        return False
+
     def head(self, depth: int) -> Head | None:
-        """The head of S24 that the network has at a depth; None without one."""
+        """That head, of a network of L = `depth`; None without one."""
         return None
 
     @property

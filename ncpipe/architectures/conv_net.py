@@ -41,6 +41,10 @@ class ConvNetModel(Architecture):
     def reads_images(self) -> bool:
         return True
 
+    @property
+    def has_head(self) -> bool:
+        return True
+
     def head(self, depth: int) -> Head:
         inner = tuple(f"H{layer}" for layer in range(2, depth))
         return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))

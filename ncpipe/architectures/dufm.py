@@ -51,6 +51,10 @@ class DufmModel(Architecture):
     def has_free_features(self) -> bool:
         return True
 
+    @property
+    def has_head(self) -> bool:
+        return True
+
     def head(self, depth: int) -> Head:
         """All of it."""
         inner = tuple(f"H{layer}" for layer in range(2, depth))

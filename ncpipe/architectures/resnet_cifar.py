@@ -41,8 +41,12 @@ class CifarResNetModel(Architecture):
     def reads_images(self) -> bool:
         return True
 
+    @property
+    def has_head(self) -> bool:
+        return self.head_layers > 0
+
     def head(self, depth: int) -> Head | None:
-        if not self.head_layers:
+        if not self.has_head:
             return None
         inner = tuple(f"H{layer}" for layer in range(1, self.head_layers))
         before = tuple(f"Z{layer}" for layer in range(1, self.head_layers + 1))

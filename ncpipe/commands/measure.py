@@ -175,11 +175,11 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         "test_error": math.nan
         if features.test is None
         else prediction_error(features.test.inputs, features.test.labels, *layer),
-        **(low_rank_columns(run, features, objective.loss) if _has_head(run) else {}),
+        **(low_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
 
 
-def _has_head(run: Run) -> bool:
+def _has_ranks(run: Run) -> bool:
     """Whether S24's ranks and levels are about this run: free features, or a head under squared error."""
     model = run.spec.model
-    return model.has_free_features or (run.spec.loss == "mse" and model.head(run.depth) is not None)
+    return model.has_free_features or (run.spec.loss == "mse" and model.has_head)

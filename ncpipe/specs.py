@@ -33,6 +33,36 @@ SIDES = {
 
 
 @dataclass(frozen=True)
+class LabelNoise:
+    """Training labels of which some are wrong; metrics are taken on the given and on the true ones.
+
+    fraction: of the training samples, drawn by seed, whose label is drawn anew; those of a smaller fraction
+    are among those of a larger one.
+    kind: `uniform` draws each of these labels from all classes, its own included; `permutation` deals the
+    labels of these samples out among them, so that every class keeps its number.
+    seed: of the samples and their labels.
+    """
+
+    fraction: Annotated[float, Bound(low=0, high=1)]
+    kind: Literal["uniform", "permutation"]
+    seed: Index
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Fewer training samples of some classes; the test split stays as it is.
+
+    majority: how many classes, the first ones, keep `per_class` samples.
+    ratio: of these to those of each other class, which keeps per_class / ratio, rounded.
+    resample: `over` repeats the samples of the small classes until they are per_class again; `none` does not.
+    """
+
+    majority: Count
+    ratio: Annotated[float, Bound(1, 10**6, why="no data set has as many samples of a class")]
+    resample: Literal["none", "over"]
+
+
+@dataclass(frozen=True)
 class ImageData:
     """Balanced draw from an image set; pixels are divided by their largest value first.
 
@@ -42,6 +72,8 @@ class ImageData:
     seed: of the draw.
     normalisation: `standardise` subtracts each channel's mean over the drawn training set and divides by
     its standard deviation; `unit` leaves pixels in [0, 1].
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
     """
 
     kind: ClassVar[Kind] = "image"
@@ -51,6 +83,8 @@ class ImageData:
     test_per_class: Count | None
     seed: Index
     normalisation: Literal["standardise", "unit"]
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
 
     @property
     def side(self) -> int:
@@ -71,6 +105,8 @@ class TextData:
     vocabulary: entries of the encoding that `corpus` trains; null with a tokenizer of the hub.
     context: tokens of a review; shorter ones are padded.
     keep: which tokens of a longer review stay, those at its start or those at its end.
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
     """
 
     kind: ClassVar[Kind] = "tokens"
@@ -83,6 +119,8 @@ class TextData:
     vocabulary: Annotated[int, Bound(300, 10**6, why="no corpus here has as many words")] | None
     context: Annotated[int, Bound(2, 10**5, why="no review is as long")]
     keep: Literal["start", "end"]
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
         if (self.tokenizer == "corpus") != (self.vocabulary is not None):
@@ -105,6 +143,8 @@ class GaussianMixtureData:
     per_class: training samples of each class.
     test_per_class: test samples of each class.
     seed: of the means and the samples.
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
     """
 
     kind: ClassVar[Kind] = "vector"
@@ -117,6 +157,8 @@ class GaussianMixtureData:
     per_class: Count
     test_per_class: Count
     seed: Index
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
 
     @property
     def side(self) -> int:
@@ -138,6 +180,8 @@ class ArraysData:
     seed: of the draw.
     normalisation: `standardise` subtracts the mean over the drawn training set and divides by the standard
     deviation, of each channel or coordinate; `none` takes numbers as they are.
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
     """
 
     source: Literal["arrays"]
@@ -147,10 +191,14 @@ class ArraysData:
     test_per_class: Count | None
     seed: Index
     normalisation: Literal["standardise", "none"]
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "tokens" and self.normalisation != "none":
             raise ValueError("normalisation: token ids have none; write `none`")
+        if self.per_class is None and self.imbalance is not None:
+            raise ValueError("imbalance: makes classes small that have per_class samples; give per_class")
 
     @property
     def side(self) -> None:
@@ -212,6 +260,7 @@ class OwnData:
         """Only the arrays say it."""
 
 
+Drawn = ImageData | TextData | GaussianMixtureData | ArraysData
 Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
 
 
@@ -465,6 +514,8 @@ class Experiment:
             raise ValueError(problem)
         if problem := self._free_features_misfit():
             raise ValueError(problem)
+        if isinstance(self.data, Drawn) and self.data.label_noise and self.data.imbalance:
+            raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
         if self.augmentation is not None:

@@ -17,15 +17,18 @@ from scipy import stats
 
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims
+from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import CALLS, calls_table, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.errors import InputError
+from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.params import Slopes
 from ncpipe.schema import schema_text
 from ncpipe.study import load_study
+from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
-from ncpipe.tables.profiles import effective_depths, separation_law
+from ncpipe.tables.profiles import effective_depths, layer_errors, separation_law
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.yamlfile import read_yaml
 
@@ -52,7 +55,7 @@ def claim(quantity="slope", expect=None, **keys):
     return found[0]
 
 
-def tables_of(runs, *measured):
+def tables_of(runs, *measured, history=None):
     measurements = pd.concat(measured, ignore_index=True)
     last = measurements[measurements["layer"] == "last"]
     places = places_of(measurements)
@@ -63,6 +66,8 @@ def tables_of(runs, *measured):
         leave_out_slopes(last, runs, RULE),
         separation_law(measurements, places, runs),
         effective_depths(measurements, places, runs, 0.0),
+        layer_errors(measurements, places, runs),
+        runs[RUN].assign(epoch=1, train_error=0.0) if history is None else history,
     )
 
 
@@ -199,6 +204,120 @@ def test_ranks_and_layers():
     assert slope.value == pytest.approx(rows["slope"].mean())
 
 
+def across(quantity, expect=None, **keys):
+    entry = {"id": "one", "ref": "S", "statement": "s", "quantity": quantity, "metric": METRIC}
+    found, mistakes = parse_claims([entry | {"expect": expect or {"below": 0}, "x": "width"} | keys])
+    assert not mistakes
+    return found[0]
+
+
+def test_a_claim_across_experiments_is_about_the_number_of_each():
+    """Against SciPy's least squares and rank correlation. Red: the depth, or the place in the list, for x."""
+    runs = grid(("a", "b", "c"), depths=(4,))
+    widths = {"a": 32.0, "b": 256.0, "c": 64.0}
+    table = measure(runs, noisy)
+    table["value"] = [
+        widths[e] ** -1.5 * (1 + 0.1 * s) for e, s in zip(table["experiment"], table["seed"], strict=True)
+    ]
+    tables = tables_of(runs, table)
+    x = [widths[e] for e in table["experiment"]]
+    slope = answer(across("slope", over=widths), tables, RULE)
+    assert slope.value == pytest.approx(
+        stats.linregress(np.log10(x), np.log10(table["value"])).slope, rel=1e-9
+    )
+    assert slope.low < slope.value < slope.high < -1
+    assert slope.runs == "9 of 9 runs"
+    rho = answer(across("spearman", over=widths), tables, RULE)
+    assert rho.value == pytest.approx(stats.spearmanr(x, table["value"]).statistic)
+    assert "no run of z" in answer(across("spearman", over=widths | {"z": 1.0}), tables, RULE).missing
+    (row,) = ledger_table([judge(across("slope", over=widths), slope)]).to_dict("records")
+    assert row["about"] == f"a, b, c by width, {METRIC}"
+
+
+def test_a_difference_of_metrics_and_splits_and_the_least_of_one():
+    runs = grid(depths=(4,))
+    own = measure(runs, lambda depth, seed: 2.0 + seed)
+    parts = [
+        own,
+        own.assign(split="test", value=20.0 + 10 * own["seed"]),
+        own.assign(metric="cdnv", value=own["value"] - 0.5),
+    ]
+    tables = tables_of(runs, *parts)
+    found = answer(claim("difference", of="log10", split="test", versus={"split": "train"}), tables, RULE)
+    assert found[:3] == pytest.approx((1, 1, 1)), "seed by seed"
+    found = answer(claim("difference", of="value", versus={"metric": "cdnv"}), tables, RULE)
+    assert found[:3] == pytest.approx((0.5, 0.5, 0.5))
+    assert answer(claim("minimum", minus="cdnv"), tables, RULE)[:3] == (0.5, 0.5, 0.5)
+
+
+def test_since_the_fit_is_from_the_first_kept_epoch_without_an_error():
+    """Red: the first kept epoch, the first epoch without an error that was not kept, the end alone."""
+    runs = grid(depths=(4,))
+    rows = []
+    for seed in range(3):
+        for epoch, error, value in (
+            (0, 0.9, 7.0),
+            (5, 0.0, math.nan),
+            (10, 0.0, 2.0),
+            (20, 0.0, 0.9),
+            (30, 0.0, 0.2),
+        ):
+            rows.append(("a", 4, seed, epoch, error, value * (1 + seed), 5.0))
+    columns = ["experiment", "depth", "seed", "epoch", "train_error", METRIC, f"{METRIC}_test"]
+    tables = tables_of(runs, measure(runs, noisy), history=pd.DataFrame(rows, columns=columns))
+    found = answer(claim("since_fit"), tables, RULE)
+    assert found[:3] == pytest.approx((-1, -1, -1))
+    assert answer(claim("since_fit", split="test"), tables, RULE).value == 0
+    assert "no layers or no history" in answer(claim("since_fit", metric="cdnv"), tables, RULE).missing
+
+
+def test_errors_of_layers_and_the_bound_by_effective_depth():
+    """eq. 53 with p = 0.2, alpha = 0.5: 0.3 where deeper layers are needed, 1.3 where they are not."""
+    runs = grid(("a", "b"), depths=(4,)).assign(test_error=lambda t: 0.1 + 0.01 * t["seed"])
+    errors = {"a": (0.5, 0.0, 0.01, 0.0), "b": (0.9, 0.5, 0.3, 0.0)}
+    layers = ("X1", "X2", "X3", "last")
+    parts = [
+        measure(runs[runs["experiment"] == name], lambda *_, e=error: e, "ncc_error", layer=layer)
+        for name, own in errors.items()
+        for layer, error in zip(layers, own, strict=True)
+    ]
+    tables = tables_of(runs, measure(runs, noisy), *parts)
+    assert answer(claim("layer_rise", metric="ncc_error"), tables, RULE).value == pytest.approx(0.01)
+    assert answer(
+        claim("layer_rise", metric="ncc_error", experiment="b"), tables, RULE
+    ).value == pytest.approx(-0.2)
+    over = {"a": 1.0, "b": 2.0}
+    rising = across("spearman", over=over, metric="ncc_error", layer="X2")
+    assert answer(rising, tables, RULE).value == pytest.approx(1)
+    bound = {"quantity": "depth_bound", "metric": "test_error", "alpha": 0.5}
+    assert answer(claim(**bound, over={"b": 0.2}), tables, RULE).value == pytest.approx(0.11 - 0.3)
+    assert answer(claim(**bound, over={"b": 0.2, "a": 0.1}), tables, RULE).value == pytest.approx(0.11 - 0.3)
+    assert answer(claim(**bound, over={"a": 0.2}), tables, RULE).value == pytest.approx(0.11 - 1.3)
+
+
+def test_a_panel_shows_what_a_claim_is_made_of():
+    runs = set_converged(grid(("a", "b"), depths=(4,)), {(4, 2)})
+    tables = tables_of(runs, measure(runs, noisy))
+    over = {"a": 1.0, "b": 2.0}
+    judged = [
+        judge(one, Number(-1, -1, -1))
+        for one in (
+            across("slope", over=over, panel="P"),
+            claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"),
+            claim("value"),
+        )
+    ]
+    points = panel_points(judged, tables)
+    assert list(points.loc[points["panel"] == "P", "x"]) == [1, 1, 2, 2]
+    assert set(points.loc[points["panel"] == "Q", "name"]) == {"a", "b"}
+    assert set(points["panel"]) == {"P", "Q"}
+    figure = claim_panels(points, verdict_lines([("P", "agrees"), ("P", "agrees"), ("Q", "disagrees")]))
+    assert [axes.get_title().strip() for axes in figure.axes] == ["P", "Q", ""]
+    assert [axes.texts[0].get_text() for axes in figure.axes[:2]] == ["2 agree", "1 disagrees"]
+    marks = figure.axes[0].lines[0]
+    assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
+
+
 def test_too_few_converged_runs_are_no_number():
     runs = set_converged(grid(), {(depth, seed) for depth in (2, 3, 5) for seed in range(3)})
     tables = tables_of(runs, measure(runs, noisy))
@@ -218,7 +337,7 @@ def test_a_study_with_an_axis_asks_for_one_line():
     last["value"] *= last["x"] ** -1.0
     tables = Tables(
         usable_points(last, runs), runs, loglog_slopes(last, runs, RULE), leave_out_slopes(last, runs, RULE),
-        pd.DataFrame(), pd.DataFrame(),
+        *[pd.DataFrame()] * 4,
     )  # fmt: skip
     assert "name one" in answer(claim(), tables, RULE).missing
     assert answer(claim(depth=2), tables, RULE).value == pytest.approx(-1)
@@ -320,7 +439,7 @@ def test_the_schema_is_current():
     ("change", "line"),
     [
         ({"quantity": "slop"}, "one.quantity: 'slop' is unknown; did you mean 'slope'?"),
-        ({"experiment": "b"}, "one.experiment: unknown 'b'; allowed: a"),
+        ({"experiment": "b"}, "one.experiment: unknown 'b'; allowed: a, a2"),
         ({"metric": "nc1"}, "one.metric: unknown 'nc1'"),
         ({"metric": ...}, "one.metric: missing; add it"),
         ({"expect": {}}, "one.expect: give one of below, above"),
@@ -339,11 +458,27 @@ def test_the_schema_is_current():
             {"quantity": "difference", "of": "value", "versus": {"experiment": "c"}},
             "one.versus.experiment: unknown",
         ),
+        ({"over": {"a": 1, "a2": 2}, "x": "n"}, "one.experiment: does not go together with over"),
+        ({"over": {"a": 1, "a2": 2}, "experiment": ...}, "one.over: goes together with x"),
+        ({"experiment": ..., "over": {"a": 1}, "x": "n"}, "one.over: name at least two"),
+        ({"experiment": ..., "over": {"a": 1, "b": 2}, "x": "n"}, "one.over: unknown 'b'"),
+        ({"experiment": ..., "over": {"a": 1, "a2": 0}, "x": "n"}, "one.over: a number that is not above 0"),
+        (
+            {"experiment": ..., "over": {"a": 1, "a2": 2}, "x": "data.per_class"},
+            "one.over.a: 1 here, but params.yaml has data.per_class: 8",
+        ),
+        ({"quantity": "minimum", "minus": "nc"}, "one.minus: unknown 'nc'"),
+        ({"quantity": "layer_rise"}, "one.metric: of other layers than the last there is ncc_error"),
+        (
+            {"quantity": "depth_bound", "metric": "test_error", "alpha": 1, "over": {"a": 1}},
+            "one.alpha: 1 is out",
+        ),
     ],
 )
 def test_a_bad_claim_is_one_line_with_its_id(change, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0], a=experiment_tree())
+    small = experiment_tree()["data"]
+    write_params([2], [0], a=experiment_tree(), a2=experiment_tree(data=small | {"per_class": 2}))
     entry = {
         "id": "one", "ref": "S", "statement": "s", "quantity": "slope", "experiment": "a", "metric": METRIC,
         "expect": {"below": 0},

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ncpipe.cli import app
 from ncpipe.commands.measure import terms_of
-from ncpipe.metrics.catalogue import ENTRIES, GAPS, entry, page_table
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, entry, page_table
 from ncpipe.metrics.table import measure_arrays
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_the_catalogue_has_every_metric_and_no_other() -> None:
 
 
 def test_the_pages_tables_are_the_catalogues() -> None:
-    for metrics in (ENTRIES, GAPS):
+    for metrics in (ENTRIES, GAPS, MINORITIES):
         assert "\n".join(page_table(metrics)) in PAGE, "\n".join(page_table(metrics))
 
 

@@ -1,6 +1,7 @@
 """The number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -9,21 +10,27 @@ import pandas as pd
 
 from ncpipe.claims.ledger import (
     RUN_NUMBERS,
+    Across,
+    DepthBound,
     Difference,
     Drift,
     Extreme,
+    LayerRise,
     LayerSlope,
     Measured,
+    SinceFit,
     Slope,
     Spearman,
     Value,
     place_of,
 )
+from ncpipe.metrics.catalogue import series_name
 from ncpipe.params import Slopes
 from ncpipe.tables.compare import Term, Terms, difference_interval, slope_terms
 from ncpipe.tables.keys import abscissa, run_keys
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
+from ncpipe.tables.slopes import slope_weights
 
 FEWEST_SHARE = 0.5  # of the runs that a number is about; with fewer converged it stands for nothing
 
@@ -51,6 +58,8 @@ class Tables:
     slopes_leave_out: pd.DataFrame
     separation: pd.DataFrame
     effective_depth: pd.DataFrame
+    layer_errors: pd.DataFrame
+    history: pd.DataFrame
 
 
 def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
@@ -62,38 +71,54 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     """
     if isinstance(claim, Difference):
         return _difference(claim, tables, rule)
-    table = _numbers(claim, tables)
+    over = claim.over if isinstance(claim, Across) else None
+    table = numbers(claim, tables)
     if isinstance(table, str):
         return _none(table)
     if isinstance(claim, Extreme):
-        return _extreme(claim, table)
-    if isinstance(claim, Value | LayerSlope):
+        return _extreme(claim, table, tables)
+    if over or isinstance(claim, Value | LayerSlope | LayerRise | SinceFit | DepthBound):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
-    used = table[table["counted" if isinstance(claim, Value | Spearman) else "used"]]
+    used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs have converged")
     runs = f"{len(used)} of {len(table)} runs"
-    if isinstance(claim, Slope | Drift):
+    if isinstance(claim, Slope) and over:
+        found = _fitted_over(claim, over, used, rule)
+    elif isinstance(claim, Slope | Drift):
         found = _fitted(claim, tables)
     elif isinstance(claim, Spearman):
         found = _ranked(claim, used, rule)
-    elif isinstance(claim, Value | LayerSlope):
+    elif isinstance(claim, Value | LayerSlope | LayerRise | SinceFit):
         found = _mean(claim, table, used, rule)
+    elif isinstance(claim, DepthBound):
+        found = _beyond_bound(claim, table, used, tables, rule)
     else:
         raise TypeError(claim.quantity)
     return found if found.missing or found.runs else found._replace(runs=runs)
 
 
-def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
+def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
     """The runs that a claim is about, or why there are none.
 
     Columns value, log10, used: whether the logarithm enters a fit, and counted: whether the value enters
-    where no logarithm is taken, 0 like any other.
+    where no logarithm is taken, 0 like any other. Across experiments x is the number that each stands for.
     """
+    if isinstance(claim, Across) and claim.over:
+        return _numbers_over(claim, claim.over, tables)
     own = _at(tables.runs, claim.experiment, claim.depth, claim.value)
     if own.empty:
         return f"no run of {place_of(claim)} in the sweep"
     keys = run_keys(tables.runs)
+    if isinstance(claim, LayerRise | SinceFit):
+        found = _layer_rises(claim, tables) if isinstance(claim, LayerRise) else _since_fit(claim, tables)
+        if found.empty:
+            return f"{place_of(claim)}: no layers or no history"
+        return _without_logarithm(own[[*keys, "converged"]].merge(found, on=keys, how="left"))
+    if isinstance(claim, Spearman) and claim.layer:
+        found = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value)
+        found = found[found["layer"] == claim.layer]
+        return _without_logarithm(found) if len(found) else f"{place_of(claim)}: no such layer"
     if isinstance(claim, LayerSlope):
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
         found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
@@ -109,6 +134,39 @@ def _numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
         return f"runs.csv has no {claim.metric}"
     value = own[claim.metric].astype(float)
     return _without_logarithm(own[[*keys, "converged"]].assign(value=value))
+
+
+def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> pd.DataFrame | str:
+    """The runs of several experiments."""
+    parts = []
+    for name, x in over.items():
+        part = numbers(replace(claim, experiment=name, over=None, x=""), tables)
+        if isinstance(part, str):
+            return part
+        parts.append(part.assign(x=float(x), axis=claim.x))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _layer_rises(claim: LayerRise, tables: Tables) -> pd.DataFrame:
+    """Run keys and value: the largest rise from one layer to the next."""
+    own = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value).sort_values("position")
+    groups = own.groupby(run_keys(own))["value"]
+    return groups.agg(lambda errors: float(np.diff(errors).max())).reset_index()
+
+
+def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
+    """Run keys and value: log10 metric at the last kept epoch less that at the first without a train error.
+
+    A run that has an error at every one has no row.
+    """
+    own = _at(tables.history, claim.experiment, claim.depth, claim.value)
+    column = series_name(claim.split, claim.metric)
+    keys = run_keys(own)
+    if column not in own:
+        return own[keys].assign(value=math.nan).iloc[:0]
+    kept = own[(own[column] > 0) & (own["train_error"] == 0)].sort_values("epoch")
+    ends = np.log10(kept.set_index(keys)[column]).groupby(keys)
+    return (ends.last() - ends.first()).rename("value").reset_index()
 
 
 def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
@@ -146,6 +204,36 @@ def _fitted(claim: Slope | Drift, tables: Tables) -> Number:
     return Number(value, low, high, f"{row['n_used']:.0f} runs")
 
 
+def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:
+    """Of the runs of several experiments, taken for independent draws, as those of several depths are."""
+    used = used.sort_values(["x", "seed"])
+    groups = {x: own.set_index("seed")["log10"] for x, own in used.groupby("x")}
+    if len(groups) < 2:
+        return _none(f"too few values of {claim.x} with a logarithm")
+    counts = np.array([len(values) for values in groups.values()])
+    weights = slope_weights(np.log10(np.array(list(groups))), counts)
+    places = zip(weights, groups.values(), strict=True)
+    terms = [Term(place, float(weight), values) for place, (weight, values) in enumerate(places)]
+    return Number(*difference_interval([], terms, "|".join([*over, claim.split, claim.metric]), rule))
+
+
+def _beyond_bound(
+    claim: DepthBound, table: pd.DataFrame, used: pd.DataFrame, tables: Tables, rule: Slopes
+) -> Number:
+    """The mean error less the estimate of its bound, with the interval of the mean."""
+    depth = int(table["depth"].iloc[0])
+    own = _at(tables.effective_depth, claim.experiment, depth)["effective_depth"].mean()
+    bounds = []
+    for name, share in claim.over.items():
+        fitted = _at(tables.effective_depth, name, depth)
+        if len(fitted):
+            bounds.append((1 + claim.alpha) * share + float(own >= fitted["effective_depth"].min()))
+    if not bounds or math.isnan(own):
+        return _none("no effective depths to compare")
+    error = _mean(claim, table, used, rule)
+    return error._replace(**{end: getattr(error, end) - min(bounds) for end in ("value", "low", "high")})
+
+
 def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
     where = abscissa(used)
     if where != "depth" and used["depth"].nunique() > 1:
@@ -156,7 +244,7 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
     return _none(f"too few values of {where}") if math.isnan(rho) else Number(rho, low, high)
 
 
-def _mean(claim: Value | LayerSlope, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:
+def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:
     if "x" in table and table["x"].nunique() > 1:
         return _none("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
@@ -165,7 +253,13 @@ def _mean(claim: Value | LayerSlope, table: pd.DataFrame, used: pd.DataFrame, ru
     return Number(value, low, high, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
-def _extreme(claim: Extreme, table: pd.DataFrame) -> Number:
+def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Number:
+    if claim.minus:
+        other = numbers(replace(claim, metric=claim.minus, minus=""), tables)
+        if isinstance(other, str):
+            return _none(other)
+        keys = run_keys(table)
+        table = (table.set_index(keys)["value"] - other.set_index(keys)["value"]).reset_index()
     values = table["value"].dropna()
     if values.empty:
         return _none("no run has a value")
@@ -174,7 +268,7 @@ def _extreme(claim: Extreme, table: pd.DataFrame) -> Number:
 
 
 def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
-    own = {key: getattr(claim, key) for key in ("experiment", "depth", "value")}
+    own = {key: getattr(claim, key) for key in ("experiment", "depth", "value", "metric", "split")}
     other = own | {key: value for key in own if (value := getattr(claim.versus, key)) is not None}
     sides: list[Terms] = []
     for place in (other, own):
@@ -192,7 +286,7 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
 def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | Number:
     """The terms of one side's number, or why it has none."""
     asked = replace(claim, **place)
-    table = _numbers(asked, tables)
+    table = numbers(asked, tables)
     if isinstance(table, str):
         return _none(table)
     if claim.of != "slope":
@@ -204,7 +298,7 @@ def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | N
         return _none("a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"
     if used[column].isna().any():
-        return _none(f"{claim.metric} has no logarithm here; take of: value")
+        return _none(f"{asked.metric} has no logarithm here; take of: value")
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
     if claim.of != "slope":

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ncpipe.bounds import Bound, Count, Index, Number, Positive
+from ncpipe.bounds import Bound, Count, Fraction, Index, Number, Positive
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.metrics.catalogue import CATALOGUE, own_metrics
 from ncpipe.params import Params, load_params
@@ -36,7 +36,7 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
 
 Author = Literal["paper", "ours"]
 Scale = Literal["full", "reduced"]
-Split = Literal["train", "test", "weights"]
+Split = Literal["train", "test", "weights", "true"]
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,10 @@ class Measured(Claimed):
 
     experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
     metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
-    split: train, test, or weights for the metrics of W.
+    split: train, test, weights for the metrics of W, or true for training samples by their true labels.
     depth: L, where the number is of one depth.
     value: of the study's axis, where the number is of one value.
+    panel: title of the panel of data/claims/panels.png that shows what the number is made of.
     """
 
     metric: str
@@ -121,11 +122,24 @@ class Measured(Claimed):
     split: Split = "train"
     depth: Count | None = None
     value: Number | None = None
+    panel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slope(Measured):
-    """The slope of log10 metric on log10 L, or on the study's axis at one depth.
+class Across(Measured):
+    """A claim about how the metric goes with L, with the study's axis, or from one experiment to another.
+
+    over: experiments, in place of one, each with the number that it stands for; at one depth.
+    x: what these numbers are: a key of the experiments, as data.per_class, or a word where none is meant.
+    """
+
+    over: dict[str, Number] | None = None
+    x: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope(Across):
+    """The slope of log10 metric on log10 L, or on the study's axis or across experiments at one depth.
 
     quantity: slope.
     without: how many of the smallest depths are left out.
@@ -148,13 +162,15 @@ class Drift(Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spearman(Measured):
-    """The rank correlation of the metric with L, or with the study's axis at one depth.
+class Spearman(Across):
+    """The rank correlation of the metric with L, or with the study's axis or across experiments at one depth.
 
     quantity: spearman.
+    layer: of which the metric is, where it is not the last: of ncc_error alone.
     """
 
     quantity: Literal["spearman"]
+    layer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +188,11 @@ class Extreme(Measured):
     """The least or the largest value of all runs that ended finite, converged or not: an exact number.
 
     quantity: minimum or maximum.
+    minus: another metric of the same split, which is subtracted first.
     """
 
     quantity: Literal["minimum", "maximum"]
+    minus: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +205,45 @@ class LayerSlope(Measured):
     quantity: Literal["layer_slope"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerRise(Measured):
+    """The largest rise from one layer to the next in a run, of ncc_error alone: its mean over seeds.
+
+    quantity: layer_rise.
+    """
+
+    quantity: Literal["layer_rise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinceFit(Measured):
+    """Log10 metric at the end less that at the first kept epoch without a train error: its mean over seeds.
+
+    Kept are the epochs of `history.at`.
+
+    quantity: since_fit.
+    """
+
+    quantity: Literal["since_fit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthBound(Measured):
+    """An error less an estimate of its bound by effective depths [K23 eq. 53]; the metric is the error.
+
+    The estimate is the least over p of (1 + alpha) p, plus 1 where the mean effective depth of the experiment
+    is no less than the least of the runs with the share p of random labels in the second half of their data.
+
+    quantity: depth_bound.
+    over: experiments on twice the samples, each with its p.
+    alpha: of the bound.
+    """
+
+    quantity: Literal["depth_bound"]
+    over: dict[str, Number]
+    alpha: Fraction
+
+
 @dataclass(frozen=True)
 class Place:
     """What is held against a claim's own runs: what is left out is the same.
@@ -194,15 +251,19 @@ class Place:
     experiment: a name of params.yaml.
     depth: L.
     value: of the study's axis.
+    metric: another one.
+    split: another one.
     """
 
     experiment: str | None = None
     depth: Count | None = None
     value: Number | None = None
+    metric: str | None = None
+    split: Split | None = None
 
     def __post_init__(self) -> None:
-        if self.experiment is None and self.depth is None and self.value is None:
-            raise ValueError("names nothing; give another experiment, depth or value")
+        if all(getattr(self, field.name) is None for field in fields(self)):
+            raise ValueError("names nothing; give another experiment, depth, value, metric or split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +296,19 @@ class Theory(Claimed):
     against: Literal["numerical"] | float | None = None
 
 
-Claim = Slope | Drift | Spearman | Value | Extreme | LayerSlope | Difference | Theory
+Claim = (
+    Slope
+    | Drift
+    | Spearman
+    | Value
+    | Extreme
+    | LayerSlope
+    | LayerRise
+    | SinceFit
+    | DepthBound
+    | Difference
+    | Theory
+)
 
 
 def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_params) -> tuple[Claim, ...]:
@@ -295,28 +368,67 @@ def _contradictions(claim: Claim) -> Iterator[str]:
         yield "expect.within: is for a theory; give between, below or the like"
     if isinstance(claim, Difference) and claim.of == "slope" and (claim.depth or claim.versus.depth):
         yield "of: a slope is over all depths; leave out depth, or take log10 or value"
+    if isinstance(claim, Across):
+        yield from _contradictions_across(claim)
+    elif isinstance(claim, DepthBound) and not claim.over:
+        yield "over: empty; name at least one experiment with its p"
+
+
+def _contradictions_across(claim: Across) -> Iterator[str]:
+    if (claim.over is None) != (claim.x == ""):
+        yield "over: goes together with x, which says what its numbers are; give both or neither"
+    elif claim.over is not None:
+        if len(set(claim.over.values())) < 2:
+            yield "over: name at least two experiments, with different numbers"
+        for key in ("experiment", "value", "without"):
+            if getattr(claim, key, ""):
+                yield f"{key}: does not go together with over; remove it"
+        if isinstance(claim, Slope) and min(claim.over.values(), default=1) <= 0:
+            yield "over: a number that is not above 0 has no logarithm; take `quantity: spearman`"
 
 
 def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
     """The claim; one for each experiment if it names none."""
-    if isinstance(claim, Theory) or claim.experiment:
+    if isinstance(claim, Theory) or claim.experiment or (isinstance(claim, Across) and claim.over):
         return [claim]
     return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
 
 def _unknown(claim: Measured, params: Params) -> Iterator[str]:
     """Names that params.yaml and the metrics' catalogue do not have."""
-    names = [("experiment", claim.experiment)]
-    if isinstance(claim, Difference) and claim.versus.experiment:
-        names.append(("versus.experiment", claim.versus.experiment))
+    names = [("experiment", claim.experiment)] if claim.experiment else []
+    metrics = [("metric", claim.metric)]
+    if isinstance(claim, Across | DepthBound):
+        names += [("over", name) for name in claim.over or {}]
+    if isinstance(claim, Difference):
+        names += [("versus.experiment", claim.versus.experiment)] if claim.versus.experiment else []
+        metrics += [("versus.metric", claim.versus.metric)] if claim.versus.metric else []
+    if isinstance(claim, Extreme) and claim.minus:
+        metrics.append(("minus", claim.minus))
     for key, name in names:
         if name not in params.experiments:
             yield f"{key}: unknown {shown(name)}; {suggest(name, params.experiments)}"
+        elif key == "over" and isinstance(claim, Across) and claim.over:
+            written = _at(params.experiments[name], claim.x)
+            if written not in (None, claim.over[name]):
+                yield f"over.{name}: {claim.over[name]} here, but params.yaml has {claim.x}: {written}"
     known = [*CATALOGUE, *(metric.name for metric in own_metrics()), *RUN_NUMBERS]
-    if claim.metric not in known:
-        yield f"metric: unknown {shown(claim.metric)}; {_nearest(claim.metric, known)}"
+    for key, name in metrics:
+        if name not in known:
+            yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"
+    by_layer = isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer)
+    if by_layer and (claim.metric, claim.split) != ("ncc_error", "train"):
+        yield "metric: of other layers than the last there is ncc_error on the training samples alone"
     if claim.value is not None and params.sweep.axis is None:
         yield "value: sweep.axis of params.yaml names no key that has values; remove it"
+
+
+def _at(spec: Any, key: str) -> Number | None:
+    """The number at a dotted key of an experiment; None where it has none."""
+    place: Any = asdict(spec)
+    for step in key.split("."):
+        place = place.get(step) if isinstance(place, dict) else None
+    return place if isinstance(place, int | float) else None
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -326,7 +438,10 @@ def _nearest(name: str, known: list[str]) -> str:
 
 def place_of(claim: Measured) -> str:
     """What a claim is about, in a few words."""
-    parts = [claim.experiment, claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})"]
+    over = claim.over if isinstance(claim, Across) else None
+    parts = [f"{', '.join(over)} by {claim.x}"] if over and isinstance(claim, Across) else [claim.experiment]
+    parts.append(claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})")
+    parts += [f"layer {claim.layer}"] if isinstance(claim, Spearman) and claim.layer else []
     parts += [f"L = {claim.depth}"] if claim.depth else []
     parts += [f"x = {claim.value:g}"] if claim.value is not None else []
     return ", ".join(parts)

@@ -12,7 +12,7 @@ from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
 from ncpipe.tables.points import LAST, usable_points
-from ncpipe.tables.profiles import effective_depths, layer_profile, separation_law
+from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
@@ -54,6 +54,7 @@ def aggregate() -> None:
         "layers": layer_profile(measurements[~single], places, runs),
         "separation": separation_law(measurements[~single], places, runs),
         "effective_depth": effective_depths(measurements, places, runs, params.effective_depth.tolerance),
+        "layer_errors": layer_errors(measurements, places, runs),
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }

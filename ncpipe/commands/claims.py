@@ -1,11 +1,14 @@
 """Stage claims: what papers say, beside the numbers of this sweep."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 from ncpipe.artifacts import CLAIMS, RESULTS, publish_folder
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
-from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table, line
+from ncpipe.claims.panels import panel_points
+from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import Slopes, load_params
@@ -14,6 +17,8 @@ from ncpipe.tables.files import read_table
 
 def claims() -> None:
     """claims.yaml and data/results -> data/claims/claims.csv and claims.md, and a line for each claim.
+
+    With claims that name a panel, panels.png and panels.svg too.
 
     Raises InputError, after everything is written, if an identity does not hold: the code is then wrong.
     """
@@ -27,6 +32,8 @@ def claims() -> None:
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / "claims.csv", index=False, lineterminator="\n")
         (folder / "claims.md").write_text(ledger_page(judged), encoding="utf-8")
+        if sweep is not None:
+            _draw(judged, sweep[0], folder)
     for found in judged:
         if found.verdict != "not run":  # the table says why
             say(line(found))
@@ -36,6 +43,18 @@ def claims() -> None:
             f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
             "wrong; data/claims/claims.md has the numbers"
         )
+
+
+def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
+    """panels.png and panels.svg, if any claim names a panel."""
+    named = [(found.claim.panel, found.verdict) for found in judged if isinstance(found.claim, Measured)]
+    points = panel_points(judged, tables)
+    if points.empty:
+        return
+    from ncpipe.figures.claim_panels import claim_panels, verdict_lines  # takes a second to import
+    from ncpipe.figures.save import save_figure
+
+    save_figure(claim_panels(points, verdict_lines(named)), folder, "panels")
 
 
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:

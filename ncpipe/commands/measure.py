@@ -18,9 +18,11 @@ from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    TEST,
     TRAIN,
     WEIGHTS,
     Measurement,
@@ -32,7 +34,7 @@ from ncpipe.metrics.table import (
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Run
+from ncpipe.specs import Drawn, Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
@@ -57,6 +59,7 @@ def measure(experiment: str) -> None:
         description = describe(run, features)
         measurements += [key | asdict(row) for row in _measure(features, state)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
+        measurements += [key | asdict(row) for row in _by_size(run, features)]
         places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
@@ -116,6 +119,20 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
     for metric in ("gap_last_penalty", "inner_penalty"):
         yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
     yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
+def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
+    """How the small classes fare, where the data have such."""
+    data = run.spec.data
+    if not isinstance(data, Drawn) or data.imbalance is None:
+        return
+    majority = data.imbalance.majority
+    yield Measurement(LAST_LAYER, WEIGHTS, "minority_cosine", minority_cosine(features.weight, majority))
+    yield Measurement(LAST_LAYER, WEIGHTS, "minority_spread", minority_spread(features.weight, majority))
+    for name, split in ((TRAIN, features.train), (TEST, features.test)):
+        if split is not None:
+            own = errors_by_size(split.inputs, split.labels, features.weight, features.bias, majority)
+            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in own)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

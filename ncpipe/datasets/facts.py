@@ -17,12 +17,19 @@ def describe(
     S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
     shared: what the test split has in common with the training split; of no test split there are no facts.
     """
-    splits = {"train": train} if test is None else {"train": train, "test": test}
-    shared = {} if test is None else {"shared": count_shared(train, test)}
     return {
         "source": source,
         "seed": seed,
         "raw": dict(raw),
+        **counted(classes, train, test),
+    }
+
+
+def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]:
+    """The part of `describe` that is about the samples."""
+    splits = {"train": train} if test is None else {"train": train, "test": test}
+    shared = {} if test is None else {"shared": count_shared(train, test)}
+    return {
         "counts": {
             name: torch.bincount(split.labels, minlength=classes).tolist() for name, split in splits.items()
         },

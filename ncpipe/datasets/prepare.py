@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from ncpipe.datasets.labels import changed
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.specs import ArraysData, Data, FreeData, GaussianMixtureData, ImageData, TextData
@@ -21,7 +22,8 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
         from ncpipe.datasets.arrays import prepare_own
 
         return prepare_own(spec, function)
-    return SOURCES[spec.source](spec, raw, mirror, progress)
+    data = SOURCES[spec.source](spec, raw, mirror, progress)
+    return data if isinstance(spec, FreeData) else changed(data, spec)
 
 
 # Each source brings libraries that take seconds to import; only the one in use is loaded.

@@ -45,7 +45,8 @@ class Prepared:
 
     classes: K. vocabulary: number of token ids, None unless tokens. test: None without a test split, of which
     nothing is asked then. facts: what was done to the raw data (source, checksums, normalisation constants),
-    as plain JSON values. checksum: sha256 of the tensors, empty before it is written.
+    as plain JSON values. checksum: sha256 of the tensors, empty before it is written. true_labels (N,): of
+    the training samples, where those that they are given are noisy; else None.
     """
 
     kind: Kind
@@ -55,12 +56,19 @@ class Prepared:
     test: Split | None
     facts: Mapping[str, object]
     checksum: str = ""
+    true_labels: Tensor | None = None
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         """The splits that there are, by name."""
         yield "train", self.train
         if self.test is not None:
             yield "test", self.test
+
+    def measured(self) -> Iterator[tuple[str, Split]]:
+        """The splits that metrics are taken on; of noisy labels the training samples by true ones too."""
+        yield from self.splits()
+        if self.true_labels is not None:
+            yield "true", Split(self.train.inputs, self.true_labels, self.train.lengths)
 
 
 def write_prepared(folder: Path, data: Prepared) -> None:
@@ -76,6 +84,8 @@ def write_prepared(folder: Path, data: Prepared) -> None:
             )
             if tensor is not None
         }
+        if data.true_labels is not None:
+            tensors["train.true_labels"] = data.true_labels.contiguous()
         save_file(tensors, partial / TENSORS)
         facts = {
             "kind": data.kind,
@@ -111,6 +121,7 @@ def read_prepared(folder: Path) -> Prepared:
         split("test") if "test.labels" in tensors else None,
         facts["facts"],
         facts["checksum"],
+        tensors.get("train.true_labels"),
     )
 
 

@@ -15,7 +15,7 @@ from ncpipe.errors import InputError
 from ncpipe.features.passes import Features, LayerOnSplit, Traits
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.metrics.table import TEST, TRAIN
+from ncpipe.metrics.table import TEST, TRAIN, TRUE
 
 TRAITS = "network"  # the note in a file that holds them
 
@@ -85,7 +85,7 @@ def _read_layers(tensors: dict[str, Tensor]) -> dict[str, dict[str, LayerOnSplit
         _, _, name, split, part, field = key.split("/")
         fields.setdefault((name, split, part), {})[field] = tensors[key]
     names, written = (dict.fromkeys(key[at] for key in fields) for at in (0, 1))
-    splits = [split for split in (TRAIN, TEST) if split in written]
+    splits = [split for split in (TRAIN, TEST, TRUE) if split in written]
     return {
         name: {
             split: LayerOnSplit(

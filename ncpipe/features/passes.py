@@ -80,7 +80,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     weight = network.last.weight.detach().cpu()
     bias = None if network.last.bias is None else network.last.bias.detach().cpu()
 
-    splits = dict(data.splits())
+    splits = dict(data.measured())
 
     def batches(split: str) -> Batches:
         return layers_by_batch(network, run, data, splits[split], device)
@@ -93,7 +93,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             _keeping(batches(split), kept[split], network.entry, squares[split]),
             seen[split],
             {LAST_LAYER: (weight, bias)},
-            None if split == TRAIN else seen[TRAIN],
+            seen[TRAIN] if split == TEST else None,
         )
         for split in splits
     }

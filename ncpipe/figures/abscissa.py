@@ -33,6 +33,8 @@ NAMES = {
     "model.width": ("width $d$", "d"),
     "data.per_class": ("training samples per class $n$", "n"),
     "data.noise": (r"noise $\sigma$", r"\sigma"),
+    "data.label_noise.fraction": ("share of labels drawn anew", "p"),
+    "data.imbalance.ratio": ("imbalance $R$", "R"),
     "optimizer.learning_rate": (r"learning rate $\eta$", r"\eta"),
     "epochs": ("epochs $T$", "T"),
 }

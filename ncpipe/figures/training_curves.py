@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
-from ncpipe.metrics.catalogue import ON_TEST, series_entry
+from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
@@ -23,6 +23,11 @@ PANELS: dict[str, dict[str, Dashes]] = {
     "penalty": {"penalty": "-"},
     "error": {"train_error": "-", "test_error": (0, (3, 1.5))},
 }
+DASHES: dict[str, Dashes] = {
+    "train": "-",
+    "test": (0, (3, 1.5)),
+    "true": (0, (1, 1)),
+}  # of metrics on these splits
 LINEAR = {"error"}
 
 Colours = dict[float, tuple[float, float, float]]
@@ -35,7 +40,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
     mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge. Below are the
     metrics that the history has (`history.metrics`), on the scale of the catalogue; test, if there are test
-    samples, is dashed.
+    samples, is dashed, and with noisy labels what is taken by the true ones dotted.
     """
     of, keys = abscissa_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
@@ -74,7 +79,8 @@ def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
     for column in table.columns[table.notna().any()]:
         metric = series_entry(column)
         if metric.name:
-            dashes = PANELS["error"]["test_error" if column.endswith(ON_TEST) else "train_error"]
+            split = next((name for name, suffix in SUFFIXES.items() if column.endswith(suffix)), "train")
+            dashes = DASHES[split]
             panels.setdefault(metric.label or metric.name.replace("_", " "), {})[column] = dashes
     return panels
 

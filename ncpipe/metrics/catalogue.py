@@ -477,9 +477,50 @@ GAPS = (
         WEIGHTS,
     ),
 )
-CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS)}
+# Of the pipeline's runs on data with `imbalance`, which says which classes are small.
+MINORITIES = (
+    Metric(
+        "minority_cosine",
+        "minority",
+        "1",
+        "cosine of the small classes' rows of weights",
+        "mean over pairs of small classes of cos(W_k, W_j)",
+        "[−1, 1]",
+        "K23 sec. 3.1.6",
+        "last, weights; 1 is minority collapse, −1/(K−1) a simplex",
+        scale="linear",
+        label="cosine of minority rows",
+    ),
+    Metric(
+        "minority_spread",
+        "minority",
+        "0",
+        "what tells the small classes' rows of weights apart",
+        "‖W_B − its mean row‖/‖W‖, W_B the rows of small classes",
+        "[0, 1]",
+        "formula ours",
+        "last, weights; 0 is minority collapse",
+        scale="linear",
+        label="spread of minority rows",
+    ),
+    *(
+        Metric(
+            f"{which}_error",
+            "minority",
+            "-",
+            f"the classifier's error on {size} classes",
+            f"share of the samples of {size} classes with argmax(Wh + b) ≠ y",
+            "[0, 1]",
+            "K23 sec. 3.1.6",
+            "last, both",
+            scale="linear",
+        )
+        for which, size in (("majority", "large"), ("minority", "small"))
+    ),
+)
+CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES)}
 SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
-ON_TEST = "_test"
+SUFFIXES = {"test": "_test", "true": "_true"}  # of what series of these splits are called
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 
@@ -510,13 +551,13 @@ def entry_of_package(name: str) -> Metric:
 
 
 def series_name(split: str, metric: str) -> str:
-    """Short name of a last-layer series: the metric's own, with `_test` on the test split."""
-    return metric + ON_TEST * (split == "test")
+    """Short name of a last-layer series: the metric's own, with `_test` or `_true` on these splits."""
+    return metric + SUFFIXES.get(split, "")
 
 
 def series_entry(name: str) -> Metric:
     """The entry of what `series_name` named."""
-    return entry(name.removesuffix(ON_TEST))
+    return entry(re.sub(rf"({'|'.join(SUFFIXES.values())})$", "", name))
 
 
 def page_table(metrics: tuple[Metric, ...]) -> list[str]:

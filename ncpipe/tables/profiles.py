@@ -76,6 +76,14 @@ def effective_depths(
     return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
+def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per run and layer: the train `ncc_error` that effective depths are made of, and converged."""
+    own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
+    points = _placed(usable_points(own, runs), places)
+    columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
+    return _in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
+
+
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
     """The rows of layers that have a position, with it."""
     keys = [*place_keys(places), "layer"]

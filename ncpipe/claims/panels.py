@@ -1,0 +1,122 @@
+"""What the numbers of claims are made of, as points to draw: one panel for all claims that name it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ncpipe.claims.evidence import Tables, numbers
+from ncpipe.claims.ledger import (
+    Across,
+    DepthBound,
+    Difference,
+    Extreme,
+    LayerRise,
+    Measured,
+    SinceFit,
+    Spearman,
+    Value,
+)
+from ncpipe.claims.verdicts import Judged
+from ncpipe.metrics.catalogue import series_name
+from ncpipe.tables.keys import abscissa, symbol
+
+COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", "seed", "value", "verdict"]
+
+
+def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
+    """One row for each value behind a claim that names a panel: by claim, place and seed.
+
+    kind: what x is: `number` (of `xlabel`), `epoch`, `layer`, or `place`, the experiments in a row, each with
+    its name. series: what the points of one line have in common, as `metric (split)` or, by layer, the
+    experiment. verdict: of the claim. Rows that two claims share are there once.
+    """
+    rows: list[dict[str, Any]] = []
+    for claim, _, verdict in judged:
+        if isinstance(claim, Measured) and claim.panel:
+            rows += [{"panel": claim.panel, "verdict": verdict} | row for row in _rows(claim, tables)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.drop_duplicates([name for name in COLUMNS if name != "verdict"], ignore_index=True)
+
+
+def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
+    if isinstance(claim, SinceFit):
+        yield from _by_epoch(claim, tables)
+    elif isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer):
+        yield from _by_layer(claim, tables)
+    elif isinstance(claim, Across):
+        found = numbers(claim, tables)
+        if isinstance(found, pd.DataFrame):
+            where, name = ("x", claim.x) if claim.over else (abscissa(found), symbol(found))
+            points = found.assign(at=found[where], name="")
+            yield from _points(points, "number", claim.metric, claim.split, name)
+    else:
+        for metric, split, experiment in _places(claim):
+            own = _value_of(claim, metric, split, experiment)
+            found = numbers(own, tables)
+            if isinstance(found, pd.DataFrame):
+                at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
+                points = at_depth.assign(at=math.nan, name=experiment)
+                yield from _points(points, "place", metric, split, "")
+
+
+def _places(claim: Measured) -> Iterator[tuple[str, str, str]]:
+    """Metric, split and experiment of each side of a claim."""
+    if isinstance(claim, Difference):
+        other = claim.versus
+        split = other.split or claim.split
+        yield other.metric or claim.metric, split, other.experiment or claim.experiment
+    yield claim.metric, claim.split, claim.experiment
+    if isinstance(claim, Extreme) and claim.minus:
+        yield claim.minus, claim.split, claim.experiment
+    if isinstance(claim, DepthBound):
+        for name in (claim.experiment, *claim.over):
+            yield "effective_depth", "train", name
+
+
+def _value_of(claim: Measured, metric: str, split: Any, experiment: str) -> Value:
+    return Value(
+        quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=metric, split=split,
+        experiment=experiment, depth=claim.depth, value=claim.value,
+    )  # fmt: skip
+
+
+def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:
+    """The used rows of a table with columns at, name, seed and value."""
+    converged = table["converged"] if "converged" in table else table["used"]
+    for row in table[converged & table["value"].notna()].itertuples():
+        yield {
+            "kind": kind,
+            "series": metric if split == "train" else f"{metric} ({split})",
+            "metric": metric,
+            "split": split,
+            "xlabel": label,
+            "x": row.at,
+            "name": row.name,
+            "seed": row.seed,
+            "value": row.value,
+        }
+
+
+def _by_epoch(claim: SinceFit, tables: Tables) -> Iterator[dict[str, Any]]:
+    """The metric through training, and as its own series the first epochs without a train error."""
+    own = tables.history[tables.history["experiment"] == claim.experiment]
+    column = series_name(claim.split, claim.metric)
+    if column not in own:
+        return
+    own = own[own[column].notna()].assign(converged=True, name="")
+    points = own.assign(at=own["epoch"], value=own[column])
+    yield from _points(points, "epoch", claim.metric, claim.split, "epoch")
+    fitted = own[own["train_error"] == 0].groupby("seed", as_index=False)["epoch"].min()
+    points = fitted.assign(at=fitted["epoch"], value=0.0, converged=True, name="")
+    yield from _points(points, "epoch", "train_error", "train", "epoch")
+
+
+def _by_layer(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
+    over = claim.over if isinstance(claim, Across) else None
+    for name in over or (claim.experiment,):
+        own = tables.layer_errors[tables.layer_errors["experiment"] == name]
+        points = own.assign(at=own["position"], name="")
+        for row in _points(points, "layer", claim.metric, claim.split, "layer"):
+            yield row | {"series": name}

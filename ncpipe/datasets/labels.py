@@ -1,0 +1,93 @@
+"""What is done to a balanced draw of training samples: wrong labels, or fewer samples of some classes.
+
+N  training samples    K  classes
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.facts import counted
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.errors import InputError
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import Drawn, Imbalance, LabelNoise
+
+
+def changed(data: Prepared, spec: Drawn) -> Prepared:
+    """The data as the spec's keys label_noise and imbalance ask; without them `data` itself.
+
+    Inputs keep the values that the balanced draw gave them: they are normalised by its constants, so that
+    runs of every fraction and ratio see the same samples. Raises InputError that names the key where a class
+    would have no sample, or there are no small classes.
+    """
+    if spec.label_noise is not None:
+        return _relabelled(data, spec.label_noise)
+    if spec.imbalance is not None:
+        return _unbalanced(data, spec.imbalance)
+    return data
+
+
+def _relabelled(data: Prepared, noise: LabelNoise) -> Prepared:
+    given = noisy_labels(data.train.labels, data.classes, noise)
+    counts = torch.bincount(given, minlength=data.classes)
+    if len(empty := torch.nonzero(counts == 0)):
+        raise InputError(
+            f"data.label_noise: leaves class {int(empty[0])} without a training sample; take another seed or "
+            "`kind: permutation`"
+        )
+    true = data.train.labels
+    record: dict[str, object] = {**asdict(noise), "wrong": int((given != true).sum())}
+    train = Split(data.train.inputs, given, data.train.lengths)
+    return _with(data, train, {"label_noise": record}, true)
+
+
+def noisy_labels(labels: Tensor, classes: int, noise: LabelNoise) -> Tensor:
+    """Labels (N,) of which round(fraction * N), at places drawn by the seed, are drawn anew."""
+    order = torch.randperm(len(labels), generator=seeded_generator(noise.seed, "label noise places"))
+    chosen = order[: round(noise.fraction * len(labels))]
+    generator = seeded_generator(noise.seed, "label noise labels")
+    given = labels.clone()
+    if noise.kind == "permutation":
+        given[chosen] = labels[chosen[torch.randperm(len(chosen), generator=generator)]]
+    else:
+        given[chosen] = torch.randint(classes, labels.shape, generator=generator)[: len(chosen)]
+    return given
+
+
+def _unbalanced(data: Prepared, imbalance: Imbalance) -> Prepared:
+    if imbalance.majority >= data.classes:
+        raise InputError(
+            f"data.imbalance.majority: {imbalance.majority} of {data.classes} classes leave none to be "
+            f"small; it must be <= {data.classes - 1}"
+        )
+    train = data.train[kept_samples(data.train.labels, data.classes, imbalance)]
+    return _with(data, train, {"imbalance": asdict(imbalance)}, None)
+
+
+def kept_samples(labels: Tensor, classes: int, imbalance: Imbalance) -> Tensor:
+    """Indices into a balanced draw with labels (N,): of each class its first samples, in the draw's order.
+
+    With `resample: over` those of a small class go round until they are as many as in the draw.
+    """
+    chosen = []
+    for label in range(classes):
+        members = torch.nonzero(labels == label).flatten()
+        if label >= imbalance.majority:
+            few = round(len(members) / imbalance.ratio)
+            if few < 1:
+                raise InputError(
+                    f"data.imbalance.ratio: {imbalance.ratio:g} leaves class {label} none of its "
+                    f"{len(members)} training samples; lower it or raise data.per_class"
+                )
+            again = torch.arange(len(members) if imbalance.resample == "over" else few) % few
+            members = members[again]
+        chosen.append(members)
+    return torch.cat(chosen)
+
+
+def _with(data: Prepared, train: Split, more: Mapping[str, object], true: Tensor | None) -> Prepared:
+    facts = {**data.facts, **counted(data.classes, train, data.test), **more}
+    return replace(data, train=train, facts=facts, true_labels=true)

@@ -1,0 +1,137 @@
+"""A panel for each regime that claims are about: the values behind them, and what became of the claims."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from ncpipe.figures.abscissa import NAMES
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.metrics.catalogue import entry
+
+COLUMNS = 3
+ROW_HEIGHT = 2.2
+DECADES = 8  # the largest over the smallest x from which on the axis is logarithmic
+MARKERS = "os^vDP"
+SPLITS = {"test": ", test", "true": ", true labels"}
+
+
+def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
+    """points: `claims.panels.panel_points`; verdicts: panel -> line below its title.
+
+    Small marks are single runs, lines go through their means. By epoch a vertical line stands where the first
+    run misclassifies nothing.
+    """
+    shown = list(dict.fromkeys(points["panel"]))
+    with paper_style():
+        rows = -(-len(shown) // COLUMNS)
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * rows), layout="constrained")
+        grid = figure.subplots(rows, COLUMNS, squeeze=False)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        for axes, panel in zip(grid.flat, shown, strict=False):
+            own = points[points["panel"] == panel]
+            _draw(axes, own)
+            axes.set_title(f"{panel}\n", fontsize=9)
+            axes.text(
+                0.5, 1.02, verdicts.get(panel, ""), transform=axes.transAxes, ha="center", va="bottom",
+                fontsize=7, color=FAINT,
+            )  # fmt: skip
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw(axes: Axes, own: pd.DataFrame) -> None:
+    marked = own[(own["kind"] == "epoch") & (own["metric"] == "train_error")]
+    own = own.drop(marked.index)
+    kind = own["kind"].iloc[0]
+    if kind == "place":
+        names = list(dict.fromkeys(own["name"]))
+        own = own.assign(x=own["name"].map(names.index).astype(float))
+    series = list(dict.fromkeys(own["series"]))
+    several = own["metric"].nunique() > 1
+    for index, (name, colour) in enumerate(zip(series, metric_colours(len(series)), strict=True)):
+        mine = own[own["series"] == name]
+        label = name if kind == "layer" else _label(mine, several)
+        shift = 0.16 * (index - (len(series) - 1) / 2) if kind == "place" else 0.0
+        means = mine.groupby("x")["value"].mean()
+        marker = MARKERS[index % len(MARKERS)]
+        axes.plot(
+            mine["x"] + shift,
+            mine["value"],
+            marker,
+            color=colour,
+            markersize=2.5,
+            alpha=0.5,
+            markeredgewidth=0,
+        )
+        axes.plot(
+            means.index + shift, means, "_" if kind == "place" else "-", color=colour, linewidth=1.2,
+            markersize=9, markeredgewidth=1.5, label=label,
+        )  # fmt: skip
+    logarithmic = all(entry(metric).scale == "log" and entry(metric).name for metric in own["metric"])
+    if logarithmic and (own["value"] > 0).any():
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    _place_x(axes, own, kind)
+    if len(marked):
+        axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")
+    if len(series) == 1 and kind != "layer":
+        axes.set_ylabel(_label(own, several=True))
+    else:
+        axes.set_ylabel(_short(own["metric"].iloc[0]) if not several else "")
+        axes.legend(
+            frameon=False, handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3
+        )
+    axes.margins(y=0.12)
+    axes.tick_params(colors=INK)
+    axes.grid(visible=True, color=FAINT, alpha=0.2)
+
+
+def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
+    if kind == "place":
+        names = list(dict.fromkeys(own["name"]))
+        turned = len(names) > 2 or max(map(len, names)) > 12
+        axes.set_xticks(
+            range(len(names)), names, rotation=20 if turned else 0, ha="right" if turned else "center",
+            fontsize=7,
+        )  # fmt: skip
+        axes.set_xlim(-0.5, len(names) - 0.5)
+        return
+    x = own["x"]
+    if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= DECADES):
+        axes.set_xscale("symlog" if kind == "epoch" and x.min() <= 0 else "log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        if kind == "number":
+            values = sorted(x.unique())
+            axes.set_xticks(values, [f"{value:g}" for value in values])
+    elif kind == "layer":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label = own["xlabel"].iloc[0]
+    axes.set_xlabel(NAMES.get(label, (label, ""))[0])
+
+
+def _label(mine: pd.DataFrame, several: bool) -> str:
+    metric, split = mine["metric"].iloc[0], mine["split"].iloc[0]
+    if several:
+        return _short(metric) + SPLITS.get(split, "")
+    return SPLITS.get(split, ", train").removeprefix(", ")
+
+
+def _short(metric: str) -> str:
+    return entry(metric).label or metric.replace("_", " ")
+
+
+def verdict_lines(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """panel -> `2 agree, 1 disagrees`, of the claims that name it."""
+    table = pd.DataFrame(list(verdicts), columns=["panel", "verdict"])
+    words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
+    lines = {}
+    for panel, own in table.groupby("panel", sort=False)["verdict"]:
+        counts = own.value_counts(sort=False)
+        lines[str(panel)] = ", ".join(
+            f"{count} {words.get(str(word), word) if count > 1 else word}" for word, count in counts.items()
+        )
+    return lines

@@ -376,6 +376,12 @@ def test_a_closed_form_has_a_twin_that_agrees(name):
     assert evaluate(claim("theory", call=name, args=args)).value == CALLS[name].number(**args)
 
 
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_the_minimum_of_features_on_a_sphere_is_collapsed(loss):
+    args = {"loss": loss, "classes": 3, "width": 4, "strength": 0.01, "per_class": 2}
+    assert 0 <= evaluate(claim("theory", {"below": 1e-5}, call="gufm.collapse", args=args)).value < 1e-5
+
+
 def test_a_number_to_be_held_against():
     args = {"distance": 1e-9}
     found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.5))

@@ -44,7 +44,7 @@ def gufm_collapse(
     labels = torch.arange(classes).repeat_interleave(per_class)
     found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
     shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
-    return max(found["nc1_trace_ratio"], found[shape], 1 - found["nc3_cosine"])
+    return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
 
 
 def ufm_value(

@@ -28,6 +28,7 @@ MODELS = Path("data/models")  # of the study in stages/regimes_models
 CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
 COUNTEREXAMPLE = Path("data/counterexample.csv")
 THEORY = Path("data/theory")
+SERIES = Path("data/series")  # of the study in stages/low_rank, like the next
 LOW_RANK = Path("data/low_rank")
 RAW = Path("data/raw")
 LOGS = Path("data/logs")

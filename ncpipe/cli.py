@@ -320,6 +320,20 @@ def models() -> None:
     write_models()
 
 
+@low_rank_stage()
+def series(
+    experiment: Experiment,
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+) -> None:
+    """Train and measure the further runs that `series` of params.yaml asks of an experiment."""
+    begin(f"series {experiment}")
+    from ncpipe.commands.series import series as train_and_measure
+
+    train_and_measure(experiment, device, workers, checkpoint_seconds)
+
+
 @low_rank_stage("low_rank")
 def low_rank() -> None:
     """Set deep features models beside DNC and SRG; write the low-rank study's tables and figures."""

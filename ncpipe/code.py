@@ -63,6 +63,7 @@ EXPERIMENT_STAGES: Mapping[str, Definition] = {
     "extract": ("ncpipe.commands.extract", "extract_experiment"),
     "measure": ("ncpipe.commands.measure", "measure"),
     "construct": ("ncpipe.commands.construct", "construct"),
+    "series": ("ncpipe.commands.series", "series"),
 }
 # What decides the numbers of a run, and not which runs train when, side by side with what.
 TRAIN = "train"
@@ -83,6 +84,7 @@ OWN_TABLES: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA",),
     "extract": ("NETWORKS",),
     "measure": ("NETWORKS", "METRICS"),
+    "series": ("NETWORKS",),
     TRAIN: ("NETWORKS",),
 }
 # What only speaks to the user, and this.

@@ -147,6 +147,32 @@ class Theory:
 
 
 @dataclass(frozen=True)
+class Series:
+    """Further runs of one experiment, trained and measured in one stage, in a study that has it.
+
+    depth: L.
+    seeds: of the initial weights.
+    axis: a key of the experiment to vary, as model.width; none if it is left out.
+    values: numbers that it takes.
+    """
+
+    depth: Depth
+    seeds: tuple[Index, ...]
+    axis: str | None = None
+    values: tuple[Number, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, needed in (("seeds", True), ("values", self.axis is not None)):
+            listed = getattr(self, key)
+            if needed and not listed:
+                raise ValueError(f"{key}: empty, so there is nothing to run; list at least one")
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"{key}: one is listed twice; remove it")
+        if self.values and self.axis is None:
+            raise ValueError("values without an axis; name the key whose values these are, or remove them")
+
+
+@dataclass(frozen=True)
 class Params:
     """A params.yaml.
 
@@ -157,6 +183,7 @@ class Params:
     effective_depth: when a layer counts as separating the classes.
     experiments: by name, everything of a run but its depth and seed.
     theory: of the study in stages/theory alone.
+    series: by name of their experiment, further runs; of the study in stages/low_rank alone.
     """
 
     sweep: Sweep
@@ -166,6 +193,7 @@ class Params:
     effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
     theory: Theory | None = None
+    series: dict[str, Series] | None = None
 
     def compute_on(self, device: Device | None) -> Compute:
         """How runs are computed, with another device if one is given."""
@@ -176,6 +204,23 @@ class Params:
         if self.theory is None:
             raise InputError("theory: missing; this command belongs to stages/theory")
         return self.theory
+
+    def series_runs(self, name: str) -> tuple[Run, ...]:
+        """The runs of a series, by value and seed; InputError where there is none of this name."""
+        if self.series is None:
+            raise InputError("series: missing; this command belongs to stages/low_rank")
+        if name not in self.series:
+            raise InputError(cut(f"series: unknown {shown(name)}; {suggest(name, self.series)}"))
+        own, spec = self.series[name], self.experiments[name]
+        specs: dict[Number | None, Experiment] = {None: spec}
+        if own.axis:
+            varied = {value: _varied(name, spec, own.axis, value, f"series.{name}") for value in own.values}
+            specs = {value: typing.cast(Experiment, varied[value][0]) for value in sorted(varied)}
+        return tuple(
+            Run(name, own.depth, seed, spec, own.axis, value)
+            for value, spec in specs.items()
+            for seed in sorted(own.seeds)
+        )
 
     def grid(self) -> tuple[Run, ...]:
         """All runs of the sweep: experiments in the file's order; depths, values and seeds ascending."""
@@ -259,6 +304,7 @@ def parse_params(tree: object) -> Params:
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
         mistakes += _theory_mistakes(params)
+        mistakes += _series_mistakes(params)
     mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
     if mistakes:
         raise InputError("\n".join(mistakes))
@@ -271,6 +317,19 @@ def _theory_mistakes(params: Params) -> list[str]:
     return [
         cut(f"theory.counterexample.experiment: unknown {shown(name)}; {suggest(name, params.experiments)}")
     ]
+
+
+def _series_mistakes(params: Params) -> Iterator[str]:
+    """What no runs can be made of in `series`."""
+    for name, own in (params.series or {}).items():
+        spec, key = params.experiments.get(name), f"series.{name}"
+        if spec is None:
+            yield cut(f"{key}: no experiment of this name; {suggest(name, params.experiments)}")
+            continue
+        varied = [_varied(name, spec, own.axis, value, key) for value in own.values] if own.axis else []
+        yield from dict.fromkeys(cut(mistake) for _, mistakes in varied for mistake in mistakes)
+        for each in [found for found, _ in varied if found] if own.axis else [spec]:
+            yield from map(cut, _depth_mistake(name, each, own.depth, f"{key}.depth"))
 
 
 def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:
@@ -329,8 +388,13 @@ def _sweep_mistakes(
                 yield from _log_every_mistake(name, spec, rule)
 
 
-def _varied(name: str, spec: Experiment, axis: str, value: Number) -> tuple[Experiment | None, list[str]]:
-    """An experiment with the value at the axis, a dotted key; or None and the mistakes."""
+def _varied(
+    name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep"
+) -> tuple[Experiment | None, list[str]]:
+    """An experiment with the value at the axis, a dotted key; or None and the mistakes.
+
+    where: the key that axis and values stand below.
+    """
     tree = place = dataclasses.asdict(spec)
     *above, key = axis.split(".")
     for step in above:
@@ -341,7 +405,7 @@ def _varied(name: str, spec: Experiment, axis: str, value: Number) -> tuple[Expe
     varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
     own = f"experiments.{name}.{axis}: "
     to_blame = ("values" if m.startswith(own) and f"{own}unknown" not in m else "axis" for m in mistakes)
-    return varied, [f"sweep.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]
+    return varied, [f"{where}.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:

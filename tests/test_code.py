@@ -361,6 +361,8 @@ def stages():
 def test_a_stage_depends_on_its_own_code(path, stage):
     """Red: a stage that a changed function of its own does not run again."""
     entry = YAML(typ="safe").load(path)["stages"][stage]
+    item = "${key}" if "foreach" in entry else "${item.experiment}"
+    entry = entry.get("do", entry)
     own = [
         dependency
         for dependency in entry["deps"]
@@ -372,7 +374,7 @@ def test_a_stage_depends_on_its_own_code(path, stage):
         assert own == [f"data/code/sweep/{stage}.txt"]
     else:
         assert stage in {*EXPERIMENT_STAGES, "train"}
-        assert own == [f"data/code/experiments/${{item.experiment}}/{stage}.txt"]
+        assert own == [f"data/code/experiments/{item}/{stage}.txt"]
     assert entry["cmd"].split()[1] == stage
 
 

@@ -1,6 +1,7 @@
 """dufm and its free features: against NumPy loops and closed losses, and through every stage."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from ncpipe.datasets.free import prepare_free
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
+from ncpipe.figures.class_means import class_means, matrix_of, ordered
 from ncpipe.figures.low_rank import loss_curves, ranks_by_penalty
+from ncpipe.figures.low_rank_series import against_axis
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.penalties import strengths
 from ncpipe.optima.dufm_runs import levels_of, solution_state
@@ -24,7 +27,13 @@ from ncpipe.params import load_params
 from ncpipe.records import read
 from ncpipe.specs import Compute, Experiment, FreeData, Run
 from ncpipe.stamps import Stamp
-from ncpipe.tables.low_rank import best_runs, low_rank_sentence, with_ranks
+from ncpipe.tables.low_rank import (
+    best_runs,
+    counts_by_value,
+    low_rank_sentence,
+    share_interval,
+    with_ranks,
+)
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session, Trained
 
@@ -334,6 +343,13 @@ def test_depths_suit_the_model_and_its_lambdas(
 # ---- Through every stage --------------------------------------------------------------------------------
 
 
+SERIES_KEYS = """
+series:
+  again: {depth: 4, seeds: [0, 1]}
+  wide: {depth: 4, axis: model.width, values: [9, 8], seeds: [1, 0, 2]}
+"""
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A drawn and a built experiment through all stages, in a folder of their own."""
@@ -344,6 +360,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.commands.low_rank import low_rank
     from ncpipe.commands.measure import measure
     from ncpipe.commands.plot import plot
+    from ncpipe.commands.series import series
     from ncpipe.commands.train import train as train_stage
 
     folder, before = tmp_path_factory.mktemp("chain"), os.getcwd()
@@ -358,7 +375,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             # hardly moved: SRG is no minimum at K = 6, and ten steps of .5 end .2 % below it
             "built": tree(BUILT | {"width": 12}, data={"reduced": True}, optimizer=CREEP, **short),
         }
-        write_params([4], [0, 1], **trees)
+        kept = {"metrics": ["rank_means"], "at": [0.0, 0.5, 1.0]}
+        write_params([4], [0, 1], **trees, again=trees["drawn"] | {"history": kept}, wide=trees["drawn"])
+        text = Path("params.yaml").read_text(encoding="utf-8")
+        text = re.sub(r"(?m)^  - (again|wide)\n", "", text)  # of no sweep
+        Path("params.yaml").write_text(f"{text}\n{SERIES_KEYS}", encoding="utf-8")
         write_grid()
         for name in trees:
             fetch(name)
@@ -368,6 +389,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             measure(name)
         aggregate()
         plot()
+        for name in ("again", "wide"):
+            series(name)
         low_rank()
         yield folder / "data"
     finally:
@@ -444,11 +467,11 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     assert parts["built", "DNC"] == pytest.approx(levels.dnc, rel=1e-12)
     assert parts["built", "SRG"] == pytest.approx(levels.srg, rel=1e-12)
     assert parts["built", "trained"] == pytest.approx(levels.srg, rel=1e-6)
-    gram = pd.read_csv(folder / "gram.csv")
-    inner = gram[(gram["experiment"] == "built") & (gram["layer"] == "M3") & (gram["row"] < gram["column"])]
-    assert np.allclose(
-        np.sort(inner["value"]), [0] * 3 + [0.5] * 12, atol=1e-6
-    )  # T(4): edges that meet, or not
+    means = pd.read_csv(folder / "class_means.csv")
+    matrix = matrix_of(means[means["experiment"] == "built"], "M3")
+    gram = matrix.T @ matrix / (matrix**2).sum(0).mean()
+    inner = np.sort(gram[np.triu_indices(6, 1)])
+    assert inner == pytest.approx([0] * 3 + [0.5] * 12, abs=1e-6)  # T(4): edges that meet, or not
     singular = pd.read_csv(folder / "singular_values.csv")
     own = singular[(singular["experiment"] == "built") & (singular["layer"] == "~M3")]["value"].to_numpy()
     assert own[4:] == pytest.approx(0, abs=1e-6 * own[0])  # rank 4
@@ -456,8 +479,108 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     ratios = pd.read_csv(folder / "ratios.csv").set_index(["depth", "points"])
     assert ratios.loc[(4, 5), "limit"] == pytest.approx(ratios.loc[(4, 5), "ratio"], abs=0.03)
     assert {path.stem for path in folder.glob("*.png")} == {
-        "loss_curves", "singular_values", "gram", "rank_penalty", "loss_split", "level_ratios",
+        "loss_curves", "singular_values", "class_means", "rank_penalty", "loss_split", "level_ratios",
+        "solutions", "run_drawn", "run_built", "run_again", "through_training_again", "against_axis_wide",
     }  # fmt: skip
+
+
+def test_a_series_ends_as_the_same_runs_of_the_sweep(results: Path) -> None:
+    runs = pd.read_csv(results / "results" / "runs.csv")
+    sweep = runs[runs["experiment"] == "drawn"].sort_values("seed")
+    own = pd.read_csv(results / "series" / "again" / "runs.csv").sort_values("seed")
+    for column in ("loss", "fit", "last_penalty", "inner_penalty", "gradient_norm", "ranks", "loss_over_dnc"):
+        assert own[column].tolist() == sweep[column].tolist(), column
+    history = pd.read_csv(results / "series" / "again" / "history.csv")
+    assert history["epoch"].tolist() == [*range(11)] * 2
+    table = pd.read_csv(results / "metrics" / "drawn" / "measurements.csv")
+    table = table[(table["seed"] == 0) & (table["split"] == "train")]
+    spread = pd.read_csv(results / "series" / "again" / "spread.csv")
+    assert sorted(spread["epoch"].unique()) == [0, 5, 10]
+    end = spread[(spread["seed"] == 0) & (spread["epoch"] == 10)].set_index("layer")
+    for layer, name in (("H1", "H1"), ("H3", "H3"), ("H4", "last")):
+        for metric in ("dnc1_trace_pinv", "nc1_trace_ratio"):
+            (value,) = table[(table["layer"] == name) & (table["metric"] == metric)]["value"]
+            assert end.loc[layer, metric] == value
+
+
+def test_a_series_with_an_axis_has_its_runs_by_value(results: Path) -> None:
+    runs = pd.read_csv(results / "series" / "wide" / "runs.csv")
+    assert [*zip(runs["x"], runs["seed"], strict=True)] == [(w, s) for w in (8, 9) for s in (0, 1, 2)]
+    assert runs["loss"].nunique() == 6
+    means = pd.read_csv(results / "series" / "wide" / "class_means.csv")
+    units = means.groupby("x")["unit"].max().to_dict()
+    assert units == {8: 7, 9: 8}
+    counts = pd.read_csv(results / "low_rank" / "against_axis_wide.csv")
+    assert counts["x"].tolist() == [8, 9]
+    assert counts["runs"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ("{y: {depth: 3, seeds: [0]}}", "series.y: no experiment of this name; allowed: x"),
+        ("{x: {depth: 3, seeds: []}}", "series.x: seeds: empty, so there is nothing to run"),
+        ("{x: {depth: 3, seeds: [1, 1]}}", "series.x: seeds: one is listed twice"),
+        ("{x: {depth: 3, seeds: [0], values: [1]}}", "series.x: values without an axis"),
+        ("{x: {depth: 3, seeds: [0], axis: model.width}}", "series.x: values: empty"),
+        ("{x: {depth: 1, seeds: [0]}}", "series.x.depth: 1 does not suit x: dufm needs L >= 2"),
+        (
+            "{x: {depth: 3, seeds: [0], axis: model.width, values: [0]}}",
+            "series.x.values: experiments.x.model.width: 0 is out of range",
+        ),
+    ],
+)
+def test_mistakes_in_a_series_are_one_line_that_names_the_key(
+    series: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([3], [0], x=tree())
+    with Path("params.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"\nseries: {series}\n")
+    with pytest.raises(InputError) as error:
+        load_params()
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("found", "of"), [(0, 5), (3, 5), (5, 5), (7, 20)])
+def test_the_interval_of_a_share_is_the_exact_one(found: int, of: int) -> None:
+    from scipy.stats import binomtest
+
+    exact = binomtest(found, of).proportion_ci(0.95)
+    assert share_interval(found, of) == pytest.approx((exact.low, exact.high), abs=1e-12)
+
+
+def test_runs_are_counted_at_each_value_of_an_axis() -> None:
+    runs = pd.concat([made_runs().assign(x=10), made_runs().query("seed == 0").assign(x=20)])
+    runs["dnc_found"] = runs["ranks"] == "10-10-10"
+    counts = counts_by_value(runs)
+    assert counts[
+        ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
+    ].to_numpy().tolist() == [
+        [10, 5, 3, 2, 1, 0.2, 7],
+        [20, 1, 1, 1, 0, 0, 5],
+    ]
+    left, right = against_axis(runs, counts, "width", "").axes
+    (line, _, _) = left.containers[0]
+    assert line.get_ydata().tolist() == [0.2, 0]
+    assert right.lines[1].get_ydata().tolist() == [7, 5]
+    assert [text.get_text() for text in right.texts] == ["2\N{MULTIPLICATION SIGN}"]
+
+
+def test_matrices_are_shown_without_silent_units_and_in_order() -> None:
+    matrix = np.array([[0, 1, 1], [0, 0, 1e-5], [2, 0, 0], [0, 1, 1.1], [0, 0, -3]])
+    assert ordered(matrix).tolist() == [[2, 0, 0], [0, 1, 1.1], [0, 1, 1], [0, 0, -3]]
+    rows = [
+        {"experiment": "x", "layer": layer, "class": c, "unit": u, "value": matrix[u, c]}
+        for layer in ("~M2", "~M3", "~M4", "M2", "M3", "M4")
+        for u in range(5)
+        for c in range(3)
+    ]
+    inner, gram, *_ = class_means(pd.DataFrame(rows), {"x": "K"}, "").axes
+    assert inner.images[0].get_array().tolist() == ordered(matrix).tolist()
+    shown = np.asarray(gram.images[0].get_array())
+    assert shown == pytest.approx(matrix.T @ matrix / (matrix**2).sum(0).mean())
 
 
 def made_runs() -> pd.DataFrame:

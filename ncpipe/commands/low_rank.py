@@ -1,41 +1,48 @@
 """Stage low_rank: deep features models beside DNC and SRG [S24 sec. 6]."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.artifacts import FEATURES, LOW_RANK, RESULTS, publish_folder
+from ncpipe.artifacts import FEATURES, LOW_RANK, RESULTS, SERIES, publish_folder
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.features.files import read_features
-from ncpipe.features.low_rank import gram_rows, singular_rows
+from ncpipe.features.low_rank import mean_rows, singular_rows, solution_rows
+from ncpipe.figures.class_means import class_means, run_figure
 from ncpipe.figures.low_rank import (
-    gram_matrices,
     level_ratios,
     loss_curves,
     loss_split,
     ranks_by_penalty,
     singular_values_by_layer,
 )
+from ncpipe.figures.low_rank_series import against_axis, through_training
 from ncpipe.figures.save import save_figure
 from ncpipe.optima.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
 from ncpipe.optima.dufm_runs import solution_split
-from ncpipe.params import Params, load_params
+from ncpipe.optima.dufm_solutions import dnc_solution, srg_solution
+from ncpipe.params import Params, Series, load_params
 from ncpipe.specs import FreeData, Run
 from ncpipe.tables.files import read_table
-from ncpipe.tables.low_rank import best_runs, low_rank_sentence, with_ranks
+from ncpipe.tables.low_rank import best_runs, counts_by_value, low_rank_sentence, with_ranks
 
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4
+EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
+AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "penalty.value": r"$\lambda$"}
 
 
 def low_rank() -> None:
     """data/results and data/features -> data/low_rank, tables and figures as PNG and SVG.
 
-    loss_curves, singular_values, gram, rank_penalty, loss_split, level_ratios. Where one lambda is
-    shown it is the experiment's own penalty.value, and where one run is, that of the lowest loss.
+    Of the sweep: loss_curves, singular_values, class_means, rank_penalty, loss_split and run_EXPERIMENT, the
+    one of the lowest loss; of the theory: level_ratios, solutions. Of each series NAME with an axis
+    against_axis_NAME; of others through_training_NAME, where weights were kept on the way, and run_NAME.
+    Where one lambda is shown it is the experiment's own penalty.value.
     """
     params = load_params()
     if others := [name for name in params.sweep.experiments if not _free(params, name)]:
@@ -54,20 +61,81 @@ def low_rank() -> None:
             f"sweep.values: {own[missing[0]]}, the value of {missing[0]}, is none of them; add it"
         )
     best = best_runs(at_own)
-    singular, gram = _matrices(params, best)
-    split, ratios = pd.DataFrame(_split(params, best)), pd.DataFrame(_ratios())
+    chosen = [_run_of(params, row) for row in best.to_dict("records")]
+    singular, means = _matrices(chosen)
+    split = pd.DataFrame(_split(best, chosen))
+    ratios, solutions = pd.DataFrame(_ratios()), pd.DataFrame(_solutions())
+    tables = {
+        "runs": runs,
+        "singular_values": singular,
+        "class_means": means,
+        "split": split,
+        "ratios": ratios,
+    }
     with publish_folder(LOW_RANK) as folder:
-        tables = {"runs": runs, "singular_values": singular, "gram": gram, "split": split, "ratios": ratios}
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
         save_figure(loss_curves(history, at_own), folder, "loss_curves")
         save_figure(singular_values_by_layer(singular, best), folder, "singular_values")
-        save_figure(gram_matrices(gram, best), folder, "gram")
         save_figure(ranks_by_penalty(runs), folder, "rank_penalty")
         save_figure(loss_split(split), folder, "loss_split")
         save_figure(level_ratios(ratios, RATIO_PER_CLASS, RATIO_DECAY), folder, "level_ratios")
+        title = "Closed solutions: class means (columns are classes) and their Gram matrices"
+        save_figure(class_means(solutions, {"SRG": "SRG", "DNC": "DNC"}, title), folder, "solutions")
+        rows = {row["experiment"]: _said(row) for row in best.to_dict("records")}
+        title = "Class means (columns are classes) of the runs of the lowest loss, and their Gram matrices"
+        save_figure(class_means(means, rows, title), folder, "class_means")
+        for row in best.to_dict("records"):
+            figure = run_figure(_of(history, row), _of(singular, row), _of(means, row), row)
+            save_figure(figure, folder, f"run_{row['experiment']}")
+        for name, series in (params.series or {}).items():
+            _draw_series(name, series, folder)
     for name in classes:
         say(f"{name}: {low_rank_sentence(at_own[at_own['experiment'] == name])}")
+
+
+def _draw_series(name: str, series: Series, folder: Path) -> None:
+    """The tables of a series that are counts, and its figures; a line for each of its values."""
+    tables = {path.stem: read_table(path, "series") for path in sorted((SERIES / name).glob("*.csv"))}
+    if "runs" not in tables:
+        raise InputError(f"{SERIES / name / 'runs.csv'}: not found; run dvc repro (stage series)")
+    runs = tables["runs"]
+    place = rf"$K = {runs['classes'].iloc[0]}$, $L = {series.depth}$"
+    if series.axis:
+        label = AXES.get(series.axis, series.axis)
+        counts = counts_by_value(runs)
+        counts.to_csv(folder / f"against_axis_{name}.csv", index=False, lineterminator="\n")
+        title = f"{place}, {counts['runs'].max()} runs at each {label}"
+        save_figure(against_axis(runs, counts, label, title), folder, f"against_axis_{name}")
+        for row in counts.to_dict("records"):
+            say(
+                f"{name} {series.axis}={row['x']:g}: DNC found by {row['dnc_found']} of {row['runs']} runs, "
+                f"share in [{row['low']:.2f}, {row['high']:.2f}], mean rank {row['mean_rank']:.2f}"
+            )
+        return
+    say(f"{name}: {low_rank_sentence(runs.assign(experiment=name))}")
+    if "spread" in tables:
+        title = rf"{place}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"
+        figure = through_training(tables["history"], tables["spread"], tables["singular_values"], runs, title)
+        save_figure(figure, folder, f"through_training_{name}")
+    best = best_runs(runs).iloc[0].to_dict()
+    history, singular, means = (
+        _of(tables[table], best) for table in ("history", "singular_values", "class_means")
+    )
+    save_figure(run_figure(history, singular, means, best), folder, f"run_{name}")
+
+
+def _of(table: pd.DataFrame, row: dict[Any, Any]) -> pd.DataFrame:
+    """The rows of one run."""
+    keys = [key for key in ("experiment", "seed", "x") if key in table and not pd.isna(row.get(key))]
+    rows = table
+    for key in keys:
+        rows = rows[rows[key] == row[key]]
+    return rows
+
+
+def _said(row: dict[Any, Any]) -> str:
+    return f"$K = {row['classes']}$\n{row['ranks']}\n{row['loss_over_dnc']:.3f} DNC\n{row['structure']}"
 
 
 def _free(params: Params, name: str) -> bool:
@@ -92,22 +160,22 @@ def _run_of(params: Params, row: Any) -> Run:
     )
 
 
-def _matrices(params: Params, best: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Singular values and Gram matrices of each experiment's best run."""
+def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Singular values and class means of each run."""
     singular: list[dict[str, Any]] = []
-    gram: list[dict[str, Any]] = []
-    for row in best.to_dict("records"):
-        run = _run_of(params, row)
+    means: list[dict[str, Any]] = []
+    for run in chosen:
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        for table, rows in ((singular, singular_rows(run, features)), (gram, gram_rows(run, features))):
-            table += [{"experiment": run.experiment} | cells for cells in rows]
-    return pd.DataFrame(singular), pd.DataFrame(gram)
+        key = {"experiment": run.experiment} | ({} if run.value is None else {"x": run.value})
+        key |= {"seed": run.seed}
+        singular += [key | row for row in singular_rows(run, features)]
+        means += [key | row for row in mean_rows(run, features)]
+    return pd.DataFrame(singular), pd.DataFrame(means)
 
 
-def _split(params: Params, best: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _split(best: pd.DataFrame, chosen: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Error, W_L's penalty and the rest, of the best runs and of the solutions beside them."""
-    for row in best.to_dict("records"):
-        run = _run_of(params, row)
+    for row, run in zip(best.to_dict("records"), chosen, strict=True):
         place = {"experiment": row["experiment"], "classes": row["classes"]}
         parts = {
             "trained": (row["fit"], row["last_penalty"], row["inner_penalty"]),
@@ -117,6 +185,12 @@ def _split(params: Params, best: pd.DataFrame) -> Iterator[dict[str, Any]]:
             parts["SRG"] = solution_split(run, "srg")
         for name, (fit, last, rest) in parts.items():
             yield place | {"solution": name, "fit": fit, "last_penalty": last, "rest": rest}
+
+
+def _solutions() -> Iterator[dict[str, Any]]:
+    """Class means of S24's example, built."""
+    for name, found in (("SRG", srg_solution(EXAMPLE)), ("DNC", dnc_solution(EXAMPLE))):
+        yield from ({"experiment": name} | row for row in solution_rows(found))
 
 
 def _ratios() -> Iterator[dict[str, Any]]:

@@ -13,12 +13,14 @@ from ncpipe.features.passes import Features
 from ncpipe.metrics.scales import times_two_to
 from ncpipe.metrics.spectrum import RANK_TOLERANCE, singular_values
 from ncpipe.metrics.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
-from ncpipe.metrics.table import TRAIN
+from ncpipe.metrics.table import TRAIN, measure_layer
 from ncpipe.optima.dufm_runs import head_levels, levels_of
+from ncpipe.optima.dufm_solutions import Solution, layers
 from ncpipe.specs import Run
 
 MARK = "-"  # between the ranks of layers
 DATA_CUT = 0.05  # of s_1: class means on data carry noise that free features do not
+SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
 def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any]:
@@ -74,25 +76,52 @@ def _joined(means: list[Tensor], cut: float) -> str:
 
 
 def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Singular values of M~_2, ..., M~_L and M_L: layer (`~M2`, ..., `M4`), place from 1, value."""
+    """Singular values of M~_2, ..., M~_L, M_{L-1} and M_L: layer (`~M2`, ..., `M4`), place from 1, value.
+
+    Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
+    """
     head = run.spec.model.head(run.depth)
     assert head is not None
-    layers = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
-    layers |= {f"M{head.depth}": head.after[-1]}
-    for name, layer in layers.items():
+    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
+    names |= {f"M{at}": name for at, name in [*enumerate(head.after, start=2)][-2:]}
+    for name, layer in names.items():
         for place, value in enumerate(singular_values(_means(features, layer)).tolist(), 1):
             yield {"layer": name, "place": place, "value": value}
 
 
-def gram_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Gram matrices over their mean diagonal, of M_{L-1}, M~_L and M_L: layer, row, column, value."""
+def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Class means themselves: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
     head = run.spec.model.head(run.depth)
     assert head is not None
-    depth, inner = head.depth, (head.entry, *head.after)[-2]
-    layers = {f"M{depth - 1}": inner, f"~M{depth}": head.before[-1], f"M{depth}": head.after[-1]}
-    for name, layer in layers.items():
-        means = _means(features, layer)
-        gram = means @ means.T
-        for row, line in enumerate((gram / gram.diagonal().mean()).tolist()):
-            for column, value in enumerate(line):
-                yield {"layer": name, "row": row, "column": column, "value": value}
+    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
+    names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
+    for name, layer in names.items():
+        yield from _entries(name, _means(features, layer))
+
+
+def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
+    """The same of built matrices."""
+    for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
+        yield from _entries(f"~M{at}", before)
+        yield from _entries(f"M{at}", before.clamp(min=0))
+
+
+def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(means.tolist()):
+        yield from (
+            {"layer": layer, "class": number, "unit": unit, "value": value} for unit, value in enumerate(row)
+        )
+
+
+def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """How samples lie about their class means in every layer: layer (`H1`, ...) and two forms of DNC1.
+
+    dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
+    """
+    head = run.spec.model.head(run.depth)
+    assert head is not None
+    for at, name in enumerate((head.entry, *head.after), start=1):
+        layer = features.layers[name][TRAIN]
+        found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)
+        values = {row.metric: row.value for row in found if row.metric in SPREADS}
+        yield {"layer": f"H{at}"} | values

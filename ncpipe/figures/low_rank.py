@@ -46,15 +46,13 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]
             axes.fill_between(steady.index, low, high, color=TRAINED, alpha=0.2, linewidth=0)
             levels = [own["loss_dnc"].iloc[0], own["loss_srg"].iloc[0]]
-            for level, dashes in zip(levels, (DNC_DASHES, SRG_DASHES), strict=True):
-                if math.isfinite(level):
-                    axes.axhline(level, color=INK, linewidth=1, linestyle=dashes)
+            mark_levels(axes, *levels)
             shown = own[own["kept"]] if own["kept"].any() else own
             known = [*filter(math.isfinite, levels), *shown["loss"]]
             pad = 0.06 * (max(known) - min(known)) + 0.01 * max(known)
             axes.set_ylim(min(known) - pad, max(known) + 4 * pad)
             axes.set_xscale("log")
-            axes.set_title(_place(own.iloc[0].to_dict()))
+            axes.set_title(place_name(own.iloc[0].to_dict()))
         _outer_labels(panels, "step", "regularised loss")
         handles = [
             Line2D([], [], color=TRAINED, linewidth=1.5, label="mean ± 1 sd"),
@@ -64,7 +62,7 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         ]
         if not runs["kept"].all():
             handles.append(Line2D([], [], color=DROPPED, linewidth=0.6, label="loses classes, in no mean"))
-        _finish(figure, handles, "Loss of deep features models against deep neural collapse")
+        finish(figure, handles, "Loss of deep features models against deep neural collapse")
     return figure
 
 
@@ -78,53 +76,16 @@ def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figu
             own = singular[
                 (singular["experiment"] == row["experiment"]) & (singular["place"] <= row["classes"])
             ]
-            for layer, colour in zip(layers, colours, strict=True):
-                line = own[own["layer"] == layer]
-                shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
-                after = not layer.startswith("~")
-                axes.plot(
-                    line["place"], shares, "o" if after else ".", color=colour, markersize=6 if after else 5,
-                    markerfacecolor="none" if after else colour, linestyle="-", linewidth=0.7,
-                )  # fmt: skip
-            axes.set(yscale="log", ylim=(FLOOR / 2, 3), title=_place(row))
+            singular_lines(axes, own, layers)
+            axes.set(yscale="log", ylim=(FLOOR / 2, 3), title=place_name(row))
             axes.set_xticks([1, int(row["classes"])])
         _outer_labels(panels, "place", r"$s_i / s_1$")
         handles = [
             Line2D([], [], color=colour, marker="." if layer.startswith("~") else "o", linewidth=0.7,
-                   markerfacecolor=colour if layer.startswith("~") else "none", label=_layer(layer))
+                   markerfacecolor=colour if layer.startswith("~") else "none", label=layer_name(layer))
             for layer, colour in zip(layers, colours, strict=True)
         ]  # fmt: skip
-        _finish(figure, handles, "Singular values of the class means, runs of the lowest loss")
-    return figure
-
-
-def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame) -> Figure:
-    """Gram matrices of class means over their mean diagonal, of each best run [Fig. 5, 7]."""
-    layers = list(gram["layer"].unique())
-    with paper_style():
-        figure = Figure(figsize=(0.8 * PAGE_WIDTH, 1.6 * len(best) + 0.4), layout="constrained")
-        grid = figure.subplots(len(best), len(layers), squeeze=False)
-        for line, row in zip(grid, best.to_dict("records"), strict=True):
-            own = gram[gram["experiment"] == row["experiment"]]
-            for axes, layer in zip(line, layers, strict=True):
-                square = own[own["layer"] == layer].pivot(index="row", columns="column", values="value")
-                image = axes.imshow(
-                    square.to_numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest"
-                )
-                axes.grid(visible=False)
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set_visible(True)
-                if axes in grid[0]:
-                    axes.set_title(f"Gram of {_layer(layer)}")
-            line[0].set_ylabel(
-                f"$K = {row['classes']}$\nranks {row['ranks']}\n{row['loss_over_dnc']:.3f} of DNC"
-            )
-            line[1].set_xlabel(str(row["structure"]), fontsize=8)
-        figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6 / len(best) ** 0.5, aspect=18, pad=0.02)
-        figure.suptitle(
-            "Class means of the runs of the lowest loss, before (~) and after the ReLU", fontsize=10
-        )
-        figure.draw_without_rendering()
+        finish(figure, handles, "Singular values of the class means, runs of the lowest loss")
     return figure
 
 
@@ -164,7 +125,7 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
         ]
         if not runs["kept"].all():
             handles.append(Line2D([], [], linewidth=0, label=r"$n\times$: runs that lose classes"))
-        _finish(figure, handles, r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)")
+        finish(figure, handles, r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)")
     return figure
 
 
@@ -195,7 +156,7 @@ def loss_split(split: pd.DataFrame) -> Figure:
         handles = [
             Patch(color=colour, label=name) for name, colour in zip(parts.values(), colours, strict=True)
         ]
-        _finish(figure, handles, "Loss by its terms, runs of the lowest loss")
+        finish(figure, handles, "Loss by its terms, runs of the lowest loss")
     return figure
 
 
@@ -214,7 +175,7 @@ def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
         axes.set(xlabel="$r$, with $K = r(r-1)/2$", ylabel=r"$L_{SRG} / L_{DNC}$")
         axes.set_xticks(range(4, int(ratios["points"].max()) + 1, 4))
         handles.append(Line2D([], [], color=FAINT, linestyle=SRG_DASHES, label=r"$\rho$, $\lambda \to 0$"))
-        _finish(figure, handles, rf"Closed losses, $n = {per_class}$, $\lambda = {_power(decay)}$")
+        finish(figure, handles, rf"Closed losses, $n = {per_class}$, $\lambda = {_power(decay)}$")
     return figure
 
 
@@ -235,17 +196,39 @@ def _outer_labels(panels: Sequence[Axes], below: str, left: str) -> None:
         axes.set_xlabel(below if place + COLUMNS >= len(panels) else "")
 
 
-def _finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str) -> None:
+def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None:
+    """Lines at L_DNC and L_SRG, if there is one; label: for a legend."""
+    for level, dashes, name in ((dnc, DNC_DASHES, "DNC"), (srg, SRG_DASHES, "SRG")):
+        if math.isfinite(level):
+            axes.axhline(
+                level, color=INK, linewidth=1, linestyle=dashes, label=name if label else "_nolegend_"
+            )
+
+
+def singular_lines(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
+    """Singular values over the largest, a line for each of `layers`: dots before the ReLU, rings after it."""
+    for layer, colour in zip(layers, metric_colours(len(layers)), strict=True):
+        line = singular[singular["layer"] == layer]
+        shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
+        after = not layer.startswith("~")
+        axes.plot(
+            line["place"], shares, "o" if after else ".", color=colour, markersize=6 if after else 5,
+            markerfacecolor="none" if after else colour, linestyle="-", linewidth=0.7,
+            label=layer_name(layer),
+        )  # fmt: skip
+
+
+def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str) -> None:
     figure.suptitle(title, fontsize=10)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.draw_without_rendering()
 
 
-def _place(run: Mapping[Any, Any]) -> str:
+def place_name(run: Mapping[Any, Any]) -> str:
     return rf"$K = {run['classes']}$, $L = {run['depth']}$, $\lambda = {run['penalty_value']:g}$"
 
 
-def _layer(name: str) -> str:
+def layer_name(name: str) -> str:
     """Mathtext of `~M3` or `M3`."""
     return rf"$\tilde M_{{{name[2:]}}}$" if name.startswith("~") else f"$M_{{{name[1:]}}}$"
 

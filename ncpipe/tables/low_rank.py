@@ -1,6 +1,11 @@
 """Trained deep features models in numbers: ranks, the best run, how many lie below DNC."""
 
+from typing import Any
+
 import pandas as pd
+from scipy import special
+
+LEVEL = 0.95  # of intervals of a share
 
 
 def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
@@ -23,6 +28,43 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
         for _, own in runs.groupby("experiment", sort=False)
     ]
     return pd.concat(chosen, ignore_index=True)
+
+
+def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs at each x: how many, kept, below L_DNC, DNC found; its share with low and high; their mean rank.
+
+    The interval is Clopper and Pearson's: it covers the probability at least 95 times in 100. What a run that
+    loses classes or diverges has found is no DNC. mean_rank: over runs that are kept.
+    """
+    rows: list[dict[str, Any]] = []
+    for x, own in runs.groupby("x"):
+        kept = own[own["kept"]]
+        dnc = kept["dnc_found"].astype(bool)
+        found = int(dnc.sum())
+        low, high = share_interval(found, len(own))
+        rows.append(
+            {
+                "x": x,
+                "runs": len(own),
+                "kept": len(kept),
+                "below_dnc": int(((kept["loss_over_dnc"] < 1) & ~dnc).sum()),
+                "dnc_found": found,
+                "share": found / len(own),
+                "low": low,
+                "high": high,
+                "mean_rank": kept["mean_rank"].mean(),
+                "loss_over_dnc": kept["loss_over_dnc"].mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def share_interval(found: int, of: int, level: float = LEVEL) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a probability of which `found` of `of` draws tell."""
+    tail = (1 - level) / 2
+    low = 0.0 if found == 0 else float(special.betaincinv(found, of - found + 1, tail))
+    high = 1.0 if found == of else float(special.betaincinv(found + 1, of - found, 1 - tail))
+    return low, high
 
 
 def low_rank_sentence(runs: pd.DataFrame) -> str:

@@ -1,0 +1,92 @@
+"""Stage series: further runs of one deep features model, trained and measured at one go [S24 sec. 6]."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from tqdm import tqdm
+
+from ncpipe.artifacts import SERIES, publish_folder
+from ncpipe.console import say
+from ncpipe.errors import InputError
+from ncpipe.features.low_rank import low_rank_columns, mean_rows, singular_rows, spread_rows
+from ncpipe.features.passes import Features, extract
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.params import load_params
+from ncpipe.scheduling.series import data_of, train_series
+from ncpipe.specs import Device, FreeData, Run
+from ncpipe.tables.low_rank import best_runs, with_ranks
+from ncpipe.training.device import prepare_device
+from ncpipe.training.session import Trained
+
+
+def series(
+    experiment: str,
+    device: Device | None = None,
+    workers: int | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> None:
+    """series.EXPERIMENT of params.yaml -> data/series/EXPERIMENT, tables of all its runs.
+
+    runs: how each ended, as in runs.csv of the sweep. history: losses through training. spread: DNC1 of every
+    layer at the epochs that the experiment's `history` keeps, where samples of a class differ.
+    singular_values: of every layer's class means. class_means: of the run of the lowest loss at each value.
+    """
+    params = load_params()
+    runs = params.series_runs(experiment)
+    if not runs[0].spec.model.has_free_features:
+        raise InputError(f"series.{experiment}: the experiment has no free features; series are of dufm")
+    compute = params.compute_on(device)
+    say(f"series {experiment}: {len(runs)} runs")
+    trained = train_series(runs, compute, workers, checkpoint_seconds, _announce)
+    double = prepare_device(dataclasses.replace(compute, device="cpu", precision="float64"))
+    ends: list[dict[str, Any]] = []
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("history", "spread", "singular_values")}
+    means = []
+    for found in tqdm(trained, desc=experiment, unit="run", disable=None, leave=False):
+        run, data = found.run, data_of(found.run.spec.data)
+        key = {"experiment": experiment, "depth": run.depth, "x": run.value, "seed": run.seed}
+        features = extract(run, found.state, data, double)
+        ends.append(key | _ending(found, features))
+        tables["history"] += [key | dataclasses.asdict(point) for point in found.history]
+        tables["singular_values"] += [key | row for row in singular_rows(run, features)]
+        means.append([key | row for row in mean_rows(run, features)])
+        for epoch, state in found.kept.items():
+            kept = extract(run, state, data, double)
+            tables["spread"] += [key | {"epoch": epoch} | row for row in spread_rows(run, kept)]
+    table = with_ranks(pd.DataFrame(ends).assign(place=range(len(ends))))
+    best = [best_runs(own)["place"].iloc[0] for _, own in table.groupby("x", dropna=False)]
+    frames = {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}
+    frames["runs"] = table.drop(columns="place")
+    frames["class_means"] = pd.DataFrame([row for place in best for row in means[place]])
+    with publish_folder(SERIES / experiment) as folder:
+        for name, frame in frames.items():
+            frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _announce(batch: Sequence[Run]) -> None:
+    at = "" if batch[0].axis is None else f" with {batch[0].axis} from {batch[0].value}"
+    say(f"  train {len(batch)} runs{at}, {batch[0].spec.epochs} epochs")
+
+
+def _ending(trained: Trained, features: Features) -> dict[str, Any]:
+    """A run's row: its loss by terms and where it stands beside DNC and SRG, from features in float64."""
+    run, data = trained.run, trained.run.spec.data
+    assert isinstance(data, FreeData)
+    last = (features.train.inputs, features.train.labels, features.weight, features.bias)
+    fit = unregularised_loss(*last, run.spec.loss)
+    loss = fit + features.last_penalty + features.inner_penalty
+    return {
+        "classes": data.classes,
+        "penalty_value": run.spec.penalty.value,
+        "finished": trained.diverged_at is None,
+        "diverged_at_epoch": trained.diverged_at,
+        "loss": loss,
+        "fit": fit,
+        "last_penalty": features.last_penalty,
+        "inner_penalty": features.inner_penalty,
+        "gradient_norm": features.gradient_norm,
+        "train_error": prediction_error(*last),
+        **low_rank_columns(run, features, loss),
+    }

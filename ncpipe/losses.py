@@ -1,6 +1,6 @@
-"""Cross-entropy and S25's squared error, for training, for measurements and for features models.
+"""Losses on tensors, for training, for measurements and for features models.
 
-K  classes; the axes before it are samples, of several networks or of one
+K  classes    N  samples    d  feature width; the axes before are samples, of several networks or of one
 """
 
 from collections.abc import Callable
@@ -35,3 +35,41 @@ def half_squared_error(logits: Tensor, targets: Tensor, over: tuple[int, ...] = 
 
 
 LOSSES: dict[str, Loss] = {"ce": cross_entropy, "mse": half_squared_error}
+
+
+def smoothed(labels: Tensor, classes: int, smoothing: float, like: Tensor) -> Tensor:
+    """Targets (1 - delta) e_y + delta/K of labels (...), as shares (..., K) of the kind of `like`."""
+    shares = like.new_full((*labels.shape, classes), smoothing / classes)
+    return shares.scatter_(-1, labels.unsqueeze(-1), 1 - smoothing + smoothing / classes)
+
+
+def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
+    """(f_y - c)^2/(2 c) of each sample, the pull term of dot regression [Yang et al. 2022].
+
+    logits (..., N, K), labels (..., N), reach c (...), positive -> (..., N).
+    """
+    own = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    reach = reach.unsqueeze(-1)
+    return (own - reach).square() / (2 * reach)
+
+
+def supervised_contrast(
+    features: Tensor, labels: Tensor, temperature: float, include_self: bool, rows: slice = slice(None)
+) -> tuple[Tensor, Tensor]:
+    """Of each sample i of `rows`: log sum_l exp(s_il) - mean_j s_ij, j the others of its class [K23 eq. 32].
+
+    s_ij = f_i f_j/tau of features f (..., N, d) divided by their lengths, l over all others; with
+    include_self i is one of the j and of the l. labels (..., N) -> losses (..., B), and (..., B) bool:
+    whether there is a j. Without one the loss is 0.
+    """
+    units = F.normalize(features, dim=-1)
+    similar = units[..., rows, :] @ units.mT / temperature
+    same = labels[..., rows].unsqueeze(-1) == labels.unsqueeze(-2)
+    if not include_self:
+        places = torch.arange(labels.shape[-1], device=labels.device)
+        own = places[rows].unsqueeze(-1) == places
+        similar, same = similar.masked_fill(own, -torch.inf), same & ~own
+    counts = same.sum(-1)
+    near = similar.where(same, 0.0).sum(-1) / counts.clamp(min=1)
+    compared = counts > 0
+    return (similar.logsumexp(-1) - near).where(compared, 0.0), compared

@@ -141,25 +141,32 @@ def _hints(kind: type) -> dict[str, Any]:
 
 @functools.cache
 def _members(options: tuple[Any, ...]) -> tuple[Callable[[Any], str | None], dict[str, Any]]:
-    """How to tell which member of a union a value is meant for, and the members by that mark."""
-    if is_dataclass(options[0]):
-        key = _tag(options)
-        members = {
-            f"{MARK}{word}": record for record in options for word in typing.get_args(_hints(record)[key])
-        }
+    """How to tell which member of a union a value is meant for, and the members by that mark.
 
-        def by_tag(value: Any) -> str | None:
-            word = value.get(key) if isinstance(value, Mapping) else None
-            return f"{MARK}{word}" if isinstance(word, str) else None
+    Records may have one list of words beside them: a value that is no mapping is meant for that.
+    """
+    records = [typing.cast(type, option) for option in options if is_dataclass(option)]
+    words = [option for option in options if typing.get_origin(option) is Literal]
+    if not records:
+        other = next(option for option in options if option not in words)
+        return lambda value: TEXT if isinstance(value, str) else OTHER, {TEXT: words[0], OTHER: other}
+    key = _tag(records)
+    members = {f"{MARK}{word}": record for record in records for word in typing.get_args(_hints(record)[key])}
+    if words:
+        members[TEXT] = words[0]
 
-        return by_tag, members
-    words, other = options if typing.get_origin(options[0]) is Literal else reversed(options)
-    return lambda value: TEXT if isinstance(value, str) else OTHER, {TEXT: words, OTHER: other}
+    def by_tag(value: Any) -> str | None:
+        if words and not isinstance(value, Mapping):
+            return TEXT
+        word = value.get(key) if isinstance(value, Mapping) else None
+        return f"{MARK}{word}" if isinstance(word, str) else None
+
+    return by_tag, members
 
 
 def _tag(records: Iterable[Any]) -> str:
-    """The key that tells records apart: their first."""
-    return fields(next(iter(records)))[0].name
+    """The key that tells records apart: their first. What is no record is passed over."""
+    return fields(next(record for record in records if is_dataclass(record)))[0].name
 
 
 def _mistake(kind: Any, path: str, error: dict[str, Any], own: Own) -> str:
@@ -176,7 +183,7 @@ def _mistake(kind: Any, path: str, error: dict[str, Any], own: Own) -> str:
             tag = _tag(options)
             where, problem = joined(where, tag), "missing; add it"
             if tag in wrong:
-                words = [word.removeprefix(MARK) for word in _members(options)[1]]
+                words = [word.removeprefix(MARK) for word in _members(options)[1] if word != TEXT]
                 problem = f"{shown(wrong[tag])} is unknown; {suggest(wrong[tag], words)}"
         else:
             problem = _wrong_value(expected, error)

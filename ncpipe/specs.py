@@ -18,6 +18,7 @@ from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
+from ncpipe.loss_specs import Loss, name_of, objective_misfit
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # Pixels of an image's side, by source.
@@ -85,6 +86,11 @@ class ImageData:
     normalisation: Literal["standardise", "unit"]
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return 100 if self.source == "cifar100" else 10
 
     @property
     def side(self) -> int:
@@ -279,9 +285,9 @@ class Penalty:
     scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
     first layer, biases and batch norm included, as weight decay has it by default; `head` is the matrices of
     a ReLU head and of the last layer, and the features that enter it [S24 sec. 6.2].
-    features: lambda_H, half of which times the squared norm of each sample's features is added to the loss,
-    where they are learned themselves (`architecture: dufm`; value without it) or enter a head (`scope:
-    head`).
+    features: lambda_H, half of which times the squared norm of each training sample's features is added to
+    the loss: of those that are learned themselves (`architecture: dufm`; value without it), that enter a head
+    (`scope: head`) or, in a network without one, the last layer; without it nothing is.
     features_over_value: lambda_H as a multiple of value, in place of features.
     layers: the lambda of each of their layers, from the first to the last, in place of value.
     """
@@ -484,7 +490,8 @@ class Experiment:
 
     data: the training and test set.
     model: the network.
-    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N.
+    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N; one with keys of its own has
+    its name among them.
     penalty: weight decay as a part of the objective; the first layer is free.
     optimizer: what takes the steps.
     schedule: the learning rate over the steps.
@@ -497,7 +504,7 @@ class Experiment:
 
     data: Data
     model: Model
-    loss: Literal["ce", "mse"]
+    loss: Loss
     penalty: Penalty
     optimizer: Optimizer
     schedule: Schedule
@@ -516,6 +523,8 @@ class Experiment:
             raise ValueError(problem)
         if isinstance(self.data, Drawn) and self.data.label_noise and self.data.imbalance:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
+        if problem := objective_misfit(self):
+            raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
         if self.augmentation is not None:
@@ -545,11 +554,25 @@ class Experiment:
         with_head, of_head = model.has_head, self.penalty.scope == "head"
         if of_head and not with_head:
             return f"penalty.scope: this {model.architecture} has no head; take `matrices` or `all`"
-        for key in ("layers",) if of_head else ("features", "features_over_value", "layers"):
+        keys = ["layers"]
+        if model.bounds_features or (with_head and not of_head):
+            keys += ["features", "features_over_value"]
+        for key in keys:
             if getattr(self.penalty, key) is not None:
                 only = " without `scope: head`" if with_head and key != "layers" else ""
                 return f"penalty.{key} does not apply to {model.architecture}{only}; remove it"
         return ""
+
+    @property
+    def penalises_features(self) -> bool:
+        """Whether features have a lambda_H that the network computes."""
+        own = (self.penalty.features, self.penalty.features_over_value)
+        return own != (None, None) and not self.model.has_free_features
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, without its keys."""
+        return name_of(self.loss)
 
     def kept_epochs(self) -> list[int]:
         """Epochs after which weights are kept, ascending."""

@@ -38,8 +38,8 @@ class Stamp:
         """Equal for runs that can train side by side: same data, shapes and steps."""
         spec = recorded(self.run.spec)
         data = spec.pop("data")
-        features = spec.pop("penalty").get("scope") == "head"
-        if features:  # a term of the loss that others do not have
+        del spec["penalty"]
+        if self.run.spec.penalises_features:  # a term of the loss that others do not have
             spec["penalised_features"] = True
         if data.get("reduced"):  # of whatever size, such data have the same checksum
             spec["copies"] = data["per_class"]
@@ -138,7 +138,7 @@ def is_current(folder: Path, stamp: Stamp) -> bool:
 
 def choices_of(spec: Experiment) -> dict[str, str]:
     """What of an experiment decides which code it runs: see `ncpipe.code`."""
-    return {"architecture": spec.model.architecture, "source": spec.data.source, "loss": spec.loss}
+    return {"architecture": spec.model.architecture, "source": spec.data.source, "loss": spec.loss_name}
 
 
 def code_digest(spec: Experiment) -> str:

@@ -194,7 +194,7 @@ def test_a_head_is_named_where_it_is(model: dict[str, Any]) -> None:
     assert head is not None
     with torch.no_grad():
         values = {layer.name: layer.values for layer in network.layers(arranged(model))}
-        logits, entering = network.with_entering(arranged(model))
+        logits, _, entering = network.passed(arranged(model))
         matrices = [*network.head, network.last]
         assert head.depth == len(matrices) == len(head.before) + 1
         assert network.entry == head.entry

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ncpipe.losses import LOSSES, cross_entropy, half_squared_error
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.training.objective import FITS
+from ncpipe.training.objective import FITS, Outputs
 
 
 def naive(name: str, logits: Tensor, shares: Tensor) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_they_are_their_definitions(name: str) -> None:
         assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
         assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
     each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
-    assert FITS[name](logits, labels).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    assert FITS[name](Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
     weight = torch.eye(5, dtype=torch.float64)
     found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)

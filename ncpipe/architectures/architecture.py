@@ -7,6 +7,8 @@ and most of those who do (claiming a trained run, tables, figures) would wait fo
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ncpipe.architectures.classifier import Classifier
+
 Kind = Literal["vector", "image", "tokens", "free"]
 
 
@@ -32,13 +34,14 @@ class Architecture:
     """Base of the records below `model` in params.yaml; the first field of each is `architecture`.
 
     norm: the kind of normalisation, `none` without one. initialisation: where weights come from. last_bias:
-    whether the last layer has a bias.
+    whether the last layer has a bias. classifier: what the last layer is, learned without one.
     """
 
     architecture: str
     norm: str
     initialisation: str
     last_bias: bool
+    classifier: Classifier | None = None
 
     @property
     def starts_built(self) -> bool:
@@ -49,6 +52,21 @@ class Architecture:
     def has_free_features(self) -> bool:
         """Whether features are learned in place of what a network would compute from inputs."""
         return False
+
+    @property
+    def has_fixed_classifier(self) -> bool:
+        """Whether the last layer is set before training and stays as it is."""
+        return self.classifier is not None and self.classifier.kind == "etf"
+
+    @property
+    def bounds_features(self) -> bool:
+        """Whether features have length sqrt(d) whatever the weights, as LN has it."""
+        return False
+
+    @property
+    def feature_width(self) -> int | None:
+        """Numbers that the last layer sees of a sample; None where only the network knows."""
+        return None
 
     def free_misfit(self, experiment: Any) -> str:
         """Why an experiment's data and training do not suit its free features, '' if they do."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Architecture, Head, Kind
+from ncpipe.architectures.classifier import Classifier
 from ncpipe.bounds import Bound, Count, NonNegative, Positive, Size
 
 
@@ -19,6 +20,7 @@ class ConvNetModel(Architecture):
     width: of the features that enter the head, and of its layers.
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
+    classifier: what the last layer is; learned without the key.
     """
 
     # fixed, and so no keys
@@ -32,10 +34,15 @@ class ConvNetModel(Architecture):
     width: Size
     gain: Positive
     batch_norm_eps: NonNegative
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels: empty; list at least one")
+
+    @property
+    def feature_width(self) -> int:
+        return self.width
 
     @property
     def reads_images(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncpipe.architectures.architecture import Architecture, Kind
+from ncpipe.architectures.classifier import Classifier
 from ncpipe.bounds import NonNegative, Positive, Size
 
 
@@ -20,6 +21,7 @@ class MLPModel(Architecture):
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform; biases start at 0.
     gain: of the drawn weights.
     batch_norm_eps: added to the variance that a batch normalisation divides by; no key with `norm: none`.
+    classifier: what the last layer is; learned without the key.
     """
 
     architecture: Literal["mlp"]
@@ -31,10 +33,15 @@ class MLPModel(Architecture):
     initialisation: Literal["normal", "uniform"]
     gain: Positive
     batch_norm_eps: NonNegative | None = None
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         if (self.norm == "batch") != (self.batch_norm_eps is not None):
             raise ValueError("batch_norm_eps is a number with `norm: batch` and no key with `norm: none`")
+
+    @property
+    def feature_width(self) -> int:
+        return self.width
 
     def misfit(self, kind: Kind, source: str) -> str:
         if kind != "tokens":

@@ -22,6 +22,14 @@ class PaperArchitecture(Architecture):
         """Whether weights are drawn from a uniform distribution, not a normal one."""
         return self.initialisation == "uniform"
 
+    @property
+    def bounds_features(self) -> bool:
+        return True
+
+    @property
+    def feature_width(self) -> int:
+        return self.width
+
     def check_mlp_width(self) -> None:
         """ValueError unless it is given where the MLPs have two layers, and only there."""
         two_layers = self.architecture in TWO_LAYER_MLPS

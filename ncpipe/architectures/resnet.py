@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.classifier import Classifier
 from ncpipe.architectures.paper import PaperArchitecture
 from ncpipe.bounds import MATRIX, Bound, NonNegative, Positive, Size
 
@@ -22,6 +23,7 @@ class ResNetModel(PaperArchitecture):
     layer alone is drawn.
     gain: of the drawn weights.
     mlp_width: hidden width of two-layer blocks (L-RN2); no key of L-RN1.
+    classifier: what the last layer is; learned without the key.
     """
 
     architecture: Literal["L-RN1", "L-RN2"]
@@ -32,6 +34,7 @@ class ResNetModel(PaperArchitecture):
     initialisation: Literal["normal", "uniform", "construction"]
     gain: Positive
     mlp_width: Size | None = None
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         self.check_mlp_width()

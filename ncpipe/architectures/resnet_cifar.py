@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Architecture, Head, Kind
+from ncpipe.architectures.classifier import Classifier
 from ncpipe.bounds import Bound, NonNegative, Positive, Size
 
 
@@ -19,6 +20,7 @@ class CifarResNetModel(Architecture):
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
     head_width: of the head's layers; no key without them.
+    classifier: what the last layer is; learned without the key.
     """
 
     # fixed, and so no keys
@@ -32,10 +34,15 @@ class CifarResNetModel(Architecture):
     gain: Positive
     batch_norm_eps: NonNegative
     head_width: Size | None = None
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         if bool(self.head_layers) != (self.head_width is not None):
             raise ValueError("head_width is a number with head_layers and no key with `head_layers: 0`")
+
+    @property
+    def feature_width(self) -> int:
+        return self.head_width or 4 * self.width
 
     @property
     def reads_images(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ncpipe.architectures.architecture import Kind
+from ncpipe.architectures.classifier import Classifier
 from ncpipe.architectures.paper import PaperArchitecture
 from ncpipe.bounds import MATRIX, Bound, NonNegative, Positive, Size
 
@@ -24,6 +25,7 @@ class TransformerModel(PaperArchitecture):
     mlp_width: hidden width of two-layer MLPs (L-T12, L-T22); no key of the others.
     patch: side of the square patches of an image, or coordinates per token of a vector; no key on token
     sequences.
+    classifier: what the last layer is; learned without the key.
     """
 
     architecture: Literal["L-T11", "L-T12", "L-T21", "L-T22"]
@@ -35,6 +37,7 @@ class TransformerModel(PaperArchitecture):
     gain: Positive
     mlp_width: Size | None = None
     patch: Size | None = None
+    classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
         self.check_mlp_width()

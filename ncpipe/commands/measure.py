@@ -14,7 +14,9 @@ from ncpipe.commands.grid import read_grid
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.low_rank import low_rank_columns
+from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features
+from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
@@ -149,18 +151,30 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
             yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
 
 
+def _beyond_the_bound(run: Run) -> str:
+    """Why the GUFM's optimum says nothing of a run, '' if it may."""
+    if not is_plain(run.spec.loss):
+        return "smoothed labels" if smoothing_of(run.spec.loss) else f"the loss {run.spec.loss_name}"
+    return "a fixed classifier" if run.spec.model.has_fixed_classifier else ""
+
+
 def describe(run: Run, features: Features) -> dict[str, Any]:
     """One run's row: what it is, how it ended, its objective, gap and errors from the features in float64."""
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)
     train = features.train
+    spec = run.spec
+    if spec.loss in ("ce", "mse"):
+        fit = unregularised_loss(train.inputs, train.labels, *layer, spec.loss)
+    else:
+        fit = fit_of(run, train, *layer)
     objective = Objective(
-        unregularised_loss(train.inputs, train.labels, *layer, run.spec.loss),
+        fit,
         features.last_penalty,
         features.inner_penalty,
     )
     reached = Reached(
-        run.spec.loss,
+        "mse" if spec.loss_name == "mse" else "ce",  # any other is beyond the bound
         objective,
         train.inputs,
         train.labels,
@@ -168,13 +182,14 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
         features.traits.bounded,
+        _beyond_the_bound(run),
     )
     return {
         "architecture": run.spec.model.architecture,
         "norm": run.spec.model.norm,
         "initialisation": run.spec.model.initialisation,
         "source": run.spec.data.source,
-        "loss_name": run.spec.loss,
+        "loss_name": run.spec.loss_name,
         "last_bias": run.spec.model.last_bias,
         "penalty_rule": run.spec.penalty.rule,
         "penalty_value": run.spec.penalty.value,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import arrange, build_network, input_shape
 from ncpipe.models.network import Network
 from ncpipe.specs import Run
 
@@ -19,9 +19,7 @@ ROWS = 50_000  # samples x tokens of one forward pass
 
 def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Network:
     """The trained network in float64; InputError if the weights are not those of its architecture."""
-    network = build_model(
-        run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
-    ).double()  # before it takes the weights, which may be float64 too
+    network = build_network(run, data).double()  # before it takes the weights, which may be float64 too
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -46,8 +44,8 @@ def layers_by_batch(
 
 
 def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-    """What `network.layers` yields by name, steps of the way first."""
-    layers = sorted(network.layers(x, lengths), key=lambda layer: layer.position is None)
+    """What `network.representations` yields by name, steps of the way first."""
+    layers = sorted(network.representations(x, lengths), key=lambda layer: layer.position is None)
     return {name: values for name, _, values in layers}
 
 
@@ -56,6 +54,6 @@ def places(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[s
     """Where the layers lie, in blocks: `Network.length` at the features. Only steps have a place."""
     return {
         layer.name: float(layer.position * network.length)
-        for layer in network.layers(x, lengths)
+        for layer in network.representations(x, lengths)
         if layer.position is not None
     }

@@ -1,18 +1,20 @@
 """How far from stationary a trained run ended: the gradient of its objective, in float64.
 
-N  samples
+N  samples    d  feature width
 """
 
 import math
 
 import torch
+from torch import Tensor
 
-from ncpipe.datasets.prepared import Prepared
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.features.objective import outputs_of
 from ncpipe.models.build import arrange, input_shape
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.models.penalties import entry_strength, strengths
 from ncpipe.specs import Run
-from ncpipe.training.objective import FITS
+from ncpipe.training.objective import compares_samples, fit_times_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
 
@@ -33,15 +35,19 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     learned = [name for name, role in roles.items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
-    of_features = entry_strength(run.spec.penalty, run.depth) / 2
+    of_features = entry_strength(run.spec, run.depth) / 2
+    together = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
+        passed = network.passed(part.inputs, part.lengths)
+        fit = torch.zeros((), dtype=torch.float64, device=device)
         if of_features:
-            logits, entering = network.with_entering(part.inputs, part.lengths)
-            fit = of_features * entering.square().sum()
+            fit = of_features * passed.entering.square().sum()
+        if together is not None:  # by the chain rule: a sample's features are its own
+            fit = fit + (passed.features * together[start : start + rows]).sum()
         else:
-            logits, fit = network(part.inputs, part.lengths), torch.zeros((), dtype=torch.float64)
-        fit = fit + FITS[run.spec.loss](logits.unsqueeze(0), part.labels.unsqueeze(0)).sum() / len(samples)
+            outputs = outputs_of(passed.features, passed.logits, part.labels, network.last.weight)
+            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)
@@ -51,3 +57,16 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         sum_.add_(parameter.detach(), alpha=by_name[name])
         squares += sum_.square().sum()
     return squares.sqrt().item()
+
+
+def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor:
+    """Gradient (N, d) of the loss by each sample's features; holds the similarities of all pairs."""
+    with torch.no_grad():
+        parts = [samples[start : start + rows] for start in range(0, len(samples), rows)]
+        features = torch.cat([network.features(part.inputs, part.lengths) for part in parts])
+        logits = network.last(features)
+    features.requires_grad_()
+    outputs = outputs_of(features, logits, samples.labels, network.last.weight)
+    fit = fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
+    (found,) = torch.autograd.grad(fit, features)
+    return found

@@ -49,7 +49,7 @@ class Features:
     train, test: last-layer features (N, d) as inputs, with their labels (N,); test is None without such a
     split. weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
-    that is penalised, of features that enter a head too. gradient_norm: `ncpipe.features.gradient`. layers:
+    that is penalised, of features too. gradient_norm: `ncpipe.features.gradient`. layers:
     by name, in the order of the network, then by split.
     """
 
@@ -86,11 +86,11 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         return layers_by_batch(network, run, data, splits[split], device)
 
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
-    squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what enters the head
+    squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
     seen = {split: first_pass(batches(split), data.classes) for split in splits}
     about = {
         split: second_pass(
-            _keeping(batches(split), kept[split], network.entry, squares[split]),
+            _keeping(batches(split), kept[split], network.entry or LAST_LAYER, squares[split]),
             seen[split],
             {LAST_LAYER: (weight, bias)},
             seen[TRAIN] if split == TEST else None,
@@ -99,7 +99,8 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     }
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
-    inner_penalty += entry_strength(run.spec.penalty, run.depth) / 2 * sum(squares[TRAIN])
+    if strength := entry_strength(run.spec, run.depth):
+        inner_penalty += strength / 2 * sum(squares[TRAIN])
     one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
         Split(torch.cat(kept[TRAIN]), data.train.labels),
@@ -113,16 +114,15 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
             for name in seen[TRAIN]
         },
-        Traits(network.bounded, roles, places(network, one.inputs, one.lengths)),
+        Traits(network.bounded or network.on_sphere, roles, places(network, one.inputs, one.lengths)),
     )
 
 
 def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:
     """The same batches; the last layer's features (B, d) of each go into `kept` too, and `squares` gets the
-    sum of |h|^2 over the features that enter the head, if there is one.
+    sum of |h|^2 over those of the layer `entry`.
     """
     for layers, labels in batches:
         kept.append(layers[LAST_LAYER].cpu())
-        if entry:
-            squares.append(layers[entry].square().sum().item())
+        squares.append(layers[entry].square().sum().item())
         yield layers, labels

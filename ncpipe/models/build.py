@@ -16,9 +16,11 @@ from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, dufm, mlp, resnet, resnet_cifar, transformer
+from ncpipe.models.heads import as_loss_has_it, check_room, set_simplex
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
 from ncpipe.randomness import seeded_generator
+from ncpipe.specs import Run
 from ncpipe.study import loaded
 
 
@@ -78,11 +80,30 @@ def input_shape(data: Prepared, model: Architecture) -> InputShape:
 
 def lay_out(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
     """The network of `model` with L = `depth`, its weights not drawn yet."""
-    return _family(model).build(model, shape, classes, depth)
+    network = _family(model).build(model, shape, classes, depth)
+    if model.has_fixed_classifier:
+        check_room(classes, network.last.weight.shape[1])
+        network.fixed_last = True
+    return network
 
 
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
     """The network of `model` with L = `depth`, its weights drawn on the CPU from the stream of `seed`."""
     network = lay_out(model, shape, classes, depth)
     network.initialise(seeded_generator(seed, "weights"))
+    if model.classifier is not None and model.classifier.length is not None:
+        set_simplex(network, model.classifier.length, seeded_generator(seed, "classifier"))
     return network
+
+
+def build_network(run: Run, data: Prepared) -> Network:
+    """A run's network, its weights drawn: `build_model` as the run's loss has it."""
+    spec = run.spec
+    network = build_model(spec.model, input_shape(data, spec.model), data.classes, run.depth, run.seed)
+    return as_loss_has_it(network, spec.loss)
+
+
+def lay_out_network(run: Run, data: Prepared) -> Network:
+    """The same, its weights not drawn yet."""
+    model = run.spec.model
+    return as_loss_has_it(lay_out(model, input_shape(data, model), data.classes, run.depth), run.spec.loss)

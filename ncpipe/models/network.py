@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ncpipe.models.layers import Affine
@@ -36,9 +37,23 @@ class Layer(NamedTuple):
     values: Tensor
 
 
+class Passed(NamedTuple):
+    """What a forward pass gives an objective, with a leading run axis of stacked networks.
+
+    logits (N, K); features (N, d), what enters the last layer; entering (N, d'), the features that may be
+    penalised: what enters the head, and those features without one.
+    """
+
+    logits: Tensor
+    features: Tensor
+    entering: Tensor
+
+
 class Network(nn.Module, ABC):
     """A classifier W_L h + b_L, `last`, behind everything that computes the features h (N, d).
 
+    fixed_last: whether the last layer is set and not learned, which makes its parameters frozen. on_sphere:
+    whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
     batched: whether its maps also read parameters with a leading run axis (`ncpipe.models.layers`), so that S
     networks are one; those of others are stacked by vmap (`ncpipe.training.stack`). bounded: whether
     |h| <= sqrt(d) whatever the weights and the data, as LN has it. entry: name of the layer whose values
@@ -49,6 +64,8 @@ class Network(nn.Module, ABC):
     bounded: ClassVar[bool] = False
     entry: str = ""
     last: Affine | nn.Linear
+    fixed_last: bool = False
+    on_sphere: bool = False
 
     @property
     @abstractmethod
@@ -66,13 +83,21 @@ class Network(nn.Module, ABC):
         lengths (N,): of token sequences, their number of real tokens.
         """
 
+    def representations(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """The layers as the last layer and all measurements see them: `layers`, the features scaled."""
+        for layer in self.layers(x, lengths):
+            if self.on_sphere and layer.position == 1:
+                h = layer.values
+                layer = layer._replace(values=h.shape[-1] ** 0.5 * F.normalize(h, dim=-1))
+            yield layer
+
     @abstractmethod
     def initialise(self, generator: torch.Generator) -> None:
         """Draw every parameter from the generator alone."""
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """h (N, d), what enters the last layer."""
-        for layer in self.layers(x, lengths):  # noqa: B007
+        for layer in self.representations(x, lengths):  # noqa: B007
             pass
         return layer.values
 
@@ -80,17 +105,18 @@ class Network(nn.Module, ABC):
         """Logits (N, K)."""
         return self.last(self.features(x, lengths))
 
-    def with_entering(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits (N, K), and the features (N, d) that enter the head."""
-        for layer in self.layers(x, lengths):
+    def passed(self, x: Tensor, lengths: Tensor | None = None) -> Passed:
+        """All that an objective may read of samples x."""
+        for layer in self.representations(x, lengths):
             if layer.name == self.entry:
                 entering = layer.values
-        return self.last(layer.values), entering
+        return Passed(self.last(layer.values), layer.values, entering if self.entry else layer.values)
 
     def roles(self) -> dict[str, Role]:
         """The one role of every parameter, by name in the order of `named_parameters`."""
         roles: dict[int, Role] = {}
-        for role, owners in self.owners().items():
+        for part, owners in self.owners().items():
+            role: Role = "frozen" if part == "last" and self.fixed_last else part
             for owner in owners:
                 for parameter in [owner] if isinstance(owner, nn.Parameter) else owner.parameters():
                     assert id(parameter) not in roles, f"a parameter is {roles[id(parameter)]} and {role}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ncpipe.models.network import INNER, Role
-from ncpipe.specs import Penalty
+from ncpipe.specs import Experiment, Penalty
 
 
 def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
@@ -25,9 +25,9 @@ def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     return role == "last" and dimensions > 1
 
 
-def entry_strength(penalty: Penalty, depth: int) -> float:
-    """lambda_H of the features that enter a head; 0 where they are not penalised."""
-    return penalty.feature_strength(depth) if penalty.scope == "head" else 0.0
+def entry_strength(spec: Experiment, depth: int) -> float:
+    """lambda_H of the features that enter a head or the last layer; 0 where they are not penalised."""
+    return spec.penalty.feature_strength(depth) if spec.penalises_features else 0.0
 
 
 def strengths(

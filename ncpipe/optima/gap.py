@@ -62,7 +62,8 @@ class Reached:
     """What a network reached: its objective, and what its last layer sees and is, float64.
 
     features (N, d), labels (N,), weight (K, d). bias: whether the last layer has one. strength: the run's
-    lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights.
+    lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights. beyond: what of the run no GUFM has, '' if
+    there is nothing.
     """
 
     loss: Loss
@@ -73,6 +74,7 @@ class Reached:
     bias: bool
     strength: float
     bounded: bool
+    beyond: str = ""
 
 
 def gap_to_optimum(name: str, reached: Reached) -> Gap:
@@ -100,6 +102,8 @@ def gap_to_optimum(name: str, reached: Reached) -> Gap:
 
 def _why_unbounded(reached: Reached) -> tuple[str, str] | None:
     """The first condition that fails, and by how much; None if none does."""
+    if reached.beyond:
+        return NO_OPTIMUM, reached.beyond
     if not reached.bounded:
         return UNBOUNDED, "nothing limits the norm of this architecture's features"
     if not math.isfinite(reached.objective.loss):

@@ -5,6 +5,7 @@ N  samples    K  classes    d  width    V  vocabulary
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
+from ncpipe.loss_specs import is_plain
 from ncpipe.models.build import arrange
 from ncpipe.optima.gufm import check_range
 from ncpipe.specs import Run
@@ -27,6 +29,13 @@ class Assumption:
     source: str
     statement: str
     problem: str | None
+
+
+def paper_loss(run: Run) -> Literal["ce", "mse"]:
+    """The run's loss if it is one of the paper's, with a last layer of its own; else InputError."""
+    if not is_plain(run.spec.loss) or run.spec.model.has_fixed_classifier:
+        raise InputError(f"{run.name}: S25's theorems are for plain `ce` and `mse` and a learned classifier")
+    return "ce" if run.spec.loss_name == "ce" else "mse"
 
 
 def paper_model(run: Run) -> ResNetModel | TransformerModel:
@@ -122,7 +131,7 @@ def _no_optimum(run: Run, data: Prepared) -> str | None:
     spec = run.spec
     try:
         check_range(
-            spec.loss,
+            paper_loss(run),
             data.classes,
             paper_model(run).width,
             spec.penalty.last_strength(run.depth),

@@ -25,7 +25,7 @@ from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.optima.frames import zero_sum_basis
 from ncpipe.optima.optimum import Optimum
-from ncpipe.proofs.assumptions import paper_model
+from ncpipe.proofs.assumptions import paper_loss, paper_model
 from ncpipe.proofs.blocks import idle, join, make_plan, stage_two
 from ncpipe.proofs.embeddings import State
 from ncpipe.proofs.networks import block_weights, network_state, optimum_of
@@ -121,7 +121,7 @@ def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) 
     Newton's method with step halving from `start`; the problem is strictly convex. W_L has rows of sum 0, as
     the features do. `features` of the result are those of `start`.
     """
-    strength, loss = run.spec.penalty.last_strength(run.depth), LOSSES[run.spec.loss]
+    strength, loss = run.spec.penalty.last_strength(run.depth), LOSSES[paper_loss(run)]
     targets = F.one_hot(labels, len(start.weight)).double()
     basis = zero_sum_basis(features.shape[1])
     reduced = features @ basis.T

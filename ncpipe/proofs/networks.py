@@ -19,7 +19,7 @@ from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.optima.frames import zero_sum_basis
 from ncpipe.optima.gufm import optimum
 from ncpipe.optima.optimum import Optimum
-from ncpipe.proofs.assumptions import check_assumptions, distinct_samples, paper_model
+from ncpipe.proofs.assumptions import check_assumptions, distinct_samples, paper_loss, paper_model
 from ncpipe.proofs.blocks import (
     Blocks,
     Constants,
@@ -109,7 +109,7 @@ def optimum_of(run: Run, data: Prepared) -> Optimum:
     spec = run.spec
     strength = spec.penalty.last_strength(run.depth)
     model = paper_model(run)
-    return optimum(spec.loss, data.classes, model.width, strength, model.last_bias)
+    return optimum(paper_loss(run), data.classes, model.width, strength, model.last_bias)
 
 
 def even_layout(run: Run, plan: Plan) -> Layout:
@@ -140,7 +140,7 @@ def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
         for factor in (factor for factor in FACTORS_TRIED if factor <= second**4):
             layout = Layout(first, second, rest, factor)
             ends = end_features(plan, layout.factor)
-            fit = unregularised_loss(ends, plan.labels, solved.weight, solved.bias, run.spec.loss)
+            fit = unregularised_loss(ends, plan.labels, solved.weight, solved.bias, paper_loss(run))
             loss = fit + moving + half * stage_two(plan, second, layout.factor).square(layers, biases)
             if loss < least_loss:
                 best, least_loss = layout, loss

@@ -21,7 +21,7 @@ from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
-from ncpipe.proofs.assumptions import paper_model
+from ncpipe.proofs.assumptions import paper_loss, paper_model
 from ncpipe.proofs.blocks import stage_one_bound, stage_two_bound
 from ncpipe.proofs.counterexample import (
     Place,
@@ -102,9 +102,9 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     labels, weight, bias = data.train.labels, network.last.weight, network.last.bias
     penalty = run.spec.penalty
     last, inner = penalties(penalty, run.depth, network.roles(), state)
-    objective = Objective(unregularised_loss(features, labels, weight, bias, run.spec.loss), last, inner)
+    objective = Objective(unregularised_loss(features, labels, weight, bias, paper_loss(run)), last, inner)
     reached = Reached(
-        run.spec.loss,
+        paper_loss(run),
         objective,
         features,
         labels,

@@ -9,7 +9,7 @@ import torch
 from ncpipe.artifacts import PREPARED
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.passes import extract
-from ncpipe.models.build import build_model, input_shape
+from ncpipe.models.build import build_network
 from ncpipe.scheduling.batches import Batch, batches_that_fit
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
@@ -80,9 +80,7 @@ def _extract_seconds(runs: Sequence[Run], place: torch.device) -> float:
     """Of all runs of an experiment, from one of middle depth; layers take alike."""
     run = sorted(runs, key=lambda run: run.depth)[len(runs) // 2]
     data = read_prepared(PREPARED / run.data)
-    network = build_model(
-        run.spec.model, input_shape(data, run.spec.model), data.classes, run.depth, run.seed
-    )
+    network = build_network(run, data)
     begin = time.perf_counter()
     extract(run, network.state_dict(), data, place)
     return (time.perf_counter() - begin) / run.depth * sum(other.depth for other in runs)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
-from ncpipe.models.build import arrange, build_model, input_shape, lay_out
+from ncpipe.models.build import arrange, build_network, input_shape, lay_out_network
 from ncpipe.models.network import Network
 from ncpipe.specs import Lbfgs, Run
 from ncpipe.training.device import free_bytes, is_out_of_memory
-from ncpipe.training.objective import FITS
+from ncpipe.training.objective import Outputs, compares_samples, fit_times_samples
 from ncpipe.training.replay import WARM_UP
 from ncpipe.training.session import Session
 from ncpipe.training.stack import Stack
@@ -27,6 +27,7 @@ TRIED = 16  # samples of which is seen what they take
 KEPT = 16  # numbers of a layer's width that autograd keeps of a row, at most and in round numbers
 SMALL = 4  # times what is free is more than enough to try a network out
 STEP = 100  # bytes of a step's learning rate and corrections, while their table is made
+OF_A_PAIR = 2  # bytes of two masks, beside its similarity
 LEVERS = "model.width, the depth, the data or batch_size"  # what makes a run smaller
 ROWS = 20_000  # samples x tokens of the epoch that is timed
 
@@ -44,6 +45,8 @@ def bytes_per_run(run: Run, data: Prepared, device: torch.device, dtype: torch.d
     kept = kept_few
     if more > few:
         kept += (kept_bytes(stack, run, data, more) - kept_few) * (batch - few) // (more - few)
+    if compares_samples(run.spec.loss):  # which grows as no share per sample does
+        kept += (dtype.itemsize + OF_A_PAIR) * batch**2
     return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
 
 
@@ -130,11 +133,10 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
 
 def _network(run: Run, data: Prepared, device: torch.device) -> Network:
     """The run's network; on the meta device its shapes alone, without memory and without weights."""
-    model, shape = run.spec.model, input_shape(data, run.spec.model)
     if device.type == "meta":
         with device:
-            return lay_out(model, shape, data.classes, run.depth)
-    return build_model(model, shape, data.classes, run.depth, run.seed)
+            return lay_out_network(run, data)
+    return build_network(run, data)
 
 
 def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
@@ -151,8 +153,9 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logits = stack.logits(samples)
-        FITS[run.spec.loss](logits, samples.labels.expand(logits.shape[:2]))
+        logits, features, _ = stack.passed(samples)
+        labels = samples.labels.expand(logits.shape[:2])
+        fit_times_samples(Outputs(logits, labels, features, stack.rows), run.spec.loss)
     return sum(kept.values())
 
 

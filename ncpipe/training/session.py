@@ -12,18 +12,25 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.errors import InputError
+from ncpipe.models.build import arrange, build_network, input_shape
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Lbfgs, Run
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
-    FITS,
+    Outputs,
+    compares_samples,
     decayed_numbers,
     entering_strengths,
+    fit_times_samples,
+    joined,
+    lonely,
     penalty,
     penalty_strengths,
+    reads_features,
 )
 from ncpipe.training.optimizers import AdamState, SgdState, first_order
 from ncpipe.training.replay import Replay
@@ -71,9 +78,9 @@ class Session:
     def __init__(self, runs: Sequence[Run], data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
         self.runs, self.spec = runs, runs[0].spec
         shape = input_shape(data, self.spec.model)
-        self.stack = Stack(
-            [build_model(r.spec.model, shape, data.classes, r.depth, r.seed) for r in runs], device, dtype
-        )
+        if reason := lonely(self.spec.loss, data):
+            raise InputError(f"experiments.{runs[0].experiment}.loss: {reason}")
+        self.stack = Stack([build_network(run, data) for run in runs], device, dtype)
         self.strengths = penalty_strengths(self.stack, runs)
         self.entering = entering_strengths(self.stack, runs)
         splits = {
@@ -114,10 +121,10 @@ class Session:
     def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
         """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
         with torch.enable_grad():
-            logits, squares = self.outputs(samples)
-            fit = self.sum_of_losses(logits, samples) / len(samples)
-            if squares is not None:
-                fit = fit + self.penalty_of_features(squares, samples)
+            outputs = self.outputs(samples)
+            fit = fit_times_samples(outputs, self.spec.loss) / len(samples)
+            if outputs.entering is not None:
+                fit = fit + self.penalty_of_features(outputs.entering.square().sum((1, 2)), samples)
             gradient = self.stack.gradient(fit.sum())
         gradient.addcmul_(self.strengths, self.stack.values)
         return fit.detach() + penalty(self.stack.values, self.strengths), gradient
@@ -133,7 +140,7 @@ class Session:
     @torch.no_grad()
     def record(self) -> None:
         """Add a row to the history of every run that is still training."""
-        settle(self.stack, self.train, self.chunk)
+        self.settle()
         train_loss, train_error, of_features = self.evaluate(self.train)
         test_error = torch.full_like(train_error, math.nan)
         if self.test is not None:
@@ -158,33 +165,49 @@ class Session:
         """Whether the history has a row of the present state already, as after a restore."""
         return bool(self.rows) and self.rows[-1][0] == self.epochs_done
 
-    def outputs(self, samples: Split) -> tuple[Tensor, Tensor | None]:
-        """Logits (S, B, K); where features that enter a head are penalised, the sum of their |h|^2 (S,)."""
-        if self.entering is None:
-            return self.stack.logits(samples), None
-        logits, entering = self.stack.logits_and_entering(samples)
-        return logits, entering.square().sum((1, 2))
+    def settle(self) -> None:
+        """Set what is not learned but follows from the whole training set; leave evaluation mode."""
+        settle(self.stack, self.train, self.chunk)
+        if compares_samples(self.spec.loss):
+            set_nearest_means(self.stack, self.train, self.chunk)
+
+    def outputs(self, samples: Split) -> Outputs:
+        """What the objective is taken of; features only where it reads them."""
+        if not reads_features(self.spec):
+            logits = self.stack.logits(samples)
+            return Outputs(logits, samples.labels.expand(logits.shape[:2]), rows=self.stack.rows)
+        logits, features, entering = self.stack.passed(samples)
+        labels = samples.labels.expand(logits.shape[:2])
+        penalised = None if self.entering is None else entering
+        return Outputs(logits, labels, features, self.stack.rows, penalised)
 
     def penalty_of_features(self, squares: Tensor, samples: Split) -> Tensor:
-        """lambda_H/2 |H_1|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
+        """lambda_H/2 |H|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
         assert self.entering is not None
         return self.entering * (len(self.train) / len(samples) / 2) * squares
 
     def evaluate(self, samples: Split) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Mean loss without penalty, share of wrong predictions, and penalty of features, all (S,)."""
+        """Mean loss without penalty, share of wrong predictions, and penalty of features, all (S,).
+
+        A loss that compares samples is NaN on others than those of training.
+        """
         loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
+        compares, seen = compares_samples(self.spec.loss), []
         for start in range(0, len(samples), self.chunk):
             part = samples[start : start + self.chunk]
-            logits, squares = self.outputs(part)
-            loss = loss + self.sum_of_losses(logits, part)
-            error = error + (logits.argmax(-1) != part.labels).sum(1)
-            if squares is not None:
-                total = total + squares
+            outputs = self.outputs(part)
+            if compares:
+                seen.append(outputs)
+            else:
+                loss = loss + fit_times_samples(outputs, self.spec.loss)
+            error = error + (outputs.logits.argmax(-1) != part.labels).sum(1)
+            if outputs.entering is not None:
+                total = total + outputs.entering.square().sum((1, 2))
+        if compares:
+            known = samples is self.train
+            loss = fit_times_samples(joined(seen), self.spec.loss) if known else error * math.nan
         of_features = None if self.entering is None else self.penalty_of_features(total, samples)
         return loss / len(samples), error / len(samples), of_features
-
-    def sum_of_losses(self, logits: Tensor, samples: Split) -> Tensor:
-        return FITS[self.spec.loss](logits, samples.labels.expand(logits.shape[:2]))
 
     def rates_at(self, step: int) -> list[float]:
         """Each run's learning rate at a step."""
@@ -233,7 +256,7 @@ class Session:
             self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(place), alive))
 
     def results(self) -> list[Trained]:
-        settle(self.stack, self.train, self.chunk)
+        self.settle()
         history = [(epoch, row.T.tolist(), alive.tolist()) for epoch, row, alive in self.rows]
         return [
             Trained(

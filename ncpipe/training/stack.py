@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.models.network import Network
+from ncpipe.models.network import Network, Passed
 
 Found = TypeVar("Found")
 
@@ -54,7 +54,7 @@ class Stack:
             if buffer.is_floating_point():
                 self.buffers[name] = buffer.to(dtype)
         self.network = copy.deepcopy(first)
-        self._entering = _Entering(self.network)
+        self._passing = _Passing(self.network)
         if first.batched:
             self._hand_over()
         self._chunk = 1 if device.type == "cpu" else None
@@ -69,11 +69,22 @@ class Stack:
             return logits
         return self._by_run(self._apply, samples)
 
-    def logits_and_entering(self, samples: Split) -> tuple[Tensor, Tensor]:
-        """The same, and the features (S, N, d) that enter the head, of networks with one."""
+    def passed(self, samples: Split) -> Passed:
+        """The same, to the bit, and the features on the way, (S, N, d)."""
         if self.network.batched:
-            return self.network.with_entering(samples.inputs, samples.lengths)
-        return self._by_run(self._apply_entering, samples)
+            return self.network.passed(samples.inputs, samples.lengths)
+        return Passed(*self._by_run(self._apply_passed, samples))
+
+    @property
+    def rows(self) -> Tensor:
+        """(S, K, d), those of the last layer."""
+        return self.parameters["last.weight"]
+
+    @torch.no_grad()
+    def set_last(self, weight: Tensor, bias: Tensor) -> None:
+        """Put weight (S, K, d) and bias (S, K) into the last layers."""
+        self.parameters["last.weight"].copy_(weight)
+        self.parameters["last.bias"].copy_(bias)
 
     def _by_run(self, function: Callable[..., Found], samples: Split) -> Found:
         """function(parameters, buffers, inputs, lengths) of each run, stacked."""
@@ -130,15 +141,15 @@ class Stack:
         logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
         return logits
 
-    def _apply_entering(
+    def _apply_passed(
         self,
         parameters: dict[str, nn.Parameter],
         buffers: dict[str, Tensor],
         x: Tensor,
         lengths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Passed:
         given = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
-        found: tuple[Tensor, Tensor] = functional_call(self._entering, given, (x, lengths))
+        found: Passed = functional_call(self._passing, given, (x, lengths))
         return found
 
     def _hand_over(self) -> None:
@@ -148,12 +159,12 @@ class Stack:
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
 
 
-class _Entering(nn.Module):
-    """A network whose call gives the features that enter its head beside its logits."""
+class _Passing(nn.Module):
+    """A network whose call gives more than its logits."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.network.with_entering(x, lengths)
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Passed:
+        return self.network.passed(x, lengths)

@@ -1,0 +1,24 @@
+"""A trained network's objective on its whole training set, for losses that logits alone do not make.
+
+N  samples    d  feature width    K  classes
+"""
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.prepared import Split
+from ncpipe.specs import Run
+from ncpipe.training.objective import Outputs, fit_times_samples
+
+
+def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float:
+    """The loss without penalties, of features (N, d) as inputs and of the last layer, in their precision."""
+    logits = train.inputs @ weight.T if bias is None else train.inputs @ weight.T + bias
+    with torch.no_grad():
+        outputs = outputs_of(train.inputs, logits, train.labels, weight)
+        return (fit_times_samples(outputs, run.spec.loss) / len(train)).item()
+
+
+def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> Outputs:
+    """One network's as those of a stack."""
+    return Outputs(logits.unsqueeze(0), labels.unsqueeze(0), features.unsqueeze(0), weight.unsqueeze(0))

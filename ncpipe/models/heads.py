@@ -1,0 +1,47 @@
+"""Last layers that nothing trains, and features on a sphere: what a spec or a loss changes of any network.
+
+K  classes    d  feature width
+"""
+
+import torch
+from torch import Tensor
+
+from ncpipe.errors import InputError
+from ncpipe.loss_specs import ON_SPHERE, Loss, name_of, too_narrow
+from ncpipe.models.network import Network
+
+
+def as_loss_has_it(network: Network, loss: Loss) -> Network:
+    """The network, its features on the sphere and its last layer fixed where the loss asks for it."""
+    network.on_sphere = name_of(loss) in ON_SPHERE
+    network.fixed_last = network.fixed_last or name_of(loss) == "supcon"
+    return network
+
+
+@torch.no_grad()
+def set_simplex(network: Network, length: float, generator: torch.Generator) -> None:
+    """Make the last layer's rows a simplex ETF, see `simplex_rows`."""
+    weight = network.last.weight
+    weight.copy_(simplex_rows(weight.shape[0], weight.shape[1], length, generator))
+
+
+def simplex_rows(classes: int, width: int, length: float, generator: torch.Generator) -> Tensor:
+    """A = a sqrt(K/(K-1)) V U^T (K, d) float64, rows of length a = `length` and cosines -1/(K-1).
+
+    V (K, K-1): Helmert's orthonormal columns, orthogonal to 1. U (d, K-1): orthonormal columns, uniformly
+    oriented. A A^T = a^2 K/(K-1) (I - 11^T/K) [K23 3.1.6]. Raises InputError where d < K - 1.
+    """
+    check_room(classes, width)
+    drawn = torch.randn(width, classes - 1, dtype=torch.float64, generator=generator)
+    orientation, upper = torch.linalg.qr(drawn)
+    orientation = orientation * upper.diagonal().sign()  # uniform only so
+    steps = torch.arange(1, classes, dtype=torch.float64)
+    helmert = torch.ones(classes, classes - 1, dtype=torch.float64).triu() - torch.diag(steps, -1)[:, :-1]
+    rows: Tensor = helmert / (steps * (steps + 1)).sqrt() @ orientation.T
+    return length * (classes / (classes - 1)) ** 0.5 * rows
+
+
+def check_room(classes: int, width: int) -> None:
+    """InputError unless a simplex of K rows fits into d numbers, d >= K - 1."""
+    if problem := too_narrow(classes, width):
+        raise InputError(problem)

@@ -19,7 +19,7 @@ from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
 from ncpipe.metrics.geometry import unit_rows
-from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import (
@@ -163,18 +163,9 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     layer = (features.weight, features.bias)
     train = features.train
-    spec = run.spec
-    if spec.loss in ("ce", "mse"):
-        fit = unregularised_loss(train.inputs, train.labels, *layer, spec.loss)
-    else:
-        fit = fit_of(run, train, *layer)
-    objective = Objective(
-        fit,
-        features.last_penalty,
-        features.inner_penalty,
-    )
+    objective = Objective(fit_of(run, train, *layer), features.last_penalty, features.inner_penalty)
     reached = Reached(
-        "mse" if spec.loss_name == "mse" else "ce",  # any other is beyond the bound
+        "mse" if run.spec.loss_name == "mse" else "ce",  # any other is beyond the bound
         objective,
         train.inputs,
         train.labels,

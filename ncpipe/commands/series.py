@@ -11,8 +11,9 @@ from ncpipe.artifacts import SERIES, publish_folder
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.features.low_rank import low_rank_columns, mean_rows, singular_rows, spread_rows
+from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features, extract
-from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.losses import prediction_error
 from ncpipe.params import load_params
 from ncpipe.scheduling.series import data_of, train_series
 from ncpipe.specs import Device, FreeData, Run
@@ -75,7 +76,7 @@ def _ending(trained: Trained, features: Features) -> dict[str, Any]:
     run, data = trained.run, trained.run.spec.data
     assert isinstance(data, FreeData)
     last = (features.train.inputs, features.train.labels, features.weight, features.bias)
-    fit = unregularised_loss(*last, run.spec.loss)
+    fit = fit_of(run, features.train, features.weight, features.bias)
     loss = fit + features.last_penalty + features.inner_penalty
     return {
         "classes": data.classes,

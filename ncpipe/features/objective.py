@@ -1,4 +1,4 @@
-"""A trained network's objective on its whole training set, for losses that logits alone do not make.
+"""A trained network's objective on its whole training set.
 
 N  samples    d  feature width    K  classes
 """
@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split
+from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.specs import Run
 from ncpipe.training.objective import Outputs, fit_times_samples
 
 
 def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float:
-    """The loss without penalties, of features (N, d) as inputs and of the last layer, in their precision."""
+    """The loss without penalties in float64, of features (N, d) as inputs and of the last layer."""
+    if run.spec.loss == "ce" or run.spec.loss == "mse":
+        return unregularised_loss(train.inputs, train.labels, weight, bias, run.spec.loss)
     logits = train.inputs @ weight.T if bias is None else train.inputs @ weight.T + bias
     with torch.no_grad():
         outputs = outputs_of(train.inputs, logits, train.labels, weight)

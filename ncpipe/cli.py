@@ -285,6 +285,14 @@ def claims() -> None:
     judge_claims()
 
 
+@stage()
+def report() -> None:
+    """Write one page of everything that the study found, data/report.html: it opens without a network."""
+    from ncpipe.commands.report import report as write_report
+
+    write_report()
+
+
 @theory_stage()
 def construct(experiment: Experiment) -> None:
     """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""

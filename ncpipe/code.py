@@ -53,6 +53,7 @@ SWEEP_STAGES: Mapping[str, Definition] = {
     "aggregate": ("ncpipe.commands.aggregate", "aggregate"),
     "plot": ("ncpipe.commands.plot", "plot"),
     "claims": ("ncpipe.commands.claims", "claims"),
+    "report": ("ncpipe.commands.report", "report"),
     "counterexample": ("ncpipe.commands.counterexample", "write_counterexample"),
     "low_rank": ("ncpipe.commands.low_rank", "low_rank"),
     "theory": ("ncpipe.commands.theory", "theory"),
@@ -81,12 +82,15 @@ OWN_TABLES: Mapping[str, tuple[str, ...]] = {
     "aggregate": ("METRICS",),
     "plot": ("METRICS",),
     "claims": ("METRICS",),
+    "report": ("METRICS",),
     "fetch": ("DATA",),
     "extract": ("NETWORKS",),
     "measure": ("NETWORKS", "METRICS"),
     "series": ("NETWORKS",),
     TRAIN: ("NETWORKS",),
 }
+# Files that a stage reads from the package besides its modules: every byte of them counts.
+PAGE_FILES: Mapping[str, str] = {"report": "report/templates"}
 # What only speaks to the user, and this.
 TALK = ("ncpipe", "ncpipe.code", "ncpipe.console", "ncpipe.errors")
 # Reads, checks and files away, but decides no number of a run.
@@ -104,8 +108,23 @@ class Module:
 def sweep_digests() -> dict[str, dict[str, str]]:
     """Stage -> module -> digest, of the stages that are one for a sweep."""
     return {
-        stage: code_digests([root, *_own_roots(stage, {})], {}, TALK) for stage, root in SWEEP_STAGES.items()
+        stage: code_digests([root, *_own_roots(stage, {})], {}, TALK) | _page_digests(stage)
+        for stage, root in SWEEP_STAGES.items()
     }
+
+
+def _page_digests(stage: str) -> dict[str, str]:
+    """File -> digest of what a stage reads from the package besides modules."""
+    if stage not in PAGE_FILES:
+        return {}
+    return {
+        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in _page_files(stage)
+    }
+
+
+def _page_files(stage: str) -> list[Path]:
+    return sorted((ROOT / PACKAGE / PAGE_FILES[stage]).glob("*.*"))
 
 
 def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
@@ -203,7 +222,9 @@ def files_digest() -> str:
     """Digest of every byte of the files that digests are taken of, comments and all."""
     digest = hashlib.sha256()
     study = Path(f"{STUDY}.py")
-    for path in (*sorted((ROOT / PACKAGE).rglob("*.py")), *([study] if study.is_file() else [])):
+    pages = (path for stage in PAGE_FILES for path in _page_files(stage))
+    modules = sorted((ROOT / PACKAGE).rglob("*.py"))
+    for path in (*modules, *pages, *([study] if study.is_file() else [])):
         digest.update(f"{path.relative_to(ROOT) if path != study else path}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

@@ -5,7 +5,7 @@ import math
 import re
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -173,6 +173,18 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What an experiment is for, in words that the report has and no result depends on.
+
+    question: what its runs are to find out.
+    expected: what a theory or a paper expects them to find.
+    """
+
+    question: str
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
 class Params:
     """A params.yaml.
 
@@ -182,6 +194,7 @@ class Params:
     slopes: how power laws in depth are fitted.
     effective_depth: when a layer counts as separating the classes.
     experiments: by name, everything of a run but its depth and seed.
+    about: by an experiment's name, what it is for, in words; a changed word makes only the report anew.
     theory: of the study in stages/theory alone.
     series: by name of their experiment, further runs; of the study in stages/low_rank alone.
     """
@@ -192,6 +205,7 @@ class Params:
     slopes: Slopes
     effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
+    about: dict[str, Asked] | None = None
     theory: Theory | None = None
     series: dict[str, Series] | None = None
 
@@ -294,6 +308,7 @@ def parse_params(tree: object) -> Params:
     params, mistakes = check(Params, tree, own=loaded().records)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
+    mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
     if params is None:  # what is whole in itself may still contradict the rest
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
@@ -330,6 +345,15 @@ def _series_mistakes(params: Params) -> Iterator[str]:
         yield from dict.fromkeys(cut(mistake) for _, mistakes in varied for mistake in mistakes)
         for each in [found for found, _ in varied if found] if own.axis else [spec]:
             yield from map(cut, _depth_mistake(name, each, own.depth, f"{key}.depth"))
+
+
+def _about_mistakes(about: Iterable[object], experiments: Collection[object]) -> list[str]:
+    names = [str(name) for name in experiments]
+    return [
+        cut(f"{joined('about', str(name))}: no experiment has this name; {suggest(str(name), names)}")
+        for name in about
+        if str(name) not in names
+    ]
 
 
 def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:

@@ -48,6 +48,7 @@ PARAMS: Tree = {
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
     "slopes": {"draws": 100, "seed": 0, "level": 0.95},
     "effective_depth": {"tolerance": 0.01},
+    "about": {"alpha": {"question": "Does every stage work?", "expected": "Yes."}},
     "experiments": {
         "alpha": _experiment(0, 0.02),
         "beta": _experiment(1, 0.01),
@@ -112,8 +113,11 @@ class Clone:
         return Clone(self.top / "stages" / name, self.top)
 
     @classmethod
-    def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
-        """Clone ROOT as its working tree is now, without its dvc.lock, on other parameters; all committed."""
+    def of_working_tree(cls, folder: Path, params: Tree, report: bool = False) -> "Clone":
+        """Clone ROOT as its working tree is now, without its dvc.lock, on other parameters; all committed.
+
+        report: whether its pipelines end with the page, which would add seconds to every `dvc repro`.
+        """
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -125,6 +129,9 @@ class Clone:
                 shutil.copy2(source, target, follow_symlinks=False)
             else:
                 target.unlink(missing_ok=True)
+        if not report:
+            for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
+                pipeline.write_text(without_report(pipeline.read_text()))
         clone = cls(folder)
         clone.run("git", "config", "user.name", "A test")
         clone.run("git", "config", "user.email", "test@example.org")
@@ -321,6 +328,13 @@ AXIS = [
     ("L${item.depth}/s${item.seed}\n", "L${item.depth}/x${item.value}/s${item.seed}\n"),
     ("  - data/results/depth:\n      x: depth\n", "  - data/results/x:\n      x: x\n"),
 ]
+
+
+def without_report(pipeline: str) -> str:
+    """A dvc.yaml without the last stage."""
+    head, stage, rest = re.split(r"^(  report:\n(?:    .*\n)+\n)", pipeline, flags=re.MULTILINE)
+    assert "ncpipe report" in stage
+    return head + rest
 
 
 def with_axis(pipeline: str) -> str:

@@ -36,6 +36,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
+from ncpipe.commands.report import report
 from ncpipe.commands.train import train
 from ncpipe.params import load_params
 from ncpipe.stamps import choices_of
@@ -432,7 +433,7 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
         "c": experiment_tree(model={"architecture": "L-T12", "mlp_width": 5, "patch": 2}),
     }
     write_params([2, 3], [0], **ways)
-    running = {"grid": write_grid, "aggregate": aggregate, "plot": plot, "claims": claims}
+    running = {"grid": write_grid, "aggregate": aggregate, "plot": plot, "claims": claims, "report": report}
     own = {"fetch": lambda name: fetch(name, None), "extract": lambda name: extract_experiment(name, None)}
     own["measure"] = measure
     specs = load_params().experiments
@@ -459,5 +460,5 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
             run(stage, choices, [EXPERIMENT_STAGES[stage]], own[stage], name)
     write_params([2, 3], [0], **ways)
     Path("claims.yaml").write_text(CLAIMS, encoding="utf-8")
-    for stage in ("aggregate", "plot", "claims"):
+    for stage in ("aggregate", "plot", "claims", "report"):
         run(stage, {}, [SWEEP_STAGES[stage]], running[stage])

@@ -347,6 +347,7 @@ def test_studies_run_the_stages_of_the_root(pipeline: Path) -> None:
 
     def stages(path: Path) -> str:
         text = path.read_text(encoding="utf-8").partition("stages:\n")[2]
+        text = re.sub(r"\n.* # of this study alone$", "", text, flags=re.MULTILINE)
         return re.sub(r"\n  # Of this study alone:\n.*?(?=\nmetrics:)", "", text, flags=re.DOTALL)
 
     axis = load_params(pipeline.parent / "params.yaml").sweep.axis

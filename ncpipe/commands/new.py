@@ -21,7 +21,7 @@ HEAD = """\
 # yaml-language-server: $schema={schema}
 # {name}: the stages of dvc.yaml beside this file, on these parameters. Change them, then `{command}`.
 #
-# Question: what is to be found out? Expected: what does the theory say? Cost: half a minute as it stands.
+# What is to be found out, and what the theory says, stands under `about`. Cost: half a minute as it stands.
 """
 SHARED_CACHE = "[cache]\n    dir = ../../../.dvc/cache\n"
 DVC_CONFIG = "[core]\n    analytics = false\n"

@@ -71,7 +71,7 @@ def rest_seconds(
     remade: the experiments whose runs are measured anew, with all their runs. experiments: in the figures.
     start, status: seconds that a stage takes to start and `dvc status` to answer, as seen on this machine.
     """
-    stages = STAGES * len(remade) + 2  # aggregate, plot
+    stages = STAGES * len(remade) + 4  # aggregate, plot, claims, report
     measuring = sum(MEASURE * _extract_seconds(runs, place) for runs in remade.values())
     return DVC_CALLS * status + (stages + FIGURES * experiments) * start + measuring
 

@@ -1,0 +1,225 @@
+"""Stage report: one page of everything that a study found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ncpipe.artifacts import (
+    CLAIMS,
+    FIGURES,
+    LOW_RANK,
+    MODELS,
+    REPORT,
+    RESULTS,
+    RUNS,
+    THEORY,
+    publish_file,
+    read_json,
+)
+from ncpipe.console import say
+from ncpipe.figures.labels import caption
+from ncpipe.params import PARAMS_FILE, Asked, Params, load_params
+from ncpipe.report.chart_data import chart_data
+from ncpipe.report.grids import Grid, grid
+from ncpipe.report.page import Chapter, Contents, Provenance, render
+from ncpipe.report.pictures import Picture, read_pictures
+from ncpipe.specs import Run
+from ncpipe.stamps import RUN_RECORD
+from ncpipe.tables.convergence import failure_lines
+from ncpipe.tables.files import present, read_table
+from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
+from ncpipe.tables.sentences import rate
+
+OWN = (THEORY, LOW_RANK, MODELS)  # folders of tables and figures that single studies have besides
+RUN_COLUMNS = {
+    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
+    "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
+    "inner_penalty": "inner penalty", "last_penalty": "last penalty",
+    "train_error": "train error", "test_error": "test error", "loss_moved": "loss moved",
+    "gradient_norm": "gradient",
+}  # fmt: skip
+FAILED_COLUMNS = {
+    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "reason": "reason",
+    "last_train_error": "train error", "loss_moved": "loss moved", "gradient_norm": "gradient",
+    "diverged_at_epoch": "diverged at epoch",
+}  # fmt: skip
+SLOPE_COLUMNS = {
+    "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "slope": "slope",
+    "low": "low", "high": "high", "rho": "Spearman's rho", "rho_low": "rho low", "rho_high": "rho high",
+    "p_value": "p of a line", "n_used": "runs used", "n_runs": "runs", "unusable": "left out",
+}  # fmt: skip
+CLAIM_COLUMNS = {
+    "verdict": "verdict", "statement": "claim", "ref": "of", "about": "about", "quantity": "quantity",
+    "expected": "expected", "value": "value", "low": "low", "high": "high", "runs": "runs",
+    "reason": "why not", "id": "id",
+}  # fmt: skip
+
+
+def report() -> None:
+    """What lies in data/ -> data/report.html. The same bytes for the same results, whenever and wherever."""
+    write_page(REPORT, contents())
+
+
+def write_page(target: Path, page: Contents) -> None:
+    with publish_file(target) as partial:
+        partial.write_text(render(page), encoding="utf-8", newline="\n")
+    say(f"report: {target}, {target.stat().st_size / 1e6:.1f} MB")
+
+
+def contents(here: Mapping[str, str] | None = None) -> Contents:
+    """Everything of a page. here: what is told of this machine and checkout, if it is to be told."""
+    claims = _claims()
+    if PARAMS_FILE.is_file():
+        return _of_runs(load_params(), claims, here or {})
+    pictures = [picture for folder in OWN for picture in _own_pictures(folder)]
+    lead = [_verdicts(claims)] if claims else []
+    return Contents(
+        title="Neural collapse: models without networks",
+        lead=lead,
+        chapters=[],
+        claims=claims,
+        pictures=pictures,
+        charts=None,
+        failures=[],
+        failed=None,
+        grids=list(_own_grids()),
+        provenance=Provenance(here=here or {}),
+    )
+
+
+def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Contents:
+    runs, points, slopes, layers, history = (
+        read_table(RESULTS / f"{name}.csv", "aggregate")
+        for name in ("runs", "points", "slopes", "layers", "history")
+    )
+    runs = runs.assign(reason=runs["reason"].fillna(""))
+    against = "depth L" if abscissa(runs) == "depth" else symbol(runs)
+    sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
+    alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
+    bad = runs[~runs["converged"]]
+    return Contents(
+        title=f"Neural collapse against {against}",
+        lead=[_counted(params, runs), *([_verdicts(claims)] if claims else [])],
+        chapters=_chapters(params, runs, sentences),
+        claims=claims,
+        pictures=[
+            *read_pictures(_present_folder(FIGURES, "plot"), "", against, alts),
+            *(picture for folder in OWN for picture in _own_pictures(folder)),
+        ],
+        charts=chart_data(runs, points, slopes, layers, history),
+        failures=failure_lines(runs, params.convergence),
+        failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
+        grids=[
+            _result("slopes", "Powers of the last layer's metrics", slopes, SLOPE_COLUMNS),
+            _result("runs", "Runs", runs, RUN_COLUMNS),
+            *_own_grids(),
+        ],
+        provenance=_provenance(params.grid(), here),
+    )
+
+
+def _counted(params: Params, runs: pd.DataFrame) -> str:
+    sweep = params.sweep
+    axis = f", {sweep.axis} = {_listed(params.values())}" if sweep.axis else ""
+    return (
+        f"{len(runs)} runs, {int(runs['converged'].sum())} converged: {', '.join(sweep.experiments)}; "
+        f"L = {_listed(sorted(sweep.depths))}{axis}; {len(sweep.seeds)} seeds."
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _verdicts(claims: Grid) -> str:
+    verdicts = [row[0].text for row in claims.rows]
+    counts = [f"{word} {verdicts.count(word)}" for word in dict.fromkeys(verdicts)]
+    return f"Verdicts on {len(verdicts)} claims: {', '.join(counts)}."
+
+
+def _chapters(params: Params, runs: pd.DataFrame, sentences: Sequence[str]) -> list[Chapter]:
+    chapters = []
+    for name in params.sweep.experiments:
+        asked = (params.about or {}).get(name, Asked(""))
+        network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
+        own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
+        plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
+        chapters.append(Chapter(name, plain, asked.question, asked.expected or "", own))
+    return chapters
+
+
+def _gap_sentence(slopes: pd.DataFrame, runs: pd.DataFrame) -> str:
+    own = slopes[slopes["metric"] == "loss_gap"]
+    said = []
+    for line in distinct(runs, line_keys(runs)):
+        for _, row in rows_at(own, line).iterrows():
+            said.append(f"{name_of(line)}: the loss gap {rate(row, of=symbol(runs))}.")
+    return " ".join(said)
+
+
+def _present_folder(folder: Path, stage: str) -> Path:
+    present(folder / "depth_sweep.svg", stage)
+    return folder
+
+
+def _result(name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str]) -> Grid:
+    return grid(name, title, table, columns, csv=(RESULTS / f"{name}.csv").read_bytes())
+
+
+def _claims() -> Grid | None:
+    path = CLAIMS / "claims.csv"
+    if not path.is_file():
+        return None
+    table = read_table(path, "claims").fillna({"reason": "", "about": "", "author": ""})
+    note = "A claim agrees only with its whole interval where it is expected."
+    return grid("claims", "Claims", table, CLAIM_COLUMNS, note, path.read_bytes())
+
+
+def _own_pictures(folder: Path) -> list[Picture]:
+    return read_pictures(folder, f"{folder.name}-", "", {}) if folder.is_dir() else []
+
+
+def _own_grids() -> Iterator[Grid]:
+    """The tables of a study's own, every column."""
+    for folder in OWN:
+        for path in sorted(folder.glob("*.csv")):
+            table = read_table(path, folder.name)
+            columns = {str(column): str(column).replace("_", " ") for column in table.columns}
+            name = f"{folder.name}-{path.stem}"
+            yield grid(name, path.stem.replace("_", " "), table, columns, csv=path.read_bytes())
+
+
+def _provenance(runs: Sequence[Run], here: Mapping[str, str]) -> Provenance:
+    """What the runs say of themselves; InputError if one of the sweep's has no folder."""
+    records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
+    said: dict[str, list[str]] = {}
+    for heading, keys in {
+        "Trained on": ("device",),
+        "Threads of a batch, precision": ("threads", "precision"),
+        "Versions": ("ncpipe", "torch"),
+    }.items():
+        said[heading] = list(dict.fromkeys(_joined(record, keys) for record in records))
+    for heading, key in (
+        ("Digest of the code that trained", "code"),
+        ("Checksum of the data", "data_checksum"),
+    ):
+        of = [f"{run.experiment}: {_entry(record, key)}" for run, record in zip(runs, records, strict=True)]
+        said[heading] = list(dict.fromkeys(of))
+    specs: dict[str, str] = {}
+    for run, record in zip(runs, records, strict=True):
+        specs.setdefault(run.experiment, yaml.safe_dump(record["inputs"]["spec"], sort_keys=True))
+    return Provenance(said, specs, here)
+
+
+def _joined(record: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{key} {_entry(record, key)}" for key in keys)
+
+
+def _entry(record: Mapping[str, Any], key: str) -> object:
+    for part in ("computed_with", "inputs"):
+        if key in record[part]:
+            return record[part][key]
+    return "unknown"

@@ -1,0 +1,195 @@
+"""What the page's charts draw, as plain values for JSON: few digits, short keys, every run once.
+
+n  runs, in the order of runs.csv
+
+A line is what one curve of a chart goes through, called by `keys.name_of`.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ncpipe.metrics.catalogue import entry
+from ncpipe.tables.headlines import HEADLINES
+from ncpipe.tables.keys import abscissa, line_keys, name_of, place_keys, run_keys, symbol
+from ncpipe.tables.sentences import rate
+
+DIGITS = 5
+MOST_EPOCHS = 200  # of a run that a chart shows; of longer histories every second, third, ... row
+SERIES = ["metric", "split"]
+NOT_CURVES = {"epoch", "learning_rate"}
+
+
+def chart_data(
+    runs: pd.DataFrame,
+    points: pd.DataFrame,
+    slopes: pd.DataFrame,
+    layers: pd.DataFrame,
+    history: pd.DataFrame,
+) -> dict[str, Any]:
+    """Everything that the charts can be asked for, from the tables of `aggregate`."""
+    names = _names(runs, runs)
+    lines = list(dict.fromkeys(names))
+    return {
+        "x": {
+            "label": "depth L" if abscissa(runs) == "depth" else symbol(runs),
+            "symbol": symbol(runs),
+            "log": bool((runs[abscissa(runs)] > 0).all()),
+        },
+        "lines": lines,
+        "runs": {
+            "line": [lines.index(name) for name in names],
+            "x": numbers(runs[abscissa(runs)]),
+            "seed": runs["seed"].tolist(),
+            "converged": runs["converged"].astype(int).tolist(),
+            "reason": runs["reason"].fillna("").tolist(),
+        },
+        "series": _series(runs, points, slopes, lines),
+        "layers": _layers(runs, layers, lines),
+        "history": _history(runs, history),
+    }
+
+
+def _names(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """Of each row the line that it belongs to."""
+    keys = line_keys(runs)
+    return [
+        name_of(dict(zip(keys, row, strict=True))) for row in table[keys].itertuples(index=False, name=None)
+    ]
+
+
+def plain(metric: str) -> str:
+    """What a metric is called where there is no mathtext."""
+    label = entry(metric).label
+    return label if label and not re.search(r"[$\\]", label) else metric.replace("_", " ")
+
+
+def title(metric: str, split: str) -> str:
+    return plain(metric) + {"train": "", "weights": ""}.get(split, f", {split}")
+
+
+def numbers(values: Iterable[float]) -> list[float | None]:
+    """Rounded; None in place of what JSON has no number for."""
+    return [number(value) for value in values]
+
+
+def number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _series(
+    runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame, lines: Sequence[str]
+) -> list[dict[str, Any]]:
+    """One for each metric and split of the last layer, the headlines first."""
+    place = {key: i for i, key in enumerate(runs[run_keys(runs)].itertuples(index=False, name=None))}
+    fits = dict(iter(slopes.groupby(SERIES, sort=False)))
+    found = []
+    groups = {(str(metric), str(split)): own for (metric, split), own in points.groupby(SERIES, sort=False)}
+    for (metric, split), own in sorted(groups.items(), key=lambda item: _rank(*item[0])):
+        values: list[float | None] = [None] * len(runs)
+        reasons = {}
+        keys = own[run_keys(runs)].itertuples(index=False, name=None)
+        for key, value, used, reason in zip(keys, own["value"], own["used"], own["reason"], strict=True):
+            values[place[key]] = number(value)
+            if not used and isinstance(reason, str):
+                reasons[place[key]] = reason
+        said = _fits(fits[metric, split], lines, runs) if (metric, split) in fits else []
+        log = entry(metric).scale == "log"
+        found.append(
+            {"metric": metric, "split": split, "title": title(metric, split), "log": log}
+            | {"values": values, "reasons": reasons, "fits": said}
+        )
+    return found
+
+
+def _rank(metric: str, split: str) -> tuple[int, str, str]:
+    """Headlines on the training set come first, in their order."""
+    first = HEADLINES.index(metric) if metric in HEADLINES and split != "test" else len(HEADLINES)
+    return first, plain(metric).lower(), split
+
+
+def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> list[dict[str, Any]]:
+    fits = []
+    for line, (_, row) in zip(_names(slopes, runs), slopes.iterrows(), strict=True):
+        says = (
+            f"{line} {rate(row, level=True, of=symbol(runs))}; {row['n_used']} of {row['n_runs']} runs used"
+        )
+        fits.append(
+            {
+                "line": lines.index(line),
+                "slope": number(row["slope"]),
+                "at": number(row["intercept"]),
+                "says": says,
+            }
+        )
+    return fits
+
+
+def _layers(runs: pd.DataFrame, layers: pd.DataFrame, lines: Sequence[str]) -> dict[str, Any]:
+    """Means over a place's used runs, by layer: of log10 values where the metric has a log scale."""
+    keys = [*place_keys(runs), "layer", "position"]
+    if layers.empty:
+        return {"line": [], "x": [], "layer": [], "position": [], "series": []}
+    places = layers[keys].drop_duplicates()
+    index = {key: i for i, key in enumerate(places.itertuples(index=False, name=None))}
+    series = []
+    for (metric, split), own in layers.groupby(SERIES, sort=False):
+        log = entry(str(metric)).scale == "log"
+        mean, std = ("log10_mean", "log10_std") if log else ("mean", "std")
+        columns: dict[str, list[Any]] = {name: [None] * len(index) for name in ("mean", "std", "n")}
+        at = [index[key] for key in own[keys].itertuples(index=False, name=None)]
+        for name, column in (("mean", mean), ("std", std), ("n", "n_log10" if log else "n_used")):
+            for i, value in zip(at, own[column], strict=True):
+                columns[name][i] = number(value)
+        series.append({"metric": metric, "split": split} | columns)
+    return {
+        "line": [lines.index(name) for name in _names(places, runs)],
+        "x": numbers(places[abscissa(runs)]),
+        "layer": places["layer"].tolist(),
+        "position": numbers(places["position"]),
+        "series": series,
+    }
+
+
+def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
+    """By run the logged epochs (an index into `epochs`) and each column's values there."""
+    columns = [name for name in history if name not in {*run_keys(runs), *NOT_CURVES}]
+    columns = [
+        name
+        for name in columns
+        if pd.api.types.is_numeric_dtype(history[name]) and history[name].notna().any()
+    ]
+    own = dict(iter(history.groupby(run_keys(runs), sort=False)))
+    grids: dict[tuple[int, ...], int] = {}
+    which: list[int | None] = []
+    values: dict[str, list[list[float | None]]] = {str(name): [] for name in columns}
+    for key in runs[run_keys(runs)].itertuples(index=False, name=None):
+        if key not in own:
+            which.append(None)
+            for curve in values.values():
+                curve.append([])
+            continue
+        rows = own[key].sort_values("epoch")
+        rows = rows.iloc[kept(len(rows))]
+        which.append(grids.setdefault(tuple(rows["epoch"].tolist()), len(grids)))
+        for name, curve in values.items():
+            curve.append(numbers(rows[name]))
+    return {"epochs": list(map(list, grids)), "which": which, "columns": values}
+
+
+def kept(rows: int) -> list[int]:
+    """Places of the rows that a chart shows, evenly spread; the first and the last are among them."""
+    step = max(1, math.ceil(rows / MOST_EPOCHS))
+    return sorted({*np.arange(0, rows, step).tolist(), rows - 1}) if rows else []
+
+
+def curve_titles(data: Mapping[str, Any]) -> dict[str, str]:
+    """Column -> what a chooser calls it."""
+    return {name: name.replace("_", " ") for name in data["history"]["columns"]}

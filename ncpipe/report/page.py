@@ -1,0 +1,101 @@
+"""One HTML file that holds everything it shows: text, figures, tables, charts and the code that draws them.
+
+Nothing in it is of the time, the machine or the place where it is written, unless the caller put it in.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ncpipe.report.grids import Grid
+from ncpipe.report.pictures import Picture
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One experiment: what it is asked, and what its runs say."""
+
+    name: str
+    network: str
+    question: str
+    expected: str
+    sentences: list[str]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made the page.
+
+    runs: heading -> values, of the runs. specs: by experiment its parameters, as text. here: heading ->
+    value, of this machine, this checkout and times; empty unless they were asked for.
+    """
+
+    runs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    specs: Mapping[str, str] = field(default_factory=dict)
+    here: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a page. lead: lines below its title; failures: why runs did not converge, and what would help.
+
+    charts: `chart_data.chart_data`, or None where a study has no runs. live: whether it asks the address that
+    it came from for a newer one.
+    """
+
+    title: str
+    lead: list[str]
+    chapters: list[Chapter]
+    claims: Grid | None
+    pictures: list[Picture]
+    charts: Mapping[str, Any] | None
+    failures: list[str]
+    failed: Grid | None
+    grids: list[Grid]
+    provenance: Provenance
+    live: bool = False
+
+
+def render(contents: Contents) -> str:
+    """The page; equal contents give equal text on one installation."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("page.html").render(
+        page=contents,
+        style=_text("page.css"),
+        script=_text("page.js"),
+        licences=_text("licences.txt"),
+        library=chart_library() if contents.charts else "",
+        data=script_json(contents.charts),
+    )
+
+
+@functools.cache
+def chart_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, out of the installed vl-convert: no network."""
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # whose stub asks for a snippet
+    return bundle.replace("</script", "<\\/script")
+
+
+def script_json(value: object) -> str:
+    """JSON that no script element ends in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")

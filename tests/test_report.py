@@ -1,0 +1,306 @@
+"""The page of a study: what is in it, that it is whole and alone, and that nothing else makes it another."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_study import CLAIMS, tables, write_study
+from ruamel.yaml import YAML
+
+from ncpipe import code
+from ncpipe.commands.report import report
+from ncpipe.errors import InputError
+from ncpipe.params import load_params, parse_params
+from ncpipe.report.chart_data import chart_data, kept, number
+from ncpipe.report.grids import cell
+from ncpipe.report.page import script_json
+from ncpipe.report.pictures import inline_svg
+
+ROOT = Path(__file__).resolve().parent.parent
+PIPELINES = sorted([ROOT / "dvc.yaml", *ROOT.glob("stages/*/dvc.yaml")])
+HOSTILE = 'Is </script><script>alert(1)</script> & "text" text?'
+ABOUT = {"one": {"question": HOSTILE, "expected": "NC1 falls."}}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, the text outside scripts, and what the scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text, self.scripts = "", []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.text += data
+
+    def all(self, name):
+        return [found[name] for _, found in self.elements if name in found]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A study's folder with its page."""
+    folder = tmp_path_factory.mktemp("study")
+    write_study(folder, tables(), **ABOUT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        report()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(study):
+    return Page((study / "data/report.html").read_text(encoding="utf-8"))
+
+
+def test_everything_is_on_the_page(page):
+    """Red: a section left out; a reason that is not told."""
+    for words in (
+        "Neural collapse against depth L",
+        "12 runs, 11 converged: one, two; L = 2, 3, 5; 2 seeds.",
+        "Verdicts on 2 claims: agrees 1, not run 1.",
+        HOSTILE,
+        "NC1 falls.",
+        "one: NC1 improves as L^-0.40 [-0.50, -0.30].",
+        "L-RN1 on digits, λ = 0.005",
+        "one: of 6 runs 1 diverged (L = 5): lower optimizer.learning_rate",
+        "one: c0de",
+        "two: da7a",
+        "ncpipe 0.1.0, torch 2.13.0",
+        "learning_rate: 0.01",
+        "dvc repro",
+        "University of Washington",
+    ):
+        assert words in page.text, words
+    labels = page.all("aria-label")
+    assert any(label.startswith("Collapse against depth L") and "L^-0.40" in label for label in labels)
+    assert [found["data-grid"] for tag, found in page.elements if tag == "table"] == [
+        "claims", "failed", "slopes", "runs",
+    ]  # fmt: skip
+
+
+def test_nothing_is_asked_of_a_network(page):
+    """Every address is of the page's own or holds what it stands for; and the page forbids the others."""
+    addresses = [*page.all("href"), *page.all("src"), *page.all("xlink:href"), *page.all("action")]
+    assert [address for address in addresses if not address.startswith(("#", "data:"))] == []
+    policies = [
+        found["content"] for _, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none'")
+    assert "connect-src" not in policies[0]
+
+
+def test_figures_share_no_id_and_lose_none(page):
+    """Red: ids without the figure's name, so that one figure's glyphs are another's."""
+    ids = page.all("id")
+    assert len(ids) == len(set(ids))
+    assert {"depth_sweep-glyph", "loss_gap-glyph"} <= set(ids)
+    for address in page.all("xlink:href"):
+        assert address[1:] in ids
+    for clip in page.all("clip-path"):
+        assert clip[len("url(#") : -1] in ids
+    for label in page.all("aria-labelledby"):
+        assert label in ids
+
+
+def test_an_svg_becomes_a_part_of_a_page():
+    text = (
+        '<?xml?>\n<svg width="9pt" viewBox="0 0 9 9" version="1.1"><a id="x"/><b style="f: url(#x)"/></svg>\n'
+    )
+    head = '<svg viewBox="0 0 9 9" aria-hidden="true" focusable="false">'
+    assert inline_svg(text, "p") == f'{head}<a id="p-x"/><b style="f: url(#p-x)"/></svg>'
+
+
+def test_tables_are_behind_their_links_to_the_byte(study, page):
+    links = {
+        found["download"]: found["href"] for tag, found in page.elements if tag == "a" and "download" in found
+    }
+    assert set(links) == {"claims.csv", "slopes.csv", "runs.csv"}
+    for name, address in links.items():
+        folder = "claims" if name == "claims.csv" else "results"
+        held = base64.b64decode(address.partition("base64,")[2])
+        assert held == (study / f"data/{folder}/{name}").read_bytes()
+    assert (study / "data/claims/claims.csv").read_text() == CLAIMS
+
+
+def test_charts_have_every_run(study, page):
+    """Against the tables themselves. Red: a run in another's place; an unused run without its reason."""
+    data = json.loads(page.scripts[0])
+    points = pd.read_csv(study / "data/results/points.csv").fillna({"reason": ""})
+    runs = data["runs"]
+    seen = 0
+    for series in data["series"]:
+        for i, value in enumerate(series["values"]):
+            place = {
+                "experiment": data["lines"][runs["line"][i]], "depth": runs["x"][i], "seed": runs["seed"][i],
+                "metric": series["metric"], "split": series["split"],
+            }  # fmt: skip
+            row = points[(points[list(place)] == pd.Series(place)).all(axis=1)]
+            assert len(row) == 1
+            assert value == pytest.approx(row["value"].item(), rel=1e-4)
+            assert series["reasons"].get(str(i), "") == row["reason"].item()
+            seen += 1
+    assert seen == len(points)
+    assert [series["title"] for series in data["series"]][:2] == ["NC1", "NC2 (ETF)"]
+    slopes = pd.read_csv(study / "data/results/slopes.csv")
+    assert sum(len(series["fits"]) for series in data["series"]) == len(slopes)
+    assert {series["log"] for series in data["series"] if series["metric"] == "rank_means"} == {False}
+
+
+def test_charts_have_every_layer_and_epoch(study, page):
+    data = json.loads(page.scripts[0])
+    layers = pd.read_csv(study / "data/results/layers.csv")
+    found = data["layers"]
+    told = {
+        (data["lines"][line], x, layer, series["metric"], series["split"]): mean
+        for series in found["series"]
+        for line, x, layer, mean in zip(
+            found["line"], found["x"], found["layer"], series["mean"], strict=True
+        )
+    }
+    linear = layers["metric"] == "rank_means"
+    values = layers["mean"].where(linear, layers["log10_mean"])
+    keys = layers[["experiment", "depth", "layer", "metric", "split"]].itertuples(index=False, name=None)
+    for key, value in zip(keys, values, strict=True):
+        assert told[key] == (None if math.isnan(value) else pytest.approx(value, rel=1e-4))
+    history = data["history"]
+    assert history["epochs"] == [[0, 10, 20, 30, 40]]
+    assert set(history["which"]) == {0}
+    assert history["columns"]["loss"] == [pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], rel=1e-4)] * 12
+
+
+def test_the_page_is_the_same_to_the_byte(study, monkeypatch):
+    """Red: a time, a folder's name or the order of a set in it."""
+    monkeypatch.chdir(study)
+    before = hashlib.sha256((study / "data/report.html").read_bytes()).hexdigest()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    report()
+    assert hashlib.sha256((study / "data/report.html").read_bytes()).hexdigest() == before
+    assert str(study).encode() not in (study / "data/report.html").read_bytes()
+
+
+def test_a_sweep_of_the_papers_size_stays_small():
+    """245 runs: 7 experiments, 7 depths, 5 seeds, 101 logged epochs. Red: a number of 17 digits."""
+    names = tuple("abcdefg")
+    made = tables(names, (2, 3, 5, 8, 13, 21, 34), range(5), layers=0, rows=101)
+    assert len(made["runs"]) == 245
+    begin = time.process_time()
+    data = script_json(
+        chart_data(*(made[name] for name in ("runs", "points", "slopes", "layers", "history")))
+    )
+    assert time.process_time() - begin < 10
+    histories = len(script_json(json.loads(data)["history"]))
+    layers = len(script_json(json.loads(data)["layers"]))
+    assert histories < 1.2e6
+    assert layers / len(json.loads(data)["layers"]["series"]) * 60 < 1.5e6  # of the package's 60 series
+
+
+def test_numbers_that_json_has_none_for():
+    assert [number(value) for value in (math.inf, math.nan, 0.1234567, 2.0, 1e300)] == [
+        None,
+        None,
+        0.12346,
+        2,
+        1e300,
+    ]
+    assert script_json({"a": "</script><!--"}) == '{"a":"\\u003c/script>\\u003c!--"}'
+    assert [cell(value).text for value in (True, 0.000012345, -0.5, math.nan, "x", None)] == [
+        "yes", "1.234e−05", "−0.5", "", "x", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "count"), [(0, [], 0), (1, [0], 1), (200, [0, 1], 200), (1001, [0, 6], 168)]
+)
+def test_long_histories_keep_their_ends(rows, first, count):
+    places = kept(rows)
+    assert places[:2] == first
+    assert len(places) == count
+    assert not rows or places[-1] == rows - 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("results/runs.csv", "data/results/runs.csv: not found; run dvc repro (stage aggregate)"),
+        ("figures/depth_sweep.svg", "data/figures/depth_sweep.svg: not found; run dvc repro (stage plot)"),
+        ("runs/one/L2/s0/run.json", "data/runs/one/L2/s0/run.json: not found"),
+    ],
+)
+def test_what_is_missing_is_named(missing, message, tmp_path, monkeypatch):
+    write_study(tmp_path, tables(("one",), (2, 3)))
+    (tmp_path / "data" / missing).unlink()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        report()
+    assert not list(tmp_path.glob("data/*report*"))
+
+
+def test_every_word_of_about_is_of_an_experiment():
+    tree = YAML(typ="safe").load(ROOT / "params.yaml")
+    tree["about"] = {"digits_rn": {"question": "Which?"}}
+    with pytest.raises(
+        InputError, match=r"^about\.digits_rn: no experiment has this name; did you mean 'digits_rn1'"
+    ):
+        parse_params(tree)
+    tree["about"] = {"digits_rn1": {"quest": "Which?"}}
+    with pytest.raises(InputError, match=r"about\.digits_rn1\.quest: unknown key"):
+        parse_params(tree)
+    del tree["about"]
+    assert parse_params(tree).about is None
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda p: p.parent.name)
+def test_the_page_is_the_last_stage_and_alone_knows_what_was_asked(path):
+    """It waits for all that the study makes. Red: `about` among the params of another stage."""
+    stages = YAML(typ="safe").load(path)["stages"]
+    asked = [name for name, stage in stages.items() if "about" in stage.get("params", [])]
+    known = path.with_name("params.yaml").is_file()
+    assert asked == (["report"] if known else [])
+    read = {str(each) for stage in stages.values() for each in stage.get("deps", [])}
+    ends = [
+        out for stage in stages.values() for out in stage["outs"] if not any(_holds(dep, out) for dep in read)
+    ]
+    assert ends == ["data/report.html"]
+    if known:
+        params = load_params(path.with_name("params.yaml"))
+        assert set(params.sweep.experiments) <= set(params.about or {}), "say what an experiment is for"
+
+
+def _holds(dependency, out):
+    return out == dependency or out.startswith(f"{dependency}/") or dependency.startswith(f"{out}/")
+
+
+def test_the_templates_are_code_of_the_page_alone(monkeypatch):
+    """Red: a page that DVC keeps after its style was edited."""
+    before = code.sweep_digests()
+    page = "ncpipe/report/templates/page.css"
+    assert [stage for stage, own in before.items() if page in own] == ["report"]
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read(path) + b"x" * (path.name == "page.css"), raising=True
+    )
+    after = code.sweep_digests()
+    assert [stage for stage in before if before[stage] != after[stage]] == ["report"]

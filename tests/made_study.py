@@ -16,9 +16,10 @@ from ncpipe.tables.slopes import loglog_slopes
 RULE = Slopes(draws=20, seed=0, level=0.95)
 SETTING = {
     "architecture": "L-RN1", "norm": "post", "initialisation": "normal", "source": "digits",
-    "loss_name": "ce", "last_bias": False, "penalty_rule": "constant", "penalty_value": 0.005, "penalty_last_layer": None,
-    "penalty_biases": False, "penalty_scope": "matrices", "loss": 0.02, "loss_gap": 0.001,
-    "loss_moved": 0.001, "last_train_error": 0.0, "diverged_at_epoch": None, "train_error": 0.0, "test_error": 0.1, "reason": "",
+    "loss_name": "ce", "last_bias": False, "penalty_rule": "constant", "penalty_value": 0.005,
+    "penalty_last_layer": None, "penalty_biases": False, "penalty_scope": "matrices", "loss": 0.02,
+    "loss_gap": 0.001, "loss_moved": 0.001, "last_train_error": 0.0, "diverged_at_epoch": None,
+    "train_error": 0.0, "test_error": 0.1, "reason": "",
 }  # fmt: skip
 SVG = """<?xml version="1.0" encoding="utf-8" standalone="no"?>
 <!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "x.dtd">

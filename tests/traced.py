@@ -38,8 +38,9 @@ class Traced:
         self.seen.add(frame.f_code)
 
     def counted(self, without: Collection[str]) -> set[Definition]:
-        """Less those of the modules that do not count."""
-        ours = [seen for seen in self.seen if Path(seen.co_filename).is_relative_to(ROOT / PACKAGE)]
+        """Less those of the modules that do not count, and templates, whose bytes are counted."""
+        files = [seen for seen in self.seen if seen.co_filename.endswith(".py")]
+        ours = [seen for seen in files if Path(seen.co_filename).is_relative_to(ROOT / PACKAGE)]
         paths = [Path(seen.co_filename).relative_to(ROOT).with_suffix("").parts for seen in ours]
         modules = [".".join(parts).removesuffix(".__init__") for parts in paths]
         names = [seen.co_qualname.partition(".")[0] for seen in ours]

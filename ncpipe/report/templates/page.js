@@ -172,10 +172,10 @@
     series.values.forEach((value, i) => {
       if (!lines.includes(runs.line[i])) return;
       if (!drawable(value, series.log)) { hidden += 1; return; }
-      const reason = series.reasons[i] ?? (runs.converged[i] ? "" : runs.reason[i]);
+      const reason = runs.converged[i] ? (series.reasons[i] ?? "") : `not converged: ${runs.reason[i]}`;
       rows.push({
         line: data.lines[runs.line[i]], x: runs.x[i], y: value, seed: runs.seed[i],
-        used: reason ? "no" : "yes", state: reason || (runs.converged[i] ? "converged" : runs.reason[i]),
+        used: reason ? "no" : "yes", state: reason || "converged",
       });
     });
     const means = [];

@@ -1,0 +1,142 @@
+"""The page in a headless Chromium: it draws, asks nobody for anything, and does what it is asked."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from made_study import tables, write_study
+
+from ncpipe.commands.report import report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: uv sync --group browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path: apt-get install chromium")
+SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    write_study(folder, tables(), one={"question": "Does it fall?"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        report()
+    return (folder / "data/report.html").as_uri()
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def page(request, browser, address) -> Iterator:
+    """The page, drawn; whatever it said or asked for is looked at when its tests are over."""
+    width, height, scheme = SIZES[request.param]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda asking: asked.append(asking.url))
+    page.goto(address)
+    page.wait_for_function("document.documentElement.dataset.drawn === 'yes'", timeout=30_000)
+    yield page
+    context.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+
+
+def marks(page, chart):
+    """Places of the marks of a chart."""
+    return page.eval_on_selector_all(
+        f"#{chart} svg .mark-symbol path", "all => all.map(each => each.getAttribute('transform'))"
+    )
+
+
+def test_it_is_as_wide_as_the_window(page):
+    """Red: a chart or table that pushes the page over the window's edge."""
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def test_every_run_is_drawn_and_tells_of_itself(page):
+    """Red: a run left out; a hollow one that does not say why it is."""
+    texts = page.eval_on_selector_all(
+        "#panel svg .mark-symbol path",
+        "all => all.map(each => each.getAttribute('aria-label')).filter(Boolean)",
+    )
+    runs = [text for text in texts if "seed" in text]
+    assert len(runs) == 12
+    assert sum("diverged" in text for text in runs) == 1
+    page.locator("#panel svg .mark-symbol path[aria-label*='diverged']").hover()
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    told = page.locator("#vg-tooltip-element").inner_text()
+    assert all(words in told for words in ("seed", "diverged", "one"))
+
+
+def test_a_choice_changes_the_chart(page):
+    """Red: a chooser that no chart hears of."""
+    before = marks(page, "panel")
+    page.select_option("#metric", "rank_means")
+    page.wait_for_function("document.querySelector('#panel svg').textContent.includes('rank means')")
+    assert marks(page, "panel") != before
+    page.select_option("#metric", "nc1_trace_ratio")
+    page.select_option("#split", "test")
+    page.select_option("#against", "layer")
+    page.wait_for_function("document.querySelector('#panel svg').textContent.includes('layer')")
+    page.select_option("#against", "x")
+    page.select_option("#layer", "X1")
+    page.wait_for_function("document.querySelector('#panel-says').textContent.includes('Mean')")
+    page.select_option("#layer", "")
+    page.select_option("#split", "train")
+    page.uncheck("#panel-choice input[value='0']")
+    page.wait_for_function("!document.querySelector('#panel svg').textContent.includes('one')")
+    says = page.locator("#panel-says").inner_text()
+    assert "two " in says
+    assert "L^-0.4" in says
+    assert "one " not in says
+    page.check("#panel-choice input[value='0']")
+
+
+def test_training_curves_follow_their_choice(page):
+    page.select_option("#quantity", "train_error")
+    page.wait_for_function("document.querySelector('#curves-say').textContent.includes('no place')")
+    page.select_option("#curve-scale", "linear")
+    page.wait_for_function("document.querySelector('#curve-chart svg').textContent.includes('train error')")
+    page.select_option("#curve-x", "3")
+    page.wait_for_function("document.querySelectorAll('#curve-chart svg .mark-line path').length === 2")
+
+
+def test_tables_sort_and_filter(page):
+    """By number, not by text; up, then down."""
+    table = page.locator("table[data-grid=runs]")
+    column = table.locator("th").all_inner_texts().index("L") + 1
+    cells = table.locator(f"tbody td:nth-child({column})")
+    table.locator(f"th:nth-child({column}) button").press("Enter")
+    assert cells.all_inner_texts() == [str(L) for L in (2, 3, 5) for _ in range(4)]
+    table.locator(f"th:nth-child({column}) button").click()
+    assert cells.all_inner_texts() == [str(L) for L in (5, 3, 2) for _ in range(4)]
+    assert table.locator(f"th:nth-child({column})").get_attribute("aria-sort") == "descending"
+    page.fill("input[data-filter=runs]", "two 5")
+    assert table.locator("tbody tr:visible").count() == 2
+    assert page.locator("[data-count=runs]").inner_text() == "2 of 12 rows"
+    page.fill("input[data-filter=runs]", "")
+
+
+def test_a_figure_is_enlarged_by_the_keyboard(page):
+    page.locator("button.zoom").first.press("Enter")
+    assert page.locator("dialog#large").is_visible()
+    assert "L^-0.40" in page.locator("dialog#large .paper").get_attribute("aria-label")
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#large").is_visible()
+
+
+def test_a_print_shows_tables_whole_and_no_tools(page):
+    page.emulate_media(media="print")
+    assert not page.locator(".chooser").first.is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).maxHeight") == "none"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.emulate_media(media="screen")

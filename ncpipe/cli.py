@@ -390,6 +390,18 @@ def metrics(
 
 
 @command()
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every other second, until all is done.")
+    ] = False,
+) -> None:
+    """Print how far the sweep is: runs that are done, in training (epoch, time to go), waiting, stale."""
+    from ncpipe.commands.status import status as print_status
+
+    print_status(watch)
+
+
+@command()
 def new(
     place: Annotated[
         str,

@@ -22,6 +22,7 @@ from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
 from ncpipe.scheduling.ahead import Ahead
+from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
@@ -206,10 +207,11 @@ def _train_some(
     checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
     start = progress.seconds()
     work = sum(work_per_epoch(stamp) for stamp in stamps)
-    name, epochs, seen = stamps[0].run.name, stamps[0].run.spec.epochs, None
+    name, epochs, seen, life = stamps[0].run.name, stamps[0].run.spec.epochs, None, Life(stamps)
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal seen
+        life.at(epoch)
         new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         seen = epoch
@@ -225,6 +227,8 @@ def _train_some(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise  # else leave: the error holds the frame that holds the memory
+    finally:
+        life.ended()
     if results is None:
         if len(stamps) == 1:
             raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")

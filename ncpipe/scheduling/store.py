@@ -16,6 +16,7 @@ from ncpipe.errors import InputError
 from ncpipe.stamps import Stamp, check_waiting, check_whole
 
 CHECKPOINT = ".checkpoint"
+HEAD = 4096  # bytes: more than the lines before a checkpoint's state
 
 
 def waits(key: str) -> bool:
@@ -81,6 +82,15 @@ def _drop(folder: Path, stamp: Stamp, reason: InputError) -> None:
 def checkpoint_of(stamp: Stamp) -> Path:
     """Where a run keeps its state while it trains."""
     return AHEAD / f"{stamp.key()}{CHECKPOINT}"
+
+
+def saved_epochs(stamp: Stamp) -> int:
+    """Epochs that a run's checkpoint says are done, 0 without one. Whether it is whole is not looked at."""
+    try:
+        with checkpoint_of(stamp).open("rb") as file:
+            return int(file.readlines(HEAD)[2])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def prune(keys: set[str]) -> None:

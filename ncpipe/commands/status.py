@@ -1,0 +1,144 @@
+"""`ncpipe status`: how far the sweep is, run by run. Asks nothing of DVC, and takes no lock."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ncpipe.artifacts import PREPARED, RESULTS, RUNS
+from ncpipe.console import duration
+from ncpipe.errors import InputError
+from ncpipe.params import Params, load_params
+from ncpipe.scheduling.signs_of_life import Sign, signs
+from ncpipe.scheduling.store import saved_epochs, waits
+from ncpipe.specs import Run
+from ncpipe.stamps import Stamp, data_checksum, is_current
+from ncpipe.tables.keys import run_keys
+
+REFRESH = 2.0  # seconds
+PLAIN_WIDTH = 120  # columns where no terminal says how many there are
+
+STATES = {
+    "done": "the result of params.yaml, data and code as they are now",
+    "trained": "waits for its stage",
+    "training": "now",
+    "begun": "has a checkpoint, and nobody trains it",
+    "stale": "the result of other params, data or code",
+    "waiting": "nothing yet",
+}
+FAILED = "not converged"  # beside the states: by data/results
+
+
+def status(watch: bool) -> None:
+    """Print, per experiment and depth, how many runs are in which state, and the batches in training.
+
+    watch: again and again, until all runs are done or Ctrl-C; on a terminal in one place.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    if not watch:
+        console.print(_page()[0])
+        return
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                page, done = _page()
+                live.update(page, refresh=True)
+                if done:
+                    return
+                time.sleep(REFRESH)
+    except KeyboardInterrupt:
+        return
+
+
+def _page() -> tuple[RenderableType, bool]:
+    """What to print, and whether every run is done."""
+    params = load_params()
+    stamps = {run: _stamp(run, params) for run in params.grid()}
+    alive = list(signs())
+    training = {key for sign in alive for key in sign.keys}
+    states = {run: _state(run, stamp, training) for run, stamp in stamps.items()}
+    names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
+    parts: list[RenderableType] = [_table(states, _not_converged(states))]
+    parts += [Text(_line(sign, names)) for sign in alive if set(sign.keys) & set(names)]
+    found = Counter(states.values())
+    parts.append(Text(", ".join(f"{count} {state} ({STATES[state]})" for state, count in found.items())))
+    return Group(*parts), found["done"] == len(states)
+
+
+def _stamp(run: Run, params: Params) -> Stamp | None:
+    """None while its data are not prepared."""
+    try:
+        return Stamp(run, data_checksum(PREPARED / run.data), params.compute)
+    except InputError:
+        return None
+
+
+def _state(run: Run, stamp: Stamp | None, training: set[str]) -> str:
+    if stamp is not None:
+        if is_current(RUNS / run.path, stamp):
+            return "done"
+        if waits(stamp.key()):
+            return "trained"
+        if stamp.key() in training:
+            return "training"
+        if saved_epochs(stamp):
+            return "begun"
+    return "stale" if (RUNS / run.path).exists() else "waiting"
+
+
+def _not_converged(states: dict[Run, str]) -> set[Run]:
+    """Those of the runs that are done which data/results says did not converge."""
+    try:
+        table = pd.read_csv(RESULTS / "runs.csv")
+        table = table[~table["converged"].astype(bool)]
+        failed = set(table[run_keys(table)].itertuples(index=False, name=None))
+    except (OSError, ValueError, KeyError):  # none yet, or another version's
+        return set()
+    return {run for run, state in states.items() if state == "done" and _key(run) in failed}
+
+
+def _key(run: Run) -> tuple[object, ...]:
+    varied = () if run.axis is None else (run.axis, run.value)
+    return (run.experiment, run.depth, *varied, run.seed)
+
+
+def _table(states: dict[Run, str], failed: set[Run]) -> Table:
+    """A row for each place of the sweep; columns of states that no run is in are left out."""
+    shown = [state for state in STATES if state in states.values()]
+    axis = next(iter(states)).axis
+    table = Table(box=None, pad_edge=False)
+    for column in [
+        "experiment",
+        "L",
+        *([axis] if axis else []),
+        "runs",
+        *shown,
+        *([FAILED] if failed else []),
+    ]:
+        table.add_column(column, justify="left" if column == "experiment" else "right")
+    places: dict[tuple[object, ...], list[Run]] = {}
+    for run in states:
+        places.setdefault(_key(run)[:-1], []).append(run)
+    for place, runs in places.items():
+        counts = Counter(states[run] for run in runs)
+        cells: list[object] = [place[0], place[1], *place[3:], len(runs), *(counts[state] for state in shown)]
+        cells += [len(failed.intersection(runs))] if failed else []
+        table.add_row(*("·" if cell == 0 and index > 1 else str(cell) for index, cell in enumerate(cells)))
+    return table
+
+
+def _line(sign: Sign, names: dict[str, Run]) -> str:
+    runs = [names[key] for key in sign.keys if key in names]
+    left = "" if sign.left is None else f", about {duration(sign.left)} to go"
+    return f"{_names(runs)}: epoch {sign.epoch} of {sign.epochs}{left}"
+
+
+def _names(runs: Sequence[Run]) -> str:
+    return runs[0].name + (f" and {len(runs) - 1} beside it" if len(runs) > 1 else "")

@@ -1,0 +1,157 @@
+"""`ncpipe status`: every run in the state that its files are in, without DVC and without torch."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import experiment_tree, write_params
+
+from ncpipe.artifacts import PREPARED
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.status import status
+from ncpipe.commands.train import train
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.params import load_params
+from ncpipe.scheduling import signs_of_life
+from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.signs_of_life import Life, Sign, signs
+from ncpipe.scheduling.store import checkpoint_of, saved_epochs
+from ncpipe.stamps import Stamp
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.device import prepare_device
+from ncpipe.training.loop import Stopped, train_batch
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signs_of_life, "EVERY", 0.0)
+    write_params([2, 3], [0, 1], one=experiment_tree())
+    return tmp_path
+
+
+def stamp_of(depth: int, seed: int) -> Stamp:
+    params = load_params()
+    grid = sweep_stamps(params, params.compute)
+    return next(stamp for stamp in grid if (stamp.run.depth, stamp.run.seed) == (depth, seed))
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """By L: the counts, as `runs=2 done=1`."""
+    capsys.readouterr()
+    status(watch=False)
+    head, *lines = capsys.readouterr().out.replace("not converged", "failed").splitlines()
+    names = head.split()[2:]
+    found = {}
+    for line in lines:
+        words = line.split()
+        if words[0] == "one" and words[1].isdigit():
+            counts = zip(names, words[2:], strict=True)
+            found[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
+    return found
+
+
+def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Red: a state that follows from a folder's name alone; a column of zeros."""
+    assert rows(capsys)["2"] == "runs=2 waiting=2"
+    fetch("one")
+    train("one", 2, 1, workers=1)
+    assert rows(capsys) == {
+        "2": "runs=2 done=1 trained=1 waiting=·",
+        "3": "runs=2 done=· trained=· waiting=2",
+    }
+    write_params([2, 3], [0, 1], one=experiment_tree(epochs=21))
+    assert rows(capsys)["2"] == "runs=2 stale=1 waiting=1"
+
+
+def test_what_did_not_converge_is_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fetch("one")
+    train("one", 2, 0, workers=1, alone=True)
+    results = project / "data" / "results"
+    results.mkdir()
+    head = "experiment,depth,seed,converged\n"
+    (results / "runs.csv").write_text(head + "one,2,0,False\none,2,1,False\none,3,0,True\n")
+    found = rows(capsys)  # seed 1 is not done: there the table tells of another run
+    assert found == {"2": "runs=2 done=1 waiting=1 failed=1", "3": "runs=2 done=· waiting=2 failed=·"}
+    (results / "runs.csv").write_text("nothing")
+    assert "failed" not in rows(capsys)["2"]
+
+
+def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Red: an epoch that is not the batch's; a checkpoint that counts while its batch trains."""
+    fetch("one")
+    pair = [stamp_of(3, 0), stamp_of(3, 1)]
+    data, seen = read_prepared(PREPARED / "one"), []
+    checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in pair], 0.0)
+    life = Life(pair)
+
+    def watch(epoch: int, loss: object) -> None:
+        life.at(epoch)
+        if epoch == 7:
+            seen.append(rows(capsys)["3"])
+            status(watch=False)
+
+    place = prepare_device(pair[0].compute)
+    runs = [stamp.run for stamp in pair]
+    with pytest.raises(Stopped):
+        train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(seen) > 0)
+    said = capsys.readouterr().out
+    assert seen == ["runs=2 training=2 waiting=·"]
+    assert "one L=3 seed=0 and 1 beside it: epoch 7 of 20, about " in said
+    life.ended()
+    assert rows(capsys)["3"] == "runs=2 begun=2 waiting=·"
+    assert saved_epochs(pair[0]) == epochs_done(checkpoint_of(pair[0])) > 0
+
+
+def test_what_a_killed_process_left_is_no_life(project: Path) -> None:
+    """Red: a process number that another process has by now; a file that is damaged."""
+    fetch("one")
+    life = Life([stamp_of(2, 0)])
+    life.at(3)
+    assert [sign.epoch for sign in signs()] == [3]
+    (file,) = signs_of_life.PLACE.glob("*.json")
+    sign = json.loads(file.read_text())
+    assert sign["process"] == os.getpid()
+    for change in ({"born": 1.0}, {"process": 2**22 + 1}):
+        file.write_text(json.dumps(sign | change))
+        assert list(signs()) == []
+        assert not file.exists()
+    file.write_text(json.dumps(sign | {"host": "elsewhere", "process": 1}))
+    assert len(list(signs())) == 1  # there nobody can be asked
+    os.utime(file, (0, time.time() - signs_of_life.FORGOTTEN - 1))
+    assert list(signs()) == []
+    signs_of_life.PLACE.joinpath("a.json").write_text('{"keys": ["')
+    assert list(signs()) == []
+
+
+def test_a_full_disk_stops_no_training(project: Path) -> None:
+    fetch("one")
+    (project / "data" / "logs").write_text("a file in the folder's place")
+    life = Life([stamp_of(2, 0)])
+    life.at(3)
+    life.ended()
+
+
+def test_the_time_left_is_at_the_pace_since_it_began() -> None:
+    sign = Sign(("a",), epoch=30, epochs=100, began=10, seconds=40.0, host="", process=0, born=0.0)
+    assert sign.left == pytest.approx(140)
+    assert Sign(("a",), 10, 100, 10, 0.0, "", 0, 0.0).left is None
+
+
+def test_training_leaves_no_sign_behind(project: Path) -> None:
+    fetch("one")
+    train("one", 2, 0, workers=1)
+    assert signs_of_life.PLACE.is_dir()
+    assert not list(signs_of_life.PLACE.iterdir())
+
+
+def test_it_needs_neither_torch_nor_dvc(project: Path) -> None:
+    code = (
+        "import sys, ncpipe.commands.status as s; s.status(False); print({*sys.modules} & {'torch', 'dvc'})"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.endswith("\nset()\n")

@@ -66,6 +66,7 @@ def _page() -> tuple[RenderableType, bool]:
     states = {run: _state(run, stamp, training) for run, stamp in stamps.items()}
     names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
     parts: list[RenderableType] = [_table(states, _not_converged(states))]
+    parts += [Text("")]
     parts += [Text(_line(sign, names)) for sign in alive if set(sign.keys) & set(names)]
     found = Counter(states.values())
     parts.append(Text(", ".join(f"{count} {state} ({STATES[state]})" for state, count in found.items())))

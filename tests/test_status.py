@@ -49,7 +49,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     found = {}
     for line in lines:
         words = line.split()
-        if words[0] == "one" and words[1].isdigit():
+        if words[:1] == ["one"] and words[1].isdigit():
             counts = zip(names, words[2:], strict=True)
             found[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
     return found

@@ -318,6 +318,33 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
 
 
+def test_panels_by_epoch_and_by_layer():
+    runs = grid(depths=(4,))
+    rows = [
+        ("a", 4, seed, epoch, error, 1.0)
+        for seed in (0, 1)
+        for epoch, error in ((5, 0.1), (9, 0.0), (20, 0.0))
+    ]
+    history = pd.DataFrame(rows, columns=[*RUN, "epoch", "train_error", METRIC])
+    errors = [measure(runs, lambda *_, at=at: 0.5 / at, "ncc_error", layer=f"X{at}") for at in (1, 2)]
+    tables = tables_of(runs, measure(runs, noisy), *errors, history=history)
+    judged = [
+        judge(claim("since_fit", panel="E"), Number(-1, -1, -1)),
+        judge(claim("layer_rise", metric="ncc_error", panel="L"), Number(-1, -1, -1)),
+    ]
+    points = panel_points(judged, tables)
+    own = points[points["metric"] == METRIC]
+    assert sorted(own["x"]) == [5, 5, 9, 9, 20, 20]
+    assert set(points.loc[points["metric"] == "train_error", "x"]) == {9}, (
+        "where nothing is misclassified first"
+    )
+    assert set(points.loc[points["panel"] == "L", "series"]) == {"a"}
+    assert set(points.loc[points["panel"] == "L", "x"]) == {1, 2}
+    first, second, _ = claim_panels(points, {}).axes
+    assert list(first.lines[-1].get_xdata()) == [9, 9]
+    assert second.get_xlabel() == "layer"
+
+
 def test_too_few_converged_runs_are_no_number():
     runs = set_converged(grid(), {(depth, seed) for depth in (2, 3, 5) for seed in range(3)})
     tables = tables_of(runs, measure(runs, noisy))

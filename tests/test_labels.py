@@ -95,7 +95,7 @@ def test_the_true_labels_are_kept_and_nothing_else_changes(tmp_path: Path) -> No
     write_prepared(tmp_path / "data", noisy)
     again = read_prepared(tmp_path / "data")
     assert torch.equal(again.true_labels, noisy.true_labels)
-    assert [name for name, _ in again.measured()] == ["train", "test", "true"]
+    assert [name for name, _ in again.measured()] == ["train", "test", "true_labels"]
 
 
 @pytest.mark.parametrize(("resample", "small"), [("none", 5), ("over", 20)])
@@ -131,9 +131,9 @@ def test_metrics_on_the_true_labels_are_those_of_arrays(tmp_path: Path) -> None:
     write_features(tmp_path / "f.safetensors", extract(Run("x", 3, 0, spec), network.state_dict(), data, CPU))
     features = read_features(tmp_path / "f.safetensors")
     last = features.layers["last"]
-    assert list(last) == ["train", "test", "true"]
+    assert list(last) == ["train", "test", "true_labels"]
     h = features.train.inputs
-    for split, labels in (("train", given), ("true", true)):
+    for split, labels in (("train", given), ("true_labels", true)):
         own = last[split]
         found = measure_layer(
             "last", split, own.statistics, own.samples, last["train"].statistics, features.weight

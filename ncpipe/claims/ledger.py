@@ -36,7 +36,7 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
 
 Author = Literal["paper", "ours"]
 Scale = Literal["full", "reduced"]
-Split = Literal["train", "test", "weights", "true"]
+Split = Literal["train", "test", "weights", "true_labels"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Measured(Claimed):
 
     experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
     metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
-    split: train, test, weights for the metrics of W, or true for training samples by their true labels.
+    split: train, test, weights for the metrics of W, or true_labels for training samples by these.
     depth: L, where the number is of one depth.
     value: of the study's axis, where the number is of one value.
     panel: title of the panel of data/claims/panels.png that shows what the number is made of.

@@ -68,7 +68,7 @@ class Prepared:
         """The splits that metrics are taken on; of noisy labels the training samples by true ones too."""
         yield from self.splits()
         if self.true_labels is not None:
-            yield "true", Split(self.train.inputs, self.true_labels, self.train.lengths)
+            yield "true_labels", Split(self.train.inputs, self.true_labels, self.train.lengths)
 
 
 def write_prepared(folder: Path, data: Prepared) -> None:

@@ -15,7 +15,7 @@ COLUMNS = 3
 ROW_HEIGHT = 2.2
 DECADES = 8  # the largest over the smallest x from which on the axis is logarithmic
 MARKERS = "os^vDP"
-SPLITS = {"test": ", test", "true": ", true labels"}
+SPLITS = {"test": ", test", "true_labels": ", true labels"}
 
 
 def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:

@@ -26,7 +26,7 @@ PANELS: dict[str, dict[str, Dashes]] = {
 DASHES: dict[str, Dashes] = {
     "train": "-",
     "test": (0, (3, 1.5)),
-    "true": (0, (1, 1)),
+    "true_labels": (0, (1, 1)),
 }  # of metrics on these splits
 LINEAR = {"error"}
 

@@ -520,7 +520,7 @@ MINORITIES = (
 )
 CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES)}
 SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
-SUFFIXES = {"test": "_test", "true": "_true"}  # of what series of these splits are called
+SUFFIXES = {"test": "_test", "true_labels": "_true_labels"}  # of what series of these splits are called
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 

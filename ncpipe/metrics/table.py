@@ -40,7 +40,7 @@ from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
 TRAIN, TEST = "train", "test"
-TRUE = "true"  # the training samples by their true labels, where those that they are given are noisy
+TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]

@@ -31,6 +31,7 @@ THEORY = Path("data/theory")
 SERIES = Path("data/series")  # of the study in stages/low_rank, like the next
 LOW_RANK = Path("data/low_rank")
 REPORT = Path("data/report.html")
+COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
 BATCH_LOG = "batches.csv"  # there: what each batch took, and whether it came to its end

@@ -286,11 +286,41 @@ def claims() -> None:
 
 
 @stage()
-def report() -> None:
+def report(
+    revisions: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --compare: as those of `ncpipe compare`.", show_default=False),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Set revisions beside each other, the first one first.")
+    ] = False,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            help="Write there instead, with commit and machine; a comparison else is data/comparison.html.",
+            show_default=False,
+        ),
+    ] = None,
+    times: Annotated[bool, typer.Option("--times", help="With --to: the hours of training too.")] = False,
+) -> None:
     """Write one page of everything that the study found, data/report.html: it opens without a network."""
-    from ncpipe.commands.report import report as write_report
+    from ncpipe.commands import report as pages
 
-    write_report()
+    if bool(revisions) != compare:
+        raise InputError(
+            "report: give --compare and what to compare, as `ncpipe report --compare HEAD workspace`"
+        )
+    if times and (compare or target is None):
+        raise InputError("report: --times goes with --to; the stage's own page has no times")
+    if revisions:
+        from ncpipe.commands.report_comparison import report_comparison
+
+        report_comparison(revisions, target)
+    elif target is None:
+        pages.report()
+    else:
+        pages.report_to(target, times)
 
 
 @theory_stage()

@@ -15,7 +15,9 @@ from made_study import CLAIMS, tables, write_study
 from ruamel.yaml import YAML
 
 from ncpipe import code
-from ncpipe.commands.report import report
+from ncpipe.cli import run_cli
+from ncpipe.commands.report import report, report_to
+from ncpipe.commands.report_comparison import report_comparison
 from ncpipe.errors import InputError
 from ncpipe.params import parse_params
 from ncpipe.report.chart_data import chart_data, kept, number
@@ -302,3 +304,64 @@ def test_the_templates_are_code_of_the_page_alone(monkeypatch):
     )
     after = code.sweep_digests()
     assert [stage for stage in before if before[stage] != after[stage]] == ["report"]
+
+
+def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
+    """Two that differ in a parameter and by a factor. Red: one's runs under the other's name."""
+    folders = {name: tmp_path / name for name in ("base", "slower")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        made = tables(("one",))
+        doubled = (made["points"]["metric"] == "nc1_trace_ratio") & (name == "slower")
+        made["points"] = made["points"].assign(value=made["points"]["value"] * (1 + doubled))
+        write_study(folder, made)
+    tree = (folders["slower"] / "params.yaml").read_text()
+    (folders["slower"] / "params.yaml").write_text(
+        tree.replace("learning_rate: 0.01", "learning_rate: 0.002")
+    )
+    for module in ("compare", "report_comparison"):
+        monkeypatch.setattr(
+            f"ncpipe.commands.{module}.read_revision",
+            lambda revision, paths: [(folders[revision] / path).read_text() for path in paths],
+        )
+    monkeypatch.chdir(tmp_path)
+    report_comparison(["base", "slower"], None)
+    page = Page(Path("data/comparison.html").read_text(encoding="utf-8"))
+    for words in (
+        "One parameter differs.",
+        "experiments.one.optimizer.learning_rate",
+        "0.002",
+        "less base",
+        "3 of 3",
+    ):
+        assert words in page.text
+    data = json.loads(page.scripts[0])
+    assert data["lines"] == ["one (base)", "one (slower)"]
+    own = next(series for series in data["series"] if series["title"] == "NC1")["values"]
+    assert own[6:] == pytest.approx([2 * value for value in own[:6]], rel=1e-4)
+
+
+def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
+    """And the stage's does not."""
+    monkeypatch.chdir(study)
+    report_to(tmp_path / "page.html", times=False)
+    sent = (tmp_path / "page.html").read_text(encoding="utf-8")
+    told = re.search(
+        r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent
+    )
+    assert told
+    assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("base slower", "report: give --compare and what to compare"),
+        ("--compare", "report: give --compare and what to compare"),
+        ("--times", "report: --times goes with --to"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, message, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ncpipe", "report", *arguments.split()])
+    with pytest.raises(SystemExit, match=message):
+        run_cli()

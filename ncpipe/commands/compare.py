@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -29,8 +30,40 @@ ABSENT = "-"
 Tree = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Trees: params.yaml by revision. tables: `tables.compare.compare_results` by experiment."""
+
+    trees: dict[str, Tree]
+    tables: dict[str, pd.DataFrame]
+    rule: Slopes
+
+
 def compare(revisions: Sequence[str], as_csv: bool) -> None:
-    """Print the parameters that differ and, per experiment, counts, slopes and depths' means side by side.
+    """Print the parameters that differ and, per experiment, counts, slopes and depths' means side by side."""
+    found = compared(revisions)
+    if as_csv:
+        pd.concat(found.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console.print(_parameter_table(found.trees, console.is_terminal))
+    for table in found.tables.values():
+        console.print()
+        console.print(_result_table(table, revisions, console.is_terminal))
+    console.print(legend(found.rule))
+
+
+def legend(rule: Slopes) -> str:
+    return (
+        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
+        "their runs are compared one by one."
+    )
+
+
+def compared(revisions: Sequence[str]) -> Compared:
+    """What differs between revisions, by the experiments that all have.
 
     The first revision is what the others are held against; its `slopes` say how intervals are made.
     """
@@ -46,24 +79,11 @@ def compare(revisions: Sequence[str], as_csv: bool) -> None:
         rule = read(Slopes, trees[first].get("slopes"), "slopes")
     except InputError as error:
         raise InputError(f"{first}: {PARAMS_FILE}: {error}") from None
-    tables = [
-        compare_results(results, experiment, _series(results[first].runs, experiment), rule)
+    tables = {
+        experiment: compare_results(results, experiment, _series(results[first].runs, experiment), rule)
         for experiment in _common(results)
-    ]
-    if as_csv:
-        pd.concat(tables).to_csv(sys.stdout, index=False, lineterminator="\n")
-        return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
-    console.print(_parameter_table(trees, console.is_terminal))
-    for table in tables:
-        console.print()
-        console.print(_result_table(table, revisions, console.is_terminal))
-    console.print(
-        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
-        "their runs are compared one by one."
-    )
+    }
+    return Compared(trees, tables, rule)
 
 
 def _read(revision: str) -> tuple[Tree, Results]:
@@ -136,11 +156,21 @@ def _parameter_table(trees: dict[str, Tree], boxed: bool) -> Table | str:
 
 
 def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) -> Table:
+    shown = _table(boxed, str(table["experiment"].iloc[0]), *result_columns(revisions))
+    for row in result_rows(table, revisions):
+        shown.add_row(*row)
+    return shown
+
+
+def result_columns(revisions: Sequence[str]) -> list[str]:
+    """Headings of `result_rows` behind the first column."""
     first, *others = revisions
-    title = str(table["experiment"].iloc[0])
-    shown = _table(
-        boxed, title, first, *(head for name in others for head in (name, f"less {first}", "pairs"))
-    )
+    return [first, *(head for name in others for head in (name, f"less {first}", "pairs"))]
+
+
+def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:
+    """A row per quantity: its name, then numbers with their intervals."""
+    first = revisions[0]
     for _, rows in table.groupby(["quantity", "series"], sort=False):
         quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
         cells = []
@@ -151,8 +181,7 @@ def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) ->
                 change = _number(row["difference"], row["difference_low"], row["difference_high"], f"+{form}")
                 cells += [change, row["pairs"]]
         place = "" if pd.isna(depth) else f" at L = {depth}"
-        shown.add_row(" ".join(filter(None, [quantity, series])) + place, *cells)
-    return shown
+        yield [" ".join(filter(None, [quantity, series])) + place, *cells]
 
 
 def _table(boxed: bool, head: str, *columns: str) -> Table:

@@ -68,20 +68,25 @@ def provenance(params: Params) -> dict[str, Any]:
     runs = params.grid()
     records = [read_json(RUNS / run.path / RUN_RECORD)["computed_with"] for run in runs]
     return {
-        "source": _source(),
+        "source": source(),
         "trained_with": {key: sorted({str(record[key]) for record in records}) for key in records[0]},
         "published_with": {"ncpipe": __version__, "python": platform.python_version()},
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "memory_gb": round(psutil.virtual_memory().total / 1e9),
-            "system": platform.system(),
-        },
+        "machine": machine(),
         "training": _training(runs, params.compute.threads),
     }
 
 
-def _source() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What one sits at."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "system": platform.system(),
+    }
+
+
+def source() -> dict[str, Any]:
     """The commit that one stands on, and whether what it holds was changed; nothing outside git."""
     try:
         commit = _git("rev-parse", "HEAD")

@@ -34,6 +34,7 @@ from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, 
 from ncpipe.tables.sentences import rate
 
 OWN = (THEORY, LOW_RANK, MODELS)  # folders of tables and figures that single studies have besides
+AGAIN = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
     "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
@@ -63,6 +64,27 @@ def report() -> None:
     write_page(REPORT, contents())
 
 
+def report_to(target: Path, times: bool) -> None:
+    """The same page with the commit that one stands on, whether it was changed, and the machine.
+
+    times: with the hours of training too.
+    """
+    from ncpipe.commands.publish import machine, provenance, source
+
+    if times and PARAMS_FILE.is_file():
+        told = provenance(load_params())
+    else:
+        told = {"source": source(), "machine": machine()}
+    made = told["source"]
+    here = {"Written on": ", ".join(f"{key} {value}" for key, value in told["machine"].items())}
+    if made:
+        changed = f"with changes in {', '.join(made['changed'])}" if made["changed"] else "unchanged"
+        here = {"Commit": f"{made['commit']}, {changed}"} | here
+    for name, own in told.get("training", {}).items():
+        here[f"Training of {name}"] = ", ".join(f"{key.replace('_', ' ')} {own[key]}" for key in own)
+    write_page(target, contents(here))
+
+
 def write_page(target: Path, page: Contents) -> None:
     with publish_file(target) as partial:
         partial.write_text(render(page), encoding="utf-8", newline="\n")
@@ -87,6 +109,7 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
         failed=None,
         grids=list(_own_grids()),
         provenance=Provenance(here=here or {}),
+        again=AGAIN,
     )
 
 
@@ -118,6 +141,7 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
             *_own_grids(),
         ],
         provenance=_provenance(params.grid(), here),
+        again=AGAIN,
     )
 
 

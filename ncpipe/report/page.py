@@ -47,8 +47,8 @@ class Provenance:
 class Contents:
     """All of a page. lead: lines below its title; failures: why runs did not converge, and what would help.
 
-    charts: `chart_data.chart_data`, or None where a study has no runs. live: whether it asks the address that
-    it came from for a newer one.
+    charts: `chart_data.chart_data`, or None where a study has no runs. again: commands that make what is on
+    it, each with what it does. live: whether the page asks the address that it came from for a newer one.
     """
 
     title: str
@@ -61,6 +61,7 @@ class Contents:
     failed: Grid | None
     grids: list[Grid]
     provenance: Provenance
+    again: Mapping[str, str]
     live: bool = False
 
 

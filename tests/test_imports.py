@@ -12,7 +12,7 @@ PACKAGE = ROOT / "ncpipe"
 LAYERS = [
     {"__main__"},
     {"cli"},
-    {"commands"},
+    {"commands", "results"},
     {"scheduling"},
     {"features", "figures", "report", "schema"},
     {"regimes"},

@@ -20,6 +20,9 @@ import pytest
 from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Output, trained_in, trains
 from ruamel.yaml import YAML
 
+from ncpipe import results
+from ncpipe.errors import InputError
+
 pytestmark = [
     pytest.mark.pipeline,
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout"),
@@ -138,6 +141,56 @@ class TestFreshClone:
         assert output.trained == ALL_TRAINS
         assert output.err.count("trained in an earlier batch") == 4  # the second seed of each shape
         assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
+
+    def test_a_notebook_reads_it(self, swept: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The page in docs/, cell by cell. Red: another run's weights or row; a file that is written."""
+        monkeypatch.chdir(swept.folder / "docs")
+        before = swept.digests("data")
+        shown: list[Any] = []
+        names: dict[str, Any] = {}
+        for cell in json.loads(Path("results.ipynb").read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                tree = ast.parse("".join(cell["source"]))
+                last = tree.body.pop()
+                assert isinstance(last, ast.Expr)
+                exec(compile(tree, "results.ipynb", "exec"), names)
+                shown.append(eval(compile(ast.Expression(last.value), "results.ipynb", "eval"), names))
+        slopes, means, figure, history, (error, recorded), nc1 = shown
+        assert len(slopes) > 10
+        assert list(means.index) == [2, 3]
+        assert len(figure.axes) > 0
+        assert history["epoch"].iloc[-1] == EPOCHS
+        assert error == pytest.approx(recorded)
+        run, study = names["run"], names["study"]
+        own = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
+        assert own["value"].item() == nc1
+        assert {figure.removesuffix(".png") for figure in figures(swept) if figure.endswith(".png")} == set(
+            study.figures
+        )
+        assert swept.digests("data") == before
+        with pytest.raises(InputError, match=r"alpha L=9 seed=0: not in the sweep of beta, alpha at depths"):
+            study.run("alpha", depth=9, seed=0)
+        with pytest.raises(InputError, match=r"no table slope; there are .*, slopes, "):
+            study.table("slope")
+
+    def test_a_notebook_is_told_of_damage(self, swept: Clone, own_copy: Copy) -> None:
+        """Red: weights of which one bit is another; a run of other parameters taken for the one asked for."""
+        clone = own_copy(swept)
+        weights = clone.folder / "data/runs/alpha/L2/s0/model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.unlink()  # a link into DVC's cache
+        weights.write_bytes(content)
+        study = results.load(clone.folder)
+        with pytest.raises(InputError, match=r"model\.safetensors"):
+            study.run("alpha", depth=2, seed=0).model()
+        assert weights.exists()
+        clone.edit_params("experiments.alpha.optimizer.learning_rate", 0.03)
+        study = results.load(clone.folder)
+        with pytest.raises(InputError, match="trained with another spec"):
+            study.run("alpha", depth=2, seed=1).model()
+        with pytest.raises(InputError, match=r"no params\.yaml here or above"):
+            results.load(clone.folder.parent)
 
     def test_again_runs_nothing(self, swept: Clone) -> None:
         """Red: a stage that writes to its own dependencies; a command that leaves files in a listed one."""

@@ -12,13 +12,9 @@ from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
 from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
-from ncpipe.figures.layer_profiles import layer_profiles
+from ncpipe.figures.labels import by_experiment, gap_columns, row_label
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.spectra import spectra
-from ncpipe.figures.train_test import train_against_test
-from ncpipe.figures.training_curves import training_curves
+from ncpipe.figures.sweep import sweep_figures
 from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
@@ -32,26 +28,12 @@ def plot() -> None:
 
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
     """
-    order = load_params().sweep.experiments
-    runs, history = _read("runs"), _read("history")
-    known = by_experiment(row_label, runs)
-    lines = {name: _lines_of(runs, name) for name in order}
-    if missing := [name for name, own in lines.items() if not own]:
-        raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
-    labels = {line: known[line] for own in lines.values() for line in own}
+    figures = sweep_figures(
+        load_params().sweep.experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate")
+    )
     with publish_folder(FIGURES) as folder:
-        for name, figure in _sweep_figures(runs, labels):
-            save_figure(figure, folder, name)
-        captions = by_experiment(caption, runs)
-        for name in labels:
-            own = [table[table["experiment"] == name] for table in (history, runs)]
-            save_figure(training_curves(own[0], own[1], captions[name]), folder, f"curves_{name}")
-
-
-def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
-    """The names of an experiment's rows in the figures: its own, or one for each depth."""
-    own = runs["experiment"]
-    return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))
+        for name, draw in figures.items():
+            save_figure(draw(), folder, name)
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:
@@ -93,18 +75,3 @@ def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str,
     by_depth = tables["points"], tables["summary"], tables["slopes"], runs, by_experiment(row_label, runs)
     yield "depth_sweep", depth_sweep(*by_depth)
     yield "loss_gap", depth_sweep(*by_depth, gap_columns)
-
-
-def _sweep_figures(runs: pd.DataFrame, labels: dict[str, str]) -> Iterator[tuple[str, Figure]]:
-    layers = _read("layers")
-    by_depth = _read("points"), _read("summary"), _read("slopes"), runs, labels
-    yield "depth_sweep", depth_sweep(*by_depth)
-    yield "loss_gap", depth_sweep(*by_depth, gap_columns)
-    yield "layers", layer_profiles(layers, _read("separation"), runs, labels)
-    yield "train_test", train_against_test(layers, _read("effective_depth"), runs, labels)
-    yield "heat_maps", heat_maps(_read("gram"), runs, labels)
-    yield "spectra", spectra(_read("spectra"), runs, labels)
-
-
-def _read(name: str) -> pd.DataFrame:
-    return with_lines(read_table(RESULTS / f"{name}.csv", "aggregate"))

@@ -1,0 +1,60 @@
+"""Every figure of a sweep by its name, from the tables of `aggregate`."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ncpipe.errors import InputError
+from ncpipe.figures.abscissa import with_lines
+from ncpipe.figures.depth_sweep import depth_sweep
+from ncpipe.figures.heat_maps import heat_maps
+from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
+from ncpipe.figures.layer_profiles import layer_profiles
+from ncpipe.figures.spectra import spectra
+from ncpipe.figures.train_test import train_against_test
+from ncpipe.figures.training_curves import training_curves
+
+
+def sweep_figures(
+    order: Sequence[str], read: Callable[[str], pd.DataFrame]
+) -> Mapping[str, Callable[[], Figure]]:
+    """How each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
+    curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis.
+
+    order: the experiments, a row each. read: a table of data/results by its name. InputError if `runs` lacks
+    an experiment.
+    """
+
+    def table(name: str) -> pd.DataFrame:
+        return with_lines(read(name))
+
+    def by_depth() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, Mapping[str, str]]:
+        return table("points"), table("summary"), table("slopes"), runs, labels
+
+    def curves(line: str) -> Figure:
+        history, own = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
+        return training_curves(history, own, captions[line])
+
+    runs = table("runs")
+    known, captions = by_experiment(row_label, runs), by_experiment(caption, runs)
+    lines = {name: _lines_of(runs, name) for name in order}
+    if missing := [name for name, own in lines.items() if not own]:
+        raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
+    labels = {line: known[line] for own in lines.values() for line in own}
+    return {
+        "depth_sweep": lambda: depth_sweep(*by_depth()),
+        "loss_gap": lambda: depth_sweep(*by_depth(), gap_columns),
+        "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),
+        "train_test": lambda: train_against_test(table("layers"), table("effective_depth"), runs, labels),
+        "heat_maps": lambda: heat_maps(table("gram"), runs, labels),
+        "spectra": lambda: spectra(table("spectra"), runs, labels),
+        **{f"curves_{line}": functools.partial(curves, line) for line in labels},
+    }
+
+
+def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
+    """The names of an experiment's rows in the figures: its own, or one for each depth."""
+    own = runs["experiment"]
+    return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))

@@ -38,6 +38,7 @@ Choices = Mapping[str, str]
 TABLES: Mapping[Definition, str] = {
     ("ncpipe.training.objective", "FITS"): "loss",
     ("ncpipe.datasets.prepare", "SOURCES"): "source",
+    ("ncpipe.datasets.prepare", "TARGETS"): "target",
     ("ncpipe.models.build", "FAMILIES"): "architecture",
     ("ncpipe.scheduling.batches", "STARTS"): "architecture",
     ("ncpipe.specs", "Data"): "source",

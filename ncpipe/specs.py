@@ -19,6 +19,7 @@ from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
 from ncpipe.loss_specs import Loss, name_of, objective_misfit
+from ncpipe.transfer_specs import Transfer
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # Pixels of an image's side, by source.
@@ -75,6 +76,7 @@ class ImageData:
     its standard deviation; `unit` leaves pixels in [0, 1].
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
+    transfer: classes to train on and others to try features on; all are trained on without it.
     """
 
     kind: ClassVar[Kind] = "image"
@@ -86,10 +88,13 @@ class ImageData:
     normalisation: Literal["standardise", "unit"]
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
+    transfer: Transfer | None = None
 
     @property
     def classes(self) -> int:
         """K."""
+        if self.transfer is not None:
+            return len(self.transfer.trained)
         return 100 if self.source == "cifar100" else 10
 
     @property
@@ -116,6 +121,7 @@ class TextData:
     """
 
     kind: ClassVar[Kind] = "tokens"
+    transfer: ClassVar[None] = None
 
     source: Literal["imdb"]
     per_class: Count
@@ -151,6 +157,7 @@ class GaussianMixtureData:
     seed: of the means and the samples.
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
+    transfer: classes to train on and others to try features on; all are trained on without it.
     """
 
     kind: ClassVar[Kind] = "vector"
@@ -165,6 +172,7 @@ class GaussianMixtureData:
     seed: Index
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
+    transfer: Transfer | None = None
 
     @property
     def side(self) -> int:
@@ -188,6 +196,7 @@ class ArraysData:
     deviation, of each channel or coordinate; `none` takes numbers as they are.
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
+    transfer: classes to train on and others to try features on; all are trained on without it.
     """
 
     source: Literal["arrays"]
@@ -199,6 +208,7 @@ class ArraysData:
     normalisation: Literal["standardise", "none"]
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
+    transfer: Transfer | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "tokens" and self.normalisation != "none":
@@ -223,6 +233,9 @@ class FreeData:
     """
 
     kind: ClassVar[Kind] = "free"
+    label_noise: ClassVar[None] = None
+    imbalance: ClassVar[None] = None
+    transfer: ClassVar[None] = None
 
     source: Literal["free"]
     classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
@@ -260,13 +273,15 @@ class OwnData:
 
     kind: Kind
     source: str
+    label_noise: ClassVar[None] = None
+    imbalance: ClassVar[None] = None
+    transfer: ClassVar[None] = None
 
     @property
     def side(self) -> None:
         """Only the arrays say it."""
 
 
-Drawn = ImageData | TextData | GaussianMixtureData | ArraysData
 Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
 
 
@@ -521,8 +536,10 @@ class Experiment:
             raise ValueError(problem)
         if problem := self._free_features_misfit():
             raise ValueError(problem)
-        if isinstance(self.data, Drawn) and self.data.label_noise and self.data.imbalance:
+        if self.data.label_noise and self.data.imbalance:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
+        if problem := self._transfer_misfit():
+            raise ValueError(problem)
         if problem := objective_misfit(self):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
@@ -568,6 +585,17 @@ class Experiment:
         """Whether features have a lambda_H that the network computes."""
         own = (self.penalty.features, self.penalty.features_over_value)
         return own != (None, None) and not self.model.has_free_features
+
+    def _transfer_misfit(self) -> str:
+        """Why data.transfer cannot be had with the rest of the data."""
+        data = self.data
+        if data.transfer is None:
+            return ""
+        if data.label_noise or data.imbalance:
+            return "data.transfer: does not go together with label_noise or imbalance; remove one of them"
+        if data.transfer.data is not None and (data.kind != "image" or data.source == "arrays"):
+            return "data.transfer.data: other images need one of the image sets to train on; remove it"
+        return ""
 
     @property
     def loss_name(self) -> str:

@@ -138,7 +138,13 @@ def is_current(folder: Path, stamp: Stamp) -> bool:
 
 def choices_of(spec: Experiment) -> dict[str, str]:
     """What of an experiment decides which code it runs: see `ncpipe.code`."""
-    return {"architecture": spec.model.architecture, "source": spec.data.source, "loss": spec.loss_name}
+    transfer = spec.data.transfer
+    return {
+        "architecture": spec.model.architecture,
+        "source": spec.data.source,
+        "loss": spec.loss_name,
+        "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
+    }
 
 
 def code_digest(spec: Experiment) -> str:

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from ncpipe.cli import app
 from ncpipe.commands.measure import terms_of
-from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, entry, page_table
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, TRANSFERS, entry, page_table
 from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.transfer import transfer_metrics
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
 
@@ -29,10 +30,13 @@ def test_the_catalogue_has_every_metric_and_no_other() -> None:
     assert emitted(width=4) == {name for name in every if not name.startswith(("gnc2_", "unc3_"))}
     run = dict.fromkeys(("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty", "inner_penalty"), 1.0)
     assert {row.metric for row in terms_of(2, run)} == {metric.name for metric in GAPS}
+    features, labels = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
+    found = transfer_metrics(features, labels, [1, 2], 1, ["ncc", "ridge"], 1.0, 0)
+    assert {entry(name).name for name, _ in found} == {metric.name for metric in TRANSFERS}
 
 
 def test_the_pages_tables_are_the_catalogues() -> None:
-    for metrics in (ENTRIES, GAPS, MINORITIES):
+    for metrics in (ENTRIES, GAPS, MINORITIES, TRANSFERS):
         assert "\n".join(page_table(metrics)) in PAGE, "\n".join(page_table(metrics))
 
 

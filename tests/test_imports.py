@@ -23,7 +23,7 @@ LAYERS = [
     {"params", "stamps"},
     {"records", "study", "yamlfile"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
-    {"architectures", "loss_specs"},
+    {"architectures", "loss_specs", "transfer_specs"},
     {"bounds", "errors", "interrupts"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ncpipe.bounds import Bound, Count, Fraction, Index, Number, Positive
 from ncpipe.errors import InputError, cut, shown
-from ncpipe.metrics.catalogue import CATALOGUE, own_metrics
+from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
 from ncpipe.params import Params, load_params
 from ncpipe.records import check, suggest
 from ncpipe.yamlfile import read_yaml
@@ -36,7 +36,7 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
 
 Author = Literal["paper", "ours"]
 Scale = Literal["full", "reduced"]
-Split = Literal["train", "test", "weights", "true_labels"]
+Split = Literal["train", "test", "weights", "true_labels", "target"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class Measured(Claimed):
 
     experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
     metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
-    split: train, test, weights for the metrics of W, or true_labels for training samples by these.
+    split: train, test, weights for the metrics of W, true_labels for training samples by these, or target for
+    classes that the network never saw.
     depth: L, where the number is of one depth.
     value: of the study's axis, where the number is of one value.
     panel: title of the panel of data/claims/panels.png that shows what the number is made of.
@@ -412,7 +413,7 @@ def _unknown(claim: Measured, params: Params) -> Iterator[str]:
             written = _at(params.experiments[name], claim.x)
             if written not in (None, claim.over[name]):
                 yield f"over.{name}: {claim.over[name]} here, but params.yaml has {claim.x}: {written}"
-    known = [*CATALOGUE, *(metric.name for metric in own_metrics()), *RUN_NUMBERS]
+    known = [*CATALOGUE, *(metric.name for metric in own_metrics()), *_of_shots(params), *RUN_NUMBERS]
     for key, name in metrics:
         if name not in known:
             yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"
@@ -429,6 +430,13 @@ def _at(spec: Any, key: str) -> Number | None:
     for step in key.split("."):
         place = place.get(step) if isinstance(place, dict) else None
     return place if isinstance(place, int | float) else None
+
+
+def _of_shots(params: Params) -> list[str]:
+    """The metrics that are one for each number of shots that an experiment asks for."""
+    asked = [spec.data.transfer for spec in params.experiments.values() if spec.data.transfer]
+    shots = sorted({count for transfer in asked for count in transfer.shots})
+    return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -18,12 +18,14 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
+from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    TARGET,
     TEST,
     TRAIN,
     WEIGHTS,
@@ -33,10 +35,11 @@ from ncpipe.metrics.table import (
     measure_means,
     measure_weights,
 )
+from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Drawn, Run
+from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
@@ -62,6 +65,7 @@ def measure(experiment: str) -> None:
         measurements += [key | asdict(row) for row in _measure(features, state)]
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
         measurements += [key | asdict(row) for row in _by_size(run, features)]
+        measurements += [key | asdict(row) for row in _of_target(run, features)]
         places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
@@ -125,16 +129,29 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
 
 def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
     """How the small classes fare, where the data have such."""
-    data = run.spec.data
-    if not isinstance(data, Drawn) or data.imbalance is None:
+    if run.spec.data.imbalance is None:
         return
-    majority = data.imbalance.majority
+    majority = run.spec.data.imbalance.majority
     yield Measurement(LAST_LAYER, WEIGHTS, "minority_cosine", minority_cosine(features.weight, majority))
     yield Measurement(LAST_LAYER, WEIGHTS, "minority_spread", minority_spread(features.weight, majority))
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
             own = errors_by_size(split.inputs, split.labels, features.weight, features.bias, majority)
             yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in own)
+
+
+def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
+    """How far classes that the network was not trained on are collapsed, and how a few samples tell them."""
+    asked, target = run.spec.data.transfer, features.target
+    if asked is None or target is None:
+        return
+    seen = class_statistics(target.inputs, target.labels, len(asked.target))
+    yield Measurement(LAST_LAYER, TARGET, "nc1_trace_ratio", nc1_trace_ratio(seen))
+    yield Measurement(LAST_LAYER, TARGET, "cdnv", cdnv(seen))
+    for metric, value in transfer_metrics(
+        target.inputs, target.labels, asked.shots, asked.episodes, asked.head, asked.ridge, asked.seed
+    ):
+        yield Measurement(LAST_LAYER, TARGET, metric, value)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

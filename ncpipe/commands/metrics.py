@@ -16,7 +16,7 @@ REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
 # How the pipeline's own files below data/features call them.
 PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
-NAMES = Names(REQUIRED, OPTIONAL, PIPELINE, passed_over=("penalty.", "gradient.", "layers/"))
+NAMES = Names(REQUIRED, OPTIONAL, PIPELINE, passed_over=("penalty.", "gradient.", "target.", "layers/"))
 
 
 def print_metrics(path: Path, form: Literal["table", "json", "csv"]) -> None:

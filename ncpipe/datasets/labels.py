@@ -13,10 +13,10 @@ from ncpipe.datasets.facts import counted
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Drawn, Imbalance, LabelNoise
+from ncpipe.specs import Data, Imbalance, LabelNoise
 
 
-def changed(data: Prepared, spec: Drawn) -> Prepared:
+def changed(data: Prepared, spec: Data) -> Prepared:
     """The data as the spec's keys label_noise and imbalance ask; without them `data` itself.
 
     Inputs keep the values that the balanced draw gave them: they are normalised by its constants, so that

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ncpipe.datasets.labels import changed
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.specs import ArraysData, Data, FreeData, GaussianMixtureData, ImageData, TextData
 from ncpipe.study import loaded
+from ncpipe.transfer_specs import OtherImages, Transfer
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -23,7 +25,17 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
 
         return prepare_own(spec, function)
     data = SOURCES[spec.source](spec, raw, mirror, progress)
-    return data if isinstance(spec, FreeData) else changed(data, spec)
+    data = changed(data, spec)
+    return data if spec.transfer is None else _parted(data, spec, spec.transfer, raw, mirror, progress)
+
+
+def _parted(
+    data: Prepared, spec: Data, transfer: Transfer, raw: Path, mirror: Path | None, progress: bool
+) -> Prepared:
+    from ncpipe.datasets.transfer import parted
+
+    other = "none" if transfer.data is None else transfer.data.source
+    return parted(data, transfer, TARGETS[other](spec, transfer.data, raw, mirror, progress))
 
 
 # Each source brings libraries that take seconds to import; only the one in use is loaded.
@@ -89,4 +101,42 @@ SOURCES: dict[str, Callable[..., Prepared]] = {
     "cifar10": _cifar,
     "cifar100": _cifar,
     "svhn": _svhn,
+}
+# Other images, of which the target classes of `data.transfer` are: another choice of an experiment's.
+
+
+def _no_images(*_: object) -> None:
+    """The target classes are the data's own."""
+
+
+def _images(spec: ImageData, other: OtherImages) -> ImageData:
+    """Drawn as the data themselves are, but for a test image each that nothing reads."""
+    return ImageData(other.source, other.per_class, 1, other.seed, spec.normalisation)
+
+
+def _other_digits(spec: ImageData, other: OtherImages, *_: object) -> Prepared:
+    return _digits(_images(spec, other))
+
+
+def _other_mnist(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
+    return _mnist(_images(spec, other), *rest)
+
+
+def _other_cifar(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
+    return _cifar(_images(spec, other), *rest)
+
+
+def _other_svhn(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
+    return _svhn(_images(spec, other), *rest)
+
+
+TARGETS: dict[str, Callable[..., Prepared | None]] = {
+    "none": _no_images,
+    "digits": _other_digits,
+    "mnist": _other_mnist,
+    "fashion_mnist": _other_mnist,
+    "kmnist": _other_mnist,
+    "cifar10": _other_cifar,
+    "cifar100": _other_cifar,
+    "svhn": _other_svhn,
 }

@@ -46,7 +46,8 @@ class Prepared:
     classes: K. vocabulary: number of token ids, None unless tokens. test: None without a test split, of which
     nothing is asked then. facts: what was done to the raw data (source, checksums, normalisation constants),
     as plain JSON values. checksum: sha256 of the tensors, empty before it is written. true_labels (N,): of
-    the training samples, where those that they are given are noisy; else None.
+    the training samples, where those that they are given are noisy; else None. target: samples of classes
+    that the network is not trained on, numbered on their own, where there are such.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Prepared:
     facts: Mapping[str, object]
     checksum: str = ""
     true_labels: Tensor | None = None
+    target: Split | None = None
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         """The splits that there are, by name."""
@@ -76,7 +78,8 @@ def write_prepared(folder: Path, data: Prepared) -> None:
     with publish_folder(folder) as partial:
         tensors = {
             f"{name}.{part}": tensor.contiguous()
-            for name, split in data.splits()
+            for name, split in (*data.splits(), ("target", data.target))
+            if split is not None
             for part, tensor in (
                 ("inputs", split.inputs),
                 ("labels", split.labels),
@@ -122,6 +125,7 @@ def read_prepared(folder: Path) -> Prepared:
         facts["facts"],
         facts["checksum"],
         tensors.get("train.true_labels"),
+        split("target") if "target.labels" in tensors else None,
     )
 
 

@@ -37,6 +37,8 @@ def write_features(path: Path, features: Features) -> None:
     }
     if features.test is not None:
         tensors |= {"test.features": features.test.inputs, "test.labels": features.test.labels}
+    if features.target is not None:
+        tensors |= {"target.features": features.target.inputs, "target.labels": features.target.labels}
     if features.bias is not None:
         tensors["bias"] = features.bias
     for index, (name, splits) in enumerate(features.layers.items()):
@@ -76,6 +78,7 @@ def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
         tensors["gradient.norm"].item(),
         _read_layers(tensors),
         traits,
+        Split(tensors["target.features"], tensors["target.labels"]) if "target.labels" in tensors else None,
     )
 
 

@@ -16,7 +16,7 @@ from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import arrange
-from ncpipe.models.network import Role
+from ncpipe.models.network import Network, Role
 from ncpipe.models.penalties import entry_strength, penalties
 from ncpipe.specs import Run
 
@@ -50,7 +50,8 @@ class Features:
     split. weight (K, d), bias (K,) or
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
     that is penalised, of features too. gradient_norm: `ncpipe.features.gradient`. layers:
-    by name, in the order of the network, then by split.
+    by name, in the order of the network, then by split. target: features (N, d) of classes that it was not
+    trained on, where there are such.
     """
 
     train: Split
@@ -62,13 +63,14 @@ class Features:
     gradient_norm: float
     layers: dict[str, dict[str, LayerOnSplit]]
     traits: Traits
+    target: Split | None = None
 
 
 def last_layer_of(features: Features) -> Features:
     """What metrics of the last layer need, without the samples themselves."""
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
-    return replace(features, train=features.train[:0], test=test, layers=layers)
+    return replace(features, train=features.train[:0], test=test, layers=layers, target=None)
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
@@ -115,7 +117,14 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             for name in seen[TRAIN]
         },
         Traits(network.bounded or network.on_sphere, roles, places(network, one.inputs, one.lengths)),
+        None if data.target is None else _last_layer(network, run, data, data.target, device),
     )
+
+
+def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:
+    """Last-layer features (N, d) of a split as inputs, with its labels."""
+    parts = [layers[LAST_LAYER].cpu() for layers, _ in layers_by_batch(network, run, data, split, device)]
+    return Split(torch.cat(parts), split.labels)
 
 
 def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:

@@ -518,9 +518,53 @@ MINORITIES = (
         for which, size in (("majority", "large"), ("minority", "small"))
     ),
 )
-CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES)}
+# Of runs whose data keep classes apart that the network is not trained on (`data.transfer`), a value for
+# each number of shots n: transfer_ncc_error_005 is that of 5.
+TRANSFERS = (
+    *(
+        Metric(
+            f"transfer_{head}_error",
+            "transfer",
+            "0",
+            f"few-shot error on target classes, {meaning}",
+            formula,
+            "[0, 1]",
+            "K23 sec. 4.3",
+            "last, target",
+            scale="linear",
+            label=f"few-shot error ({head})",
+        )
+        for head, meaning, formula in (
+            (
+                "ncc",
+                "nearest mean of the shots",
+                "share, mean over classes and episodes, whose nearest mean of n shots is not their class's",
+            ),
+            (
+                "ridge",
+                "ridge regression on the shots",
+                "the same of ridge regression of one-hot labels on the shots",
+            ),
+        )
+    ),
+    Metric(
+        "transfer_bound",
+        "transfer",
+        "0",
+        "what their CDNV allows the nearest mean's error to be",
+        "8(t−1)(1 + 1/n) `cdnv` of t target classes, at least the expected error of n shots drawn anew",
+        "[0, ∞]",
+        "K23 sec. 4.3, constants ours",
+        "last, target",
+        order=2,
+        rounding="features",
+    ),
+)
+CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS)}
 SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
-SUFFIXES = {"test": "_test", "true_labels": "_true_labels"}  # of what series of these splits are called
+NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
+# Of what series of these splits are called.
+SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 
@@ -547,11 +591,11 @@ def entry(name: str) -> Metric:
 
 def entry_of_package(name: str) -> Metric:
     """The same without those of a study.py."""
-    return CATALOGUE.get(re.sub(rf"^({SINGULAR}\w+)_\d+$", r"\1", name), UNKNOWN)
+    return CATALOGUE.get(NUMBERED.sub(r"\1", name), UNKNOWN)
 
 
 def series_name(split: str, metric: str) -> str:
-    """Short name of a last-layer series: the metric's own, with `_test` or `_true` on these splits."""
+    """Short name of a last-layer series: the metric's own, with a suffix on splits but `train`."""
     return metric + SUFFIXES.get(split, "")
 
 

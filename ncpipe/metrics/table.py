@@ -41,6 +41,7 @@ LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
 TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
+TARGET = "target"  # samples of classes that the network was not trained on
 MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]

@@ -1,0 +1,87 @@
+"""A balanced draw parted into the classes that a network is trained on and those that only its features meet.
+
+N  samples    K  classes of the data
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.facts import describe
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.errors import InputError
+from ncpipe.transfer_specs import Transfer
+
+
+def parted(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepared:
+    """The data with the source classes alone, numbered anew in their order, and target samples beside them.
+
+    Target samples are those of the target classes in both splits of the data, which the network then never
+    sees, or in the training split of `other`, resized. Inputs keep the values that the whole draw gave them.
+    Raises InputError that names the key where a class is missing or has no sample left to try.
+    """
+    _check_classes("source", transfer.trained, data)
+    train = _of_classes(data.train, transfer.trained)
+    test = None if data.test is None else _of_classes(data.test, transfer.trained)
+    pool = _both(data) if other is None else _resized(other.train, data.train.inputs)
+    _check_classes("target", transfer.target, data if other is None else other)
+    target = _of_classes(pool, transfer.target)
+    counts = torch.bincount(target.labels, minlength=len(transfer.target))
+    fewest = int(counts.argmin())
+    if int(counts[fewest]) <= max(transfer.shots):
+        raise InputError(
+            f"data.transfer.shots: {max(transfer.shots)} leave no sample to try of class "
+            f"{transfer.target[fewest]}, which has {int(counts[fewest])}; take fewer, or raise "
+            f"data.{'per_class' if other is None else 'transfer.data.per_class'}"
+        )
+    classes = len(transfer.trained)
+    own = ("source", "seed", "raw")
+    counted = describe("", classes, None, train, test, {})
+    facts = {**data.facts, **{key: value for key, value in counted.items() if key not in own}}
+    record = {**asdict(transfer), "counts": counts.tolist()}
+    if other is not None:
+        record["facts"] = {key: other.facts[key] for key in (*own, "normalisation")}
+    facts["transfer"] = record
+    return replace(data, classes=classes, train=train, test=test, facts=facts, target=target)
+
+
+def _check_classes(key: str, wanted: Sequence[int], data: Prepared) -> None:
+    for label in wanted:
+        if label >= data.classes:
+            raise InputError(
+                f"data.transfer.{key}: class {label} is missing; there are 0 to {data.classes - 1}"
+            )
+
+
+def _of_classes(split: Split, classes: Sequence[int]) -> Split:
+    """The samples of some classes, in their order, labelled by the class's place among them."""
+    place = torch.full((max(int(split.labels.max()), *classes) + 1,), -1, dtype=torch.int64)
+    place[torch.tensor(classes)] = torch.arange(len(classes))
+    labels = place[split.labels]
+    kept = labels >= 0
+    some = split[kept]
+    return Split(some.inputs, labels[kept], some.lengths)
+
+
+def _both(data: Prepared) -> Split:
+    """All samples of the data."""
+    splits = [split for _, split in data.splits()]
+    return Split(torch.cat([each.inputs for each in splits]), torch.cat([each.labels for each in splits]))
+
+
+def _resized(split: Split, like: Tensor) -> Split:
+    """Images (N, channels, height, width) at the height and width of `like`, bilinear, smoothed first."""
+    if split.inputs.shape[1] != like.shape[1]:
+        raise InputError(
+            f"data.transfer.data: has images of {split.inputs.shape[1]} channels, the network reads "
+            f"{like.shape[1]}; take a set with as many"
+        )
+    size = like.shape[2:]
+    if split.inputs.shape[2:] == size:
+        return split
+    resized = torch.nn.functional.interpolate(
+        split.inputs.double(), size=list(size), mode="bilinear", antialias=True, align_corners=False
+    )
+    return Split(resized.float(), split.labels)

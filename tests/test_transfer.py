@@ -1,0 +1,307 @@
+"""Transfer: classes that are kept from a network, and what a few samples' features say of them."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment, experiment_tree, image_data, write_params
+from torch import Tensor
+
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.train import train
+from ncpipe.datasets.digits import prepare_digits
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared, Split, read_prepared
+from ncpipe.datasets.transfer import parted
+from ncpipe.errors import InputError
+from ncpipe.features.files import read_features
+from ncpipe.metrics import transfer as episodes
+from ncpipe.metrics.catalogue import UNKNOWN, entry
+from ncpipe.metrics.collapse import cdnv
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.metrics.transfer import nearest_shots, ridge_shots, transfer_metrics
+from ncpipe.records import check, read
+from ncpipe.specs import Experiment, ImageData
+from ncpipe.stamps import choices_of
+from ncpipe.transfer_specs import Transfer
+
+KEYS: dict[str, Any] = {
+    "source": [7, 2, 5], "target": [0, 1, 9], "shots": [1, 5], "episodes": 20, "seed": 4,
+    "head": ["ncc", "ridge"], "ridge": 0.1,
+}  # fmt: skip
+DIGITS: dict[str, Any] = {
+    "source": "digits", "per_class": 12, "test_per_class": 10, "seed": 3, "normalisation": "standardise",
+}  # fmt: skip
+MODEL = {
+    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 16, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4,
+}  # fmt: skip
+
+
+def asked(**changes: Any) -> Transfer:
+    return read(Transfer, {key: value for key, value in (KEYS | changes).items() if value is not None})
+
+
+def digits(**changes: Any) -> ImageData:
+    return read(ImageData, DIGITS | changes)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def clouds(spread: float, classes: int = 3, width: int = 5, per_class: int = 40) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(classes).repeat(per_class)
+    options = {"generator": generator(0), "dtype": torch.float64}
+    means = torch.randn(classes, width, **options)
+    return means[labels] + spread * torch.randn(len(labels), width, **options), labels
+
+
+# Which samples a network is given
+
+
+@pytest.mark.parametrize("n_source", [None, 2])
+def test_the_network_gets_the_source_classes_and_no_target_sample(n_source: int | None) -> None:
+    """The same images as in the whole draw, numbered in the order of `source`; every target one is held."""
+    whole = prepare_digits(digits())
+    data = prepare(digits(transfer={**KEYS, **({"n_source": 2} if n_source else {})}), Path(), None, False)
+    classes = KEYS["source"][:n_source]
+    assert data.classes == len(classes)
+    for split, before in ((data.train, whole.train), (data.test, whole.test)):
+        for place, label in enumerate(classes):
+            assert torch.equal(split.inputs[split.labels == place], before.inputs[before.labels == label])
+        assert set(split.labels.tolist()) == set(range(len(classes)))
+    assert data.target is not None
+    for place, label in enumerate(KEYS["target"]):
+        both = torch.cat([s.inputs[s.labels == label] for s in (whole.train, whole.test)])
+        assert torch.equal(data.target.inputs[data.target.labels == place], both)
+    assert data.facts["counts"] == {"train": [12] * len(classes), "test": [10] * len(classes)}
+    assert data.facts["transfer"]["counts"] == [22] * 3
+
+
+def test_without_it_the_data_are_what_they_were() -> None:
+    whole, data = prepare_digits(digits()), prepare(digits(), Path(), None, False)
+    assert data.target is None
+    assert torch.equal(data.train.inputs, whole.train.inputs)
+    assert data.facts == whole.facts
+
+
+def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
+    """Flat images stay flat, a ramp stays a ramp away from the border; a set with colours is refused."""
+    labels = torch.arange(2).repeat_interleave(6)
+    ramp = torch.linspace(0, 1, 28).expand(12, 1, 28, 28).clone()
+    ramp[0] = 0.25
+    other = Prepared("image", 2, None, Split(ramp, labels), None, prepare_digits(digits()).facts)
+    own = image_data(side=14, channels=1, classes=8)
+    data = parted(own, asked(target=[1, 0], shots=[5]), other)
+    assert data.target is not None
+    assert torch.equal(data.target.labels, 1 - labels)
+    assert data.target.inputs[0].tolist() == [[[0.25] * 14] * 14]
+    inner = data.target.inputs[1, 0, 3, 1:-1].double().numpy()
+    assert inner == pytest.approx([(2 * i + 0.5) / 27 for i in range(1, 13)], rel=1e-6)  # two pixels' middle
+    coloured = Prepared("image", 2, None, Split(ramp.repeat(1, 3, 1, 1), labels), None, other.facts)
+    with pytest.raises(
+        InputError, match=r"data.transfer.data: has images of 3 channels, the network reads 1"
+    ):
+        parted(own, asked(target=[1, 0], shots=[5]), coloured)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": [7, 12]}, "data.transfer.source: class 12 is missing; there are 0 to 9"),
+        ({"target": [0, 10]}, "data.transfer.target: class 10 is missing; there are 0 to 9"),
+        (
+            {"shots": [22]},
+            "data.transfer.shots: 22 leave no sample to try of class 0, which has 22; take fewer",
+        ),
+    ],
+)
+def test_classes_and_shots_that_the_data_lack_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as found:
+        prepare(digits(transfer=KEYS | changes), Path(), None, False)
+    assert str(found.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": [1]}, "data.transfer: source: too few; list at least 2"),
+        ({"source": [3, 4, 9]}, "data.transfer: target: 9 is a source class too; take it out of one of them"),
+        ({"target": [3, 3]}, "data.transfer: target: 3 is listed twice"),
+        ({"shots": []}, "data.transfer: shots: too few; list at least 1"),
+        ({"shots": [0]}, "data.transfer.shots[0]: 0 is out of range; it must be >= 1 and <= 1000000000"),
+        ({"head": ["svm"]}, "data.transfer.head[0]: 'svm' is unknown; allowed: 'ncc', 'ridge'"),
+        ({"head": ["ncc"]}, "data.transfer: ridge: is the penalty of `head: [ridge]`; give both or neither"),
+        ({"n_source": 4}, "data.transfer: n_source: 4 is not in 2..3, as source has them"),
+        ({"n_source": 1}, "data.transfer: n_source: 1 is not in 2..3, as source has them"),
+    ],
+)
+def test_bad_keys_are_one_line(changes: dict[str, Any], message: str) -> None:
+    _, mistakes = check(ImageData, DIGITS | {"transfer": KEYS | changes}, "data")
+    (line,) = mistakes
+    assert line.startswith(message.replace("'ncc', 'ridge'", "ncc, ridge"))
+
+
+def test_other_images_need_images() -> None:
+    mixture = {
+        "source": "gaussian_mixture", "classes": 6, "dimension": 5, "separation": 4.0, "noise": 1.0,
+        "per_class": 4, "test_per_class": 4, "seed": 0,
+    }  # fmt: skip
+    keys = KEYS | {"source": [0, 1], "target": [2, 3], "shots": [2]}
+    assert experiment(data=mixture | {"transfer": keys}).data.transfer is not None
+    keys["data"] = {"source": "digits", "per_class": 9, "seed": 0}
+    with pytest.raises(
+        InputError, match=r"data.transfer.data: other images need one of the image sets to train"
+    ):
+        experiment(data=mixture | {"transfer": keys})
+
+
+# What heads make of a few features
+
+
+def naive_errors(features: Tensor, labels: Tensor, places: Tensor, ridge: float) -> tuple[float, float]:
+    """Nearest mean and ridge regression of one episode, sample by sample and by normal equations."""
+    h, y, chosen = features.numpy(), labels.numpy(), places.numpy()
+    classes = len(chosen)
+    means = [np.mean([h[i] for i in row], axis=0) for row in chosen]
+    known, centre = h[chosen.ravel()], h[chosen.ravel()].mean(0)
+    x = known - centre
+    targets = np.repeat(np.eye(classes), chosen.shape[1], axis=0) - 1 / classes
+    scale = np.mean(np.sum(x**2, axis=1))
+    a = np.linalg.solve(x.T @ x / len(x) + ridge * scale * np.eye(h.shape[1]), x.T @ targets / len(x))
+    wrong = np.zeros((2, classes))
+    others = [i for i in range(len(y)) if i not in chosen]
+    for i in others:
+        wrong[0, y[i]] += np.argmin([np.linalg.norm(h[i] - m) for m in means]) != y[i]
+        wrong[1, y[i]] += np.argmax((h[i] - centre) @ a) != y[i]
+    found = (wrong / np.bincount(y[others], minlength=classes)).mean(1)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_the_naive_twin_agrees_episode_by_episode(width: int) -> None:
+    """Red: shots among the samples tried; one class with more samples weighing more; uncentred regression."""
+    features, labels = clouds(0.8, width=width, per_class=12)
+    features, labels = torch.cat([features, features[:3] + 0.1]), torch.cat([labels, labels[:3] * 0])
+    draws = episodes.seeded_generator(5, "transfer episodes 4")
+    wanted = [naive_errors(features, labels, episodes.draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
+    found = dict(transfer_metrics(features + 50, labels, [4], 6, ["ncc", "ridge"], 0.3, 5))
+    assert found["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in wanted]), abs=1e-12)
+    assert found["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in wanted]), abs=1e-12)
+    assert 0 < found["transfer_ncc_error_004"] < 0.7
+
+
+def test_the_scale_of_features_changes_nothing() -> None:
+    features, labels = clouds(0.8)
+    options = ([2, 5], 10, ["ncc", "ridge"], 0.3, 0)
+    found = dict(transfer_metrics(features, labels, *options))
+    assert dict(transfer_metrics(1e-6 * features, labels, *options)) == pytest.approx(found, rel=1e-9)
+
+
+@pytest.mark.parametrize("width", [2, 16])
+def test_two_isotropic_clouds_are_told_apart_as_their_cdnv_says(width: int) -> None:
+    """Error Phi(-sqrt(p/CDNV)/2) of exact means in p dimensions; 4000 shots are exact enough."""
+    labels = torch.arange(2).repeat(8000)
+    features = torch.randn(len(labels), width, generator=generator(1), dtype=torch.float64)
+    features[:, 0] += 2.0 * labels
+    exact = width / 4  # CDNV
+    (error, _) = (value for _, value in transfer_metrics(features, labels, [4000], 2, ["ncc"], None, 0))
+    wanted = 0.5 * math.erfc(math.sqrt(width / exact) / 2 / math.sqrt(2))
+    assert error == pytest.approx(wanted, abs=4 * math.sqrt(wanted * (1 - wanted) / 8000))
+    assert cdnv(class_statistics(features, labels, 2)) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+@pytest.mark.parametrize("spread", [0.02, 0.1, 0.3])
+def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) -> None:
+    """Rare far samples, of which Chebyshev knows no better; near collapse the bound is below 1."""
+    features, labels = clouds(spread, width=3)
+    features[::10] += 3 * spread * torch.randn(12, 3, generator=generator(2), dtype=torch.float64)
+    found = dict(transfer_metrics(features, labels, [shots], 200, ["ncc"], None, 0))
+    bound = 8 * 2 * (1 + 1 / shots) * cdnv(class_statistics(features, labels, 3))
+    assert found[f"transfer_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
+    assert found[f"transfer_ncc_error_{shots:03d}"] <= bound
+    assert bound < 1 or spread > 0.02
+
+
+def test_limits() -> None:
+    """Collapsed classes are told apart by one shot; of a dead network nothing is; NaN stays NaN."""
+    features, labels = clouds(0.0)
+    found = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
+    assert found == {"transfer_ncc_error_001": 0, "transfer_ridge_error_001": 0, "transfer_bound_001": 0}
+    found = dict(transfer_metrics(0 * features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
+    assert found["transfer_ncc_error_001"] == found["transfer_ridge_error_001"] == pytest.approx(2 / 3)
+    assert found["transfer_bound_001"] == math.inf
+    features[3, 0] = math.nan
+    values = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0)).values()
+    assert all(math.isnan(value) for value in values)
+    rows = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
+    shots = torch.tensor([[[0.0], [1.0]], [[3.0], [4.0]]], dtype=torch.float64)
+    assert nearest_shots(shots, rows).tolist() == ridge_shots(shots, rows, 1.0).tolist() == [0, 0, 1]
+
+
+# Through the stages
+
+
+def test_its_numbers_are_those_of_the_networks_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetch to tables; without the key there is no split target."""
+    monkeypatch.chdir(tmp_path)
+    moved = experiment_tree(data=DIGITS | {"transfer": KEYS}) | {"model": MODEL}
+    write_params([3], [0], moved=moved, plain=experiment_tree(data=DIGITS) | {"model": MODEL})
+    write_grid()
+    for name in ("moved", "plain"):
+        fetch(name)
+        train(name, 3, 0, workers=1)
+        extract_experiment(name)
+        measure(name)
+    aggregate()
+    data = read_prepared(Path("data/prepared/moved"))
+    features = read_features(Path("data/features/moved/L3/s0.safetensors"))
+    assert features.weight.shape == (3, 16)
+    assert features.target is not None
+    assert data.target is not None
+    assert torch.equal(features.target.labels, data.target.labels)
+    points = pd.read_csv("data/results/points.csv")
+    found = points[points["split"] == "target"].set_index("metric")["value"]
+    inputs, labels = features.target.inputs, features.target.labels
+    wanted = dict(transfer_metrics(inputs, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
+    wanted["cdnv"] = cdnv(class_statistics(inputs, labels, 3))
+    assert found.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
+    assert all(entry(name) is not UNKNOWN for name in found.index)
+    assert set(points[points["split"] == "target"]["experiment"]) == {"moved"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}},
+        {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}},
+    ],
+)
+def test_it_is_not_had_with_other_changes_of_the_draw(more: dict[str, Any]) -> None:
+    """Red: noisy labels of classes that are not trained on."""
+    tree = experiment_tree(data=DIGITS | more | {"transfer": KEYS}) | {"model": MODEL}
+    with pytest.raises(
+        InputError, match=r"data.transfer: does not go together with label_noise or imbalance"
+    ):
+        read(Experiment, tree)
+
+
+def test_which_code_fetches_knows_the_other_images() -> None:
+    """Red: an edit of how they are read that fetches nothing anew."""
+    other = KEYS | {"data": {"source": "mnist", "per_class": 9, "seed": 0}}
+    trees = [DIGITS, DIGITS | {"transfer": KEYS}, DIGITS | {"transfer": other}]
+    specs = [read(Experiment, experiment_tree(data=tree) | {"model": MODEL}) for tree in trees]
+    found = [choices_of(spec)["target"] for spec in specs]
+    assert found == ["none", "none", "mnist"]

@@ -65,6 +65,7 @@ command = functools.partial(app.command, cls=Command)
 stage = functools.partial(command, rich_help_panel="Stages, which `dvc repro` runs")
 models_stage = functools.partial(command, rich_help_panel="Stages of stages/regimes_models")
 low_rank_stage = functools.partial(command, rich_help_panel="Stages of stages/low_rank")
+low_rank_real_stage = functools.partial(command, rich_help_panel="Stages of stages/low_rank_real")
 theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theory")
 
 
@@ -376,6 +377,14 @@ def series(
 def low_rank() -> None:
     """Set deep features models beside DNC and SRG; write the low-rank study's tables and figures."""
     from ncpipe.commands.low_rank import low_rank as compare
+
+    compare()
+
+
+@low_rank_real_stage("low_rank_real")
+def low_rank_real() -> None:
+    """Set networks with a head on data beside DNC and SRG; write that study's tables and figures."""
+    from ncpipe.commands.low_rank_real import low_rank_real as compare
 
     compare()
 

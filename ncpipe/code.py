@@ -57,6 +57,7 @@ SWEEP_STAGES: Mapping[str, Definition] = {
     "report": ("ncpipe.commands.report", "report"),
     "counterexample": ("ncpipe.commands.counterexample", "write_counterexample"),
     "low_rank": ("ncpipe.commands.low_rank", "low_rank"),
+    "low_rank_real": ("ncpipe.commands.low_rank_real", "low_rank_real"),
     "theory": ("ncpipe.commands.theory", "theory"),
     "models": ("ncpipe.commands.models", "write_models"),
 }

@@ -29,7 +29,7 @@ from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
 CONV = {
-    "architecture": "conv_net", "pooled": 2, "channels": [3, 4], "width": 6, "gain": 1.0,
+    "architecture": "conv_net", "pooled": 2, "channels": [3, 4], "width": 6, "feature_gain": 0.5, "gain": 1.0,
     "batch_norm_eps": 1e-5,
 }  # fmt: skip
 DEPTHS = {"conv_net": 4, "resnet_cifar": 8}
@@ -178,7 +178,13 @@ def test_conv_net_is_its_definition() -> None:
 def test_conv_net_is_drawn_as_its_keys_say() -> None:
     run = run_of(CONV | {"channels": [40, 30], "width": 300, "gain": 0.5})
     network = network_of(run)
-    fans = {"convs.0": 2 / 18, "convs.1": 2 / 360, "map": 1 / 120, "head.1": 0.25 / 300, "last": 0.25 / 300}
+    fans = {
+        "convs.0": 2 / 18,
+        "convs.1": 2 / 360,
+        "map": 0.25 / 120,
+        "head.1": 0.25 / 300,
+        "last": 0.25 / 300,
+    }
     for name, variance in fans.items():
         weight = network.get_parameter(f"{name}.weight")
         assert weight.var().item() == pytest.approx(variance, rel=5 * math.sqrt(2 / weight.numel()))

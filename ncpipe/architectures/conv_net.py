@@ -12,12 +12,13 @@ from ncpipe.bounds import Bound, Count, NonNegative, Positive, Size
 class ConvNetModel(Architecture):
     """Convolutions with batch norm, their pixels mapped linearly to features, and S24's head of L matrices.
 
-    No bias anywhere but in batch norm. Convolutions and the map are drawn with variance 2 / fan_in and
-    1 / fan_in; nothing bounds the features.
+    No bias anywhere but in batch norm. Convolutions are drawn with variance 2 / fan_in; nothing bounds the
+    features.
     architecture: conv_net.
     pooled: side of the squares of pixels that are averaged before all else; 1 takes images as they are.
     channels: of each 3 x 3 convolution; the first keeps the image's size, each other one halves its sides.
     width: of the features that enter the head, and of its layers.
+    feature_gain: the map to the features is drawn with variance feature_gain^2 / fan_in.
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
     classifier: what the last layer is; learned without the key.
@@ -32,6 +33,7 @@ class ConvNetModel(Architecture):
     pooled: Annotated[int, Bound(1, 64, why="little would be left of an image")]
     channels: tuple[Count, ...]
     width: Size
+    feature_gain: Positive
     gain: Positive
     batch_norm_eps: NonNegative
     classifier: Classifier | None = None

@@ -32,6 +32,8 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "loss_over_dnc",  # of deep features models alone, like the next two
     "loss_over_srg",
     "classes_given_up",
+    "mean_rank",  # of networks with a head on data, like the next one
+    "low_rank_over_dnc",
 )
 
 Author = Literal["paper", "ours"]

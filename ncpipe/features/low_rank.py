@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ncpipe.features.passes import Features
+from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.scales import times_two_to
 from ncpipe.metrics.spectrum import RANK_TOLERANCE, singular_values
 from ncpipe.metrics.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
@@ -32,7 +33,9 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
     the class means M_2, ..., M_L behind the ReLU and before it, as 5-5-10. dnc_found: full rank in all of
     M_2..M_L and a loss within .1 % of L_DNC. structure: the name; structure_last: that of layer L alone,
     before its ReLU. classes_given_up: outputs that are 0 for every class. Of data also rank_features, that of
-    M_1, and rank_gap, how clear the ranks of M_2, ..., M_{L-1} and M~_L are (`metrics.structure.rank_gap`).
+    M_1, and rank_gap, how clear the ranks of M_2, ..., M_{L-1} and M~_L are (`metrics.structure.rank_gap`);
+    of runs that keep their classes mean_rank, over M_2, ..., M_{L-1} (M_2 for L = 2), and where that is below
+    K low_rank_over_dnc, the loss over L_DNC.
     """
     free, head = run.spec.model.has_free_features, run.spec.model.head(run.depth)
     assert head is not None
@@ -45,24 +48,42 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
         "loss_over_srg": loss / levels.srg,
     }
     names = ["ranks", "ranks_before", "dnc_found", "structure", "structure_last", "classes_given_up"]
-    names += [] if free else ["rank_features", "rank_gap"]
+    names += [] if free else ["rank_features", "rank_gap", "mean_rank", "low_rank_over_dnc"]
     if not math.isfinite(loss):
         return row | dict.fromkeys(names)
     after = [_means(features, layer) for layer in head.after]
     before = [_means(features, layer) for layer in head.before]
     found = structure(after[max(head.depth - 3, 0)], after[0] if head.depth == 2 else before[-1])
+    given_up = classes_given_up(after[-1] @ features.weight.T)
     values: list[Any] = [
         _joined(after, cut),
         _joined(before, cut),
         dnc_found(after, loss, levels.dnc, cut),
         found.name,
         found.last,
-        classes_given_up(after[-1] @ features.weight.T),
+        given_up,
     ]
     if not free:
         entering = [_means(features, head.entry)]
         values += [_joined(entering, cut), rank_gap([*after[:-1], before[-1]], cut)]
+        values += _of_kept(features, after, cut, given_up, row["loss_over_dnc"])
     return row | dict(zip(names, values, strict=True))
+
+
+def _of_kept(
+    features: Features, after: list[Tensor], cut: float, given_up: int, ratio: float
+) -> tuple[float, float]:
+    """mean_rank and, where that is below K, the loss over L_DNC, of a run that keeps its classes; else NaN.
+
+    It gives none up and errs on no training sample: two classes with the same features cost as much as one
+    that is given up, and have no output 0.
+    """
+    layer = (features.weight, features.bias)
+    if given_up or prediction_error(features.train.inputs, features.train.labels, *layer) > 0:
+        return math.nan, math.nan
+    found = ranks(after[:-1] or after, cut)
+    rank = sum(found) / len(found)
+    return rank, ratio if rank < len(features.weight) else math.nan
 
 
 def _means(features: Features, layer: str) -> Tensor:

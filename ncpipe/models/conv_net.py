@@ -36,11 +36,12 @@ class ConvNet(Network):
         depth: int,
         channels: Sequence[int],
         width: int,
+        feature_gain: float,
         gain: float,
         eps: float,
     ) -> None:
         super().__init__()
-        self.gain = gain
+        self.feature_gain, self.gain = feature_gain, gain
         self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
         side = math.isqrt(positions)
         for index, (before, after) in enumerate(itertools.pairwise([inputs, *channels])):
@@ -62,16 +63,16 @@ class ConvNet(Network):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Convolutions with variance 2/fan_in, the map with 1/fan_in, the head and W_L with gain^2/fan_in."""
+        """Convolutions with variance 2/fan_in, the map, and the head with W_L, with their gains^2/fan_in."""
         for norm in self.norms:
             norm.reset_parameters()  # type: ignore[operator]
         for conv in self.convs:
             weight = conv.weight
             assert isinstance(weight, Tensor)
             weight.normal_(0.0, (2 / weight[0].numel()) ** 0.5, generator=generator)
-        self.map.weight.normal_(0.0, self.map.in_features**-0.5, generator=generator)
-        for layer in [*self.head, self.last]:
-            layer.weight.normal_(0.0, self.gain / layer.in_features**0.5, generator=generator)
+        gains = [(self.map, self.feature_gain), *((layer, self.gain) for layer in [*self.head, self.last])]
+        for layer, gain in gains:
+            layer.weight.normal_(0.0, gain / layer.in_features**0.5, generator=generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """C1, C2, ... behind each convolution, as means over pixels; H1, and Z2, H2, ... in the head."""
@@ -108,6 +109,7 @@ def build(spec: ConvNetModel, shape: InputShape, classes: int, depth: int) -> Co
         depth,
         spec.channels,
         spec.width,
+        spec.feature_gain,
         spec.gain,
         spec.batch_norm_eps,
     )

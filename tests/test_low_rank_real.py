@@ -1,0 +1,204 @@
+"""Networks with a head on data, through every stage of their study, its tables and its figures."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import experiment_tree
+from ruamel.yaml import YAML
+
+from ncpipe.errors import InputError
+from ncpipe.figures.heads import losses_by_value, ranks_by_value
+from ncpipe.optima.dufm import Dufm, dnc_loss, srg_loss
+from ncpipe.tables.heads import best_by_value, by_value, head_runs, heads_sentence
+
+DIGITS = {"source": "digits", "per_class": 4, "test_per_class": 2, "seed": 0, "normalisation": "standardise"}
+CONV = {
+    "architecture": "conv_net", "pooled": 2, "channels": [4, 8], "width": 16, "feature_gain": 0.3,
+    "gain": 1.0, "batch_norm_eps": 1e-5,
+}  # fmt: skip
+LIKE = {"rule": "over_depth", "last_layer": None, "scope": "head", "features_over_value": 1.25}
+VALUES = [0.0006, 0.6]
+ADAM = experiment_tree()["optimizer"]
+
+
+def params() -> dict[str, Any]:
+    """Two regularisations at a small lambda and at one under which everything is zero."""
+    tree = experiment_tree(
+        data=DIGITS,
+        loss="mse",
+        optimizer=ADAM | {"learning_rate": 0.02},
+        batch_size=20,
+        epochs=120,
+        log_every=10,
+        history={"metrics": ["nc1_trace_ratio"], "at": [0, 0.5, 1]},
+    ) | {"model": CONV}
+    standard = {"rule": "constant", "last_layer": None, "scope": "all"}
+    return {
+        "sweep": {
+            "experiments": ["like", "standard"], "axis": "penalty.value", "values": VALUES, "depths": [3],
+            "seeds": [0, 1],
+        },
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.05},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "effective_depth": {"tolerance": 0.01},
+        "experiments": {
+            "like": tree | {"penalty": LIKE | {"value": 0.01}},
+            "standard": tree | {"penalty": standard | {"value": 0.01}},
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The whole study at its smallest, in a folder of its own."""
+    from ncpipe.commands.aggregate import aggregate
+    from ncpipe.commands.extract import extract_experiment
+    from ncpipe.commands.fetch import fetch
+    from ncpipe.commands.grid import write_grid
+    from ncpipe.commands.low_rank_real import low_rank_real
+    from ncpipe.commands.measure import measure
+    from ncpipe.commands.train import train
+
+    folder, before = tmp_path_factory.mktemp("heads"), os.getcwd()
+    os.chdir(folder)
+    try:
+        with Path("params.yaml").open("w", encoding="utf-8") as file:
+            YAML().dump(params(), file)
+        write_grid()
+        for name in ("like", "standard"):
+            for value in VALUES:
+                fetch(name, value=value)
+                for seed in (0, 1):
+                    train(name, 3, seed, value=value, workers=1)
+            extract_experiment(name)
+            measure(name)
+        aggregate()
+        low_rank_real()
+        yield folder / "data"
+    finally:
+        os.chdir(before)
+
+
+def test_runs_stand_beside_the_levels_of_the_heads_features_model(data: Path) -> None:
+    runs = pd.read_csv(data / "low_rank" / "runs.csv")
+    like, standard = (runs[runs["experiment"] == name] for name in ("like", "standard"))
+    assert like["at"].tolist() == pytest.approx([0.0002, 0.0002, 0.2, 0.2])  # value over L
+    assert standard["at"].tolist() == pytest.approx([0.0006, 0.0006, 0.6, 0.6])
+    for at, own in like.groupby("at"):
+        model = Dufm(classes=10, per_class=4, features=1.25 * at, weights=(at, at, at))
+        assert own["loss_dnc"].to_numpy() == pytest.approx(dnc_loss(model), rel=1e-12)
+        assert own["loss_srg"].to_numpy() == pytest.approx(srg_loss(model), rel=1e-12)
+    assert standard[["loss_dnc", "loss_over_dnc", "low_rank_over_dnc"]].isna().all(axis=None)
+    history = pd.read_csv(data / "results" / "history.csv")
+    keys = ["experiment", "x", "seed"]
+    ends = history.sort_values("epoch").groupby(keys).tail(1)
+    both = runs.merge(ends, on=keys, suffixes=("", "_then"))
+    assert len(both) == 8
+    assert both["loss"].to_numpy() == pytest.approx(both["loss_then"].to_numpy(), rel=1e-4)
+
+
+def test_what_gives_its_classes_up_is_lost_and_has_no_rank(data: Path) -> None:
+    """At the larger lambda all is zero, the loss is 1/2, and no mean has a part of it."""
+    runs = pd.read_csv(data / "low_rank" / "runs.csv")
+    strong = runs["x"] == 0.6
+    assert runs[strong]["loss"].to_numpy() == pytest.approx(0.5, abs=0.05)
+    assert runs["kept"].tolist() == (~strong).tolist()
+    measured = pd.read_csv(data / "results" / "runs.csv")
+    assert measured["mean_rank"].isna().tolist() == (measured["x"] == 0.6).tolist()
+    low = measured["low_rank_over_dnc"].dropna()
+    assert (low == measured["loss_over_dnc"][low.index]).all()
+    counts = pd.read_csv(data / "low_rank" / "by_value.csv")
+    assert counts["lost"].tolist() == [0, 2, 0, 2]
+    assert counts["mean_rank"].isna().tolist() == [False, True, False, True]
+
+
+def test_the_study_draws_its_figures(data: Path) -> None:
+    names = {path.stem for path in (data / "low_rank").glob("*.png")}
+    each = {f"{kind}_{name}" for kind in ("training", "singular_values") for name in ("like", "standard")}
+    assert names == each | {"rank_value", "loss_value", "collapse", "gram"}
+    singular = pd.read_csv(data / "low_rank" / "singular_values.csv")
+    assert list(singular["layer"].unique()) == ["M1", "~M2", "~M3", "M3"]
+    spreads = pd.read_csv(data / "low_rank" / "spreads.csv")
+    assert list(spreads["layer"].unique()) == ["M1", "M2", "M3"]
+    table = pd.read_csv(data / "metrics" / "like" / "measurements.csv")
+    own = table[
+        (table["metric"] == "nc1_trace_ratio") & (table["split"] == "train") & (table["layer"] == "H2")
+    ]
+    assert spreads[(spreads["experiment"] == "like") & (spreads["layer"] == "M2")]["value"].tolist() == (
+        own["value"].tolist()
+    )
+
+
+def made_runs() -> pd.DataFrame:
+    rows = [
+        (0, 0.005, 0.15, "5-5-10", 0, 0.0),
+        (1, 0.005, 0.18, "7-5-10", 0, 0.0),
+        (2, 0.005, 0.17, "10-10-10", 0, 0.0),
+        (0, 0.01, 0.45, "1-1-1", 9, 0.9),
+        (1, 0.01, 0.28, "4-4-4", 0, 0.0),
+        (2, 0.01, 0.33, "9-9-9", 0, 0.1),  # has merged two classes
+    ]
+    runs = pd.DataFrame(
+        rows, columns=["seed", "last_strength", "loss", "ranks", "classes_given_up", "train_error"]
+    )
+    levels = runs["last_strength"].map({0.005: 0.17, 0.01: 0.335})
+    return runs.assign(
+        experiment="like", depth=4, finished=True, loss_dnc=levels, loss_srg=0.8 * levels,
+        loss_over_dnc=runs["loss"] / levels, test_error=0.1, rank_features="5",
+    )  # fmt: skip
+
+
+def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
+    runs = head_runs(made_runs(), 10)
+    assert runs["kept"].tolist() == [True, True, True, False, True, False]
+    assert runs["low_rank"].tolist() == [True, True, False, False, True, False]
+    assert runs["below_dnc"].tolist() == [True, False, False, False, True, False]
+    first, second = by_value(runs).to_dict("records")
+    assert (first["lost"], first["low_rank"], first["low_rank_below_dnc"]) == (0, 2, 1)
+    assert (first["mean_rank"], first["rank_low"], first["rank_high"]) == (7, 5, 10)
+    assert (second["lost"], second["low_rank"], second["mean_rank"]) == (2, 1, 4)
+    assert second["loss_low"] == second["loss_high"] == pytest.approx(0.28 / 0.335)
+    assert first["srg_over_dnc"] == pytest.approx(0.8)
+    assert best_by_value(runs)["seed"].tolist() == [0, 1]
+    assert heads_sentence(runs) == (
+        "3 of 6 runs of low rank; 2 of these below L_DNC; 2 lost classes or diverged; "
+        "mean ranks 7.0 at 0.005, 4.0 at 0.01"
+    )
+
+
+def test_another_axis_is_held_against_its_own_values() -> None:
+    runs = made_runs().assign(axis="optimizer.learning_rate", x=0.5)
+    assert head_runs(runs, 10)["at"].tolist() == [0.5] * 6
+    assert head_runs(runs.assign(axis="penalty.value"), 10)["at"].tolist() == runs["last_strength"].tolist()
+
+
+def test_figures_draw_what_is_lost_apart() -> None:
+    runs, names = head_runs(made_runs(), 10), {"like": "MNIST"}
+    axes = ranks_by_value(runs, 10, r"$\lambda$", names).axes[0]
+    assert axes.lines[0].get_ydata().tolist() == [5, 6, 10, 4]
+    assert axes.lines[1].get_ydata().tolist() == [7, 4]
+    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]
+    axes = losses_by_value(runs, r"$\lambda$", names).axes[0]
+    low, full, lost = (line.get_ydata() for line in axes.lines[:3])
+    assert np.asarray(low) == pytest.approx([0.15 / 0.17, 0.18 / 0.17, 0.28 / 0.335])
+    assert np.asarray(full) == pytest.approx([1])
+    assert np.asarray(lost) == pytest.approx([0.45 / 0.335, 0.33 / 0.335])
+
+
+def test_networks_without_a_head_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncpipe.commands.low_rank_real import low_rank_real
+
+    monkeypatch.chdir(tmp_path)
+    tree = params()
+    tree["experiments"]["like"] |= {"loss": "ce"}
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
+    with pytest.raises(InputError, match="like is no network with a head under the squared error") as error:
+        low_rank_real()
+    assert "\n" not in str(error.value)

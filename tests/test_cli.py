@@ -278,14 +278,14 @@ def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[...
     heads = (
         "Commands",
         "Stages, which",
-        *(f"Stages of stages/{n}" for n in ("theory", "low_rank", "regimes")),
+        *(f"Stages of stages/{n} " for n in ("theory", "low_rank", "regimes_models", "low_rank_real")),
     )
     parts = [next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads]
     names = [set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in parts]
     assert {"sweep", "metrics"} <= names[0]
     assert names[1] == set(YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"])
     assert names[4] == {"models"}
-    for study, own in (("theory", names[2]), ("low_rank", names[3])):
+    for study, own in (("theory", names[2]), ("low_rank", names[3]), ("low_rank_real", names[5])):
         assert own == set(YAML(typ="safe").load(ROOT / f"stages/{study}/dvc.yaml")["stages"]) - names[1]
     assert "--install-completion" in panels[1]
 

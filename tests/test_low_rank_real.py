@@ -41,7 +41,7 @@ def params() -> dict[str, Any]:
     return {
         "sweep": {
             "experiments": ["like", "standard"], "axis": "penalty.value", "values": VALUES, "depths": [3],
-            "seeds": [0, 1],
+            "seeds": [0],
         },
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.05},
@@ -74,8 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("like", "standard"):
             for value in VALUES:
                 fetch(name, value=value)
-                for seed in (0, 1):
-                    train(name, 3, seed, value=value, workers=1)
+                train(name, 3, 0, value=value, workers=1)
             extract_experiment(name)
             measure(name)
         aggregate()
@@ -88,8 +87,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_runs_stand_beside_the_levels_of_the_heads_features_model(data: Path) -> None:
     runs = pd.read_csv(data / "low_rank" / "runs.csv")
     like, standard = (runs[runs["experiment"] == name] for name in ("like", "standard"))
-    assert like["at"].tolist() == pytest.approx([0.0002, 0.0002, 0.2, 0.2])  # value over L
-    assert standard["at"].tolist() == pytest.approx([0.0006, 0.0006, 0.6, 0.6])
+    assert like["at"].tolist() == pytest.approx([0.0002, 0.2])  # value over L
+    assert standard["at"].tolist() == pytest.approx([0.0006, 0.6])
     for at, own in like.groupby("at"):
         model = Dufm(classes=10, per_class=4, features=1.25 * at, weights=(at, at, at))
         assert own["loss_dnc"].to_numpy() == pytest.approx(dnc_loss(model), rel=1e-12)
@@ -99,7 +98,7 @@ def test_runs_stand_beside_the_levels_of_the_heads_features_model(data: Path) ->
     keys = ["experiment", "x", "seed"]
     ends = history.sort_values("epoch").groupby(keys).tail(1)
     both = runs.merge(ends, on=keys, suffixes=("", "_then"))
-    assert len(both) == 8
+    assert len(both) == 4
     assert both["loss"].to_numpy() == pytest.approx(both["loss_then"].to_numpy(), rel=1e-4)
 
 
@@ -114,7 +113,7 @@ def test_what_gives_its_classes_up_is_lost_and_has_no_rank(data: Path) -> None:
     low = measured["low_rank_over_dnc"].dropna()
     assert (low == measured["loss_over_dnc"][low.index]).all()
     counts = pd.read_csv(data / "low_rank" / "by_value.csv")
-    assert counts["lost"].tolist() == [0, 2, 0, 2]
+    assert counts["lost"].tolist() == [0, 1, 0, 1]
     assert counts["mean_rank"].isna().tolist() == [False, True, False, True]
 
 

@@ -45,10 +45,9 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
             _levels(top, own)
             top.set_title(f"{label} = {value:g}")
             top.set_ylim(0, 0.65)
-            below.set_yscale("log")
+            below.set(yscale="log", xlabel="epoch")
         grid[0, 0].set_ylabel("regularised loss")
         grid[1, 0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$ of $H_L$")
-        figure.supxlabel("epoch", fontsize=9)
         _finish(figure, [*_colours(runs), *_level_handles(runs)], title)
     return figure
 
@@ -75,8 +74,8 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
                 axes.annotate(f"{lost} lost", (0.04, 0.04), xycoords="axes fraction", fontsize=7, color=LOST)
             axes.set(yscale="log", ylim=(FLOOR / 1.5, 2), xlim=(0.5, 10.5), title=f"{label} = {value:g}")
             axes.set_xticks([1, 5, 10])
+            axes.set_xlabel("place")
         panels[0].set_ylabel("$s_i / s_1$")
-        figure.supxlabel("place", fontsize=9)
         handles = [
             Line2D([], [], color=colour, marker=".", linewidth=0.7, label=_layer(layer))
             for layer, colour in colours.items()
@@ -94,7 +93,8 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
     columns = max(best.groupby("experiment").size())
     shown = [name for name in names if (best["experiment"] == name).any()]
     with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 1.65 * len(shown) + 0.5), layout="constrained")
+        width = min(PAGE_WIDTH, 1.6 * columns + 1.2)
+        figure = Figure(figsize=(width, 1.75 * len(shown) + 0.5), layout="constrained")
         grid = figure.subplots(len(shown), columns, squeeze=False)
         for line, name in zip(grid, shown, strict=True):
             rows = best[best["experiment"] == name].sort_values("at").to_dict("records")
@@ -115,7 +115,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
             line[0].set_ylabel(names[name], fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6, aspect=18, pad=0.01)
         means = _layer(gram["layer"].iloc[0])
-        title = rf"Gram matrices of {means}, runs of the lowest loss; ranks of $M_1$, $\tilde M_2, \ldots$"
+        title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
         figure.suptitle(title, fontsize=10)
         figure.draw_without_rendering()
     return figure

@@ -1,5 +1,6 @@
 """Numbers of the deep unconstrained features model, for claims [S24; docs/low_rank.md]."""
 
+import math
 from typing import Annotated
 
 from ncpipe.bounds import Bound, Count, Index, Positive
@@ -22,6 +23,13 @@ def srg_over_dnc(
 def small_decay_ratio(points: Classes, depth: Depth) -> float:
     """rho, that ratio as decay goes to 0, for K = points (points - 1)/2."""
     return dufm.small_decay_ratio(points, depth)
+
+
+def ratio_slope(points: Classes, depth: Depth) -> float:
+    """Slope of log rho on log K from K = points (points - 1)/2 to twice as many points."""
+    ratios = [dufm.small_decay_ratio(r, depth) for r in (points, 2 * points)]
+    classes = [r * (r - 1) / 2 for r in (points, 2 * points)]
+    return math.log(ratios[1] / ratios[0]) / math.log(classes[1] / classes[0])
 
 
 def dnc_threshold(classes: Classes, depth: Depth) -> float:

@@ -48,6 +48,7 @@ CALLS = {
     "locally_elastic.separation": Call(flow_models.separation),
     "dufm.srg_over_dnc": Call(low_rank.srg_over_dnc),
     "dufm.small_decay_ratio": Call(low_rank.small_decay_ratio),
+    "dufm.ratio_slope": Call(low_rank.ratio_slope),
     "dufm.dnc_threshold": Call(low_rank.dnc_threshold),
     "dufm.best_minus": Call(low_rank.best_minus),
     "dufm.built_over_closed": Call(low_rank.built_over_closed),

@@ -143,6 +143,7 @@ def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) ->
 
 
 def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
-    singular_lines(axes, singular, layers)
+    colours = metric_colours(int(singular["layer"].str.removeprefix("~").str[1:].astype(int).max()) - 1)
+    singular_lines(axes, singular, {layer: colours[int(layer.removeprefix("~")[1:]) - 2] for layer in layers})
     axes.set(yscale="log", ylim=(FLOOR / 2, 3), xlabel="place", ylabel=r"$s_i / s_1$")
     axes.legend(frameon=False, fontsize=7, loc="lower left", handlelength=1.2)

@@ -76,7 +76,7 @@ def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figu
             own = singular[
                 (singular["experiment"] == row["experiment"]) & (singular["place"] <= row["classes"])
             ]
-            singular_lines(axes, own, layers)
+            singular_lines(axes, own, dict(zip(layers, colours, strict=True)))
             axes.set(yscale="log", ylim=(FLOOR / 2, 3), title=place_name(row))
             axes.set_xticks([1, int(row["classes"])])
         _outer_labels(panels, "place", r"$s_i / s_1$")
@@ -205,9 +205,9 @@ def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None
             )
 
 
-def singular_lines(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
-    """Singular values over the largest, a line for each of `layers`: dots before the ReLU, rings after it."""
-    for layer, colour in zip(layers, metric_colours(len(layers)), strict=True):
+def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any]) -> None:
+    """Singular values over the largest, a line for each layer of `colours`; rings are behind the ReLU."""
+    for layer, colour in colours.items():
         line = singular[singular["layer"] == layer]
         shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
         after = not layer.startswith("~")

@@ -578,6 +578,7 @@ def test_matrices_are_shown_without_silent_units_and_in_order() -> None:
         for c in range(3)
     ]
     inner, gram, *_ = class_means(pd.DataFrame(rows), {"x": "K"}, "").axes
+    assert [inner.get_title(), gram.get_title()] == ["$M_{3}$", "Gram of $M_{3}$"]
     assert inner.images[0].get_array().tolist() == ordered(matrix).tolist()
     shown = np.asarray(gram.images[0].get_array())
     assert shown == pytest.approx(matrix.T @ matrix / (matrix**2).sum(0).mean())

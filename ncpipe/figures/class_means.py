@@ -36,14 +36,15 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.45 * len(rows) + 0.6), layout="constrained")
         grid = figure.subplots(len(rows), 4, squeeze=False)
-        for line, (name, said) in zip(grid, rows.items(), strict=True):
+        for place, (line, (name, said)) in enumerate(zip(grid, rows.items(), strict=True)):
             own = means[means["experiment"] == name]
             depth = int(own["layer"].str.removeprefix("~").str[1:].astype(int).max())
             for at, layer in enumerate((f"M{depth - 1}", f"~M{depth}")):
                 matrix = matrix_of(own, layer)
                 show_means(line[2 * at], matrix)
+                line[2 * at].set_box_aspect(1)
                 image = show_gram(line[2 * at + 1], matrix)
-                if line is grid[0]:
+                if place == 0:
                     line[2 * at].set_title(layer_name(layer))
                     line[2 * at + 1].set_title(f"Gram of {layer_name(layer)}")
             line[0].set_ylabel(said, fontsize=8)

@@ -554,6 +554,7 @@ def test_the_interval_of_a_share_is_the_exact_one(found: int, of: int) -> None:
 def test_runs_are_counted_at_each_value_of_an_axis() -> None:
     runs = pd.concat([made_runs().assign(x=10), made_runs().query("seed == 0").assign(x=20)])
     runs["dnc_found"] = runs["ranks"] == "10-10-10"
+    runs.loc[runs["dnc_found"], "loss_over_dnc"] = 1 - 1e-7  # DNC, to rounding
     counts = counts_by_value(runs)
     assert counts[
         ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
@@ -607,8 +608,8 @@ def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
     assert runs["kept"].tolist() == [True, True, False, True, False]
     assert best_runs(runs)["seed"].tolist() == [0]
     assert low_rank_sentence(runs) == (
-        "2 of 5 runs below L_DNC, 2 lost classes or diverged; the lowest at 0.8000 L_DNC "
-        "(ranks 5-5-10, other)"
+        "2 of 5 runs below L_DNC, 2 lost classes or samples, or diverged; the lowest at 0.8000 "
+        "L_DNC (ranks 5-5-10, other)"
     )
     history = pd.DataFrame(
         [("k10", 4, s, e, x / e) for s, x in ((0, 2), (1, 3), (2, 9), (3, 4), (4, 5)) for e in (1, 2)],

@@ -140,7 +140,7 @@ def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) ->
         axes.plot(rows["epoch"], rows[column], color=colour, linewidth=1.2, label=said)
     mark_levels(axes, run["loss_dnc"], run["loss_srg"], label=True)
     axes.set(xscale="log", xlabel="step", ylim=(0, 1.6 * run["loss_dnc"]), title="loss by its terms")
-    axes.legend(frameon=False, fontsize=7, ncols=2, loc="upper right", handlelength=1.4, columnspacing=1)
+    axes.legend(frameon=False, fontsize=7, ncols=2, loc="best", handlelength=1.4, columnspacing=1)
 
 
 def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:

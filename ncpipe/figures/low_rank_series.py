@@ -10,11 +10,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.low_rank import DNC_DASHES, DROPPED, SRG_DASHES, TRAINED, finish, mark_levels
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 
 LEAST = 1e-30  # where exact collapse is drawn
+FORMS = {
+    "dnc1_trace_pinv": r"tr($\Sigma_W$) / tr($\Sigma_B^+$)",
+    "nc1_trace_ratio": r"tr($\Sigma_W$) / tr($\Sigma_B$)",
+}
 
 
 def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: str) -> Figure:
@@ -50,7 +55,15 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
                 textcoords="offset points", ha="center", fontsize=7, color=DROPPED,
             )  # fmt: skip
         handles = [
-            Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=1.2, label="mean, interval"),
+            Line2D(
+                [],
+                [],
+                color=TRAINED,
+                marker="o",
+                markersize=4,
+                linewidth=1.2,
+                label="share or mean, 95 % interval",
+            ),
             Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=0, alpha=0.4, label="runs"),
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
         ]
@@ -63,24 +76,26 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
 def through_training(
     history: pd.DataFrame, spread: pd.DataFrame, singular: pd.DataFrame, runs: pd.DataFrame, title: str
 ) -> Figure:
-    """Loss against the levels, DNC1 of every layer, singular values at the end [Fig. 2 top].
+    """Loss against the levels, DNC1 of every layer in two forms, singular values at the end [Fig. 2 top].
 
-    Lines are means over the runs that keep their classes (over all if none does), with one standard deviation
-    about them (of log10, for DNC1); faint lines are runs.
+    Lines are means over the runs that keep all samples (over all if none does), with one standard deviation
+    about them (of log10, for DNC1); thin lines are runs, dark those that give samples up, of whose layers the
+    last one's DNC1 is drawn. tr(Sigma_B^+) is as large as the least singular value is small: where ranks
+    fall, the form with it is near 0 whatever the samples do, and that with tr(Sigma_B) is not.
     """
     kept = runs[runs["kept"]] if runs["kept"].any() else runs
-    kept = kept[["seed", "loss"]].rename(columns={"loss": "end"})
-    history, spread, singular = (table.merge(kept, on="seed") for table in (history, spread, singular))
+    lost = set(runs["seed"]) - set(kept["seed"])
     with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.7), layout="constrained")
-        loss, within, values = figure.subplots(1, 3)
+        figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
+        loss, values, printed, plain = figure.subplots(2, 2).ravel()
         history = history[history["epoch"] > 0]
-        for _, line in history.groupby("seed"):
-            loss.plot(line["epoch"], line["loss"], color=TRAINED, linewidth=0.6, alpha=0.4)
-        _band(loss, history, "epoch", "loss", TRAINED)
+        for seed, line in history.groupby("seed"):
+            colour = INK if seed in lost else TRAINED
+            loss.plot(line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5)
+        _band(loss, _of(history, kept), "epoch", "loss", TRAINED)
         levels = runs["loss_dnc"].iloc[0], runs["loss_srg"].iloc[0]
         mark_levels(loss, *levels)
-        known = [*filter(math.isfinite, levels), *kept["end"]]
+        known = [*filter(math.isfinite, levels), *kept["loss"]]
         low, high = min(known), max(known)
         loss.set(
             xscale="log",
@@ -88,20 +103,23 @@ def through_training(
             ylabel="regularised loss",
             ylim=(low - 0.1 * (high - low), high + (high - low)),
         )
-        spread = spread.assign(value=np.log10(spread["dnc1_trace_pinv"].clip(lower=LEAST)))
         spread = spread[spread["epoch"] > 0]
         layers = sorted(spread["layer"].unique())
-        colours = dict(zip(layers, metric_colours(len(layers)), strict=True))
-        for layer, own in spread.groupby("layer"):
-            _band(within, own, "epoch", "value", colours[layer])
-        within.set(xscale="log", xlabel="step", ylabel=r"log$_{10}$ tr($\Sigma_W$) / tr($\Sigma_B^+$)")
-        scaled = singular.assign(
-            value=singular["value"] / singular.groupby(["seed", "layer"])["value"].transform("max")
-        )
+        colours = dict(zip(layers, metric_colours(len(layers) + 1)[1:], strict=True))
+        for axes, (form, said) in zip((printed, plain), FORMS.items(), strict=True):
+            table = spread.assign(value=np.log10(spread[form].clip(lower=LEAST)))
+            for layer, own in _of(table, kept).groupby("layer"):
+                _band(axes, own, "epoch", "value", colours[layer])
+            last = table[(table["layer"] == layers[-1]) & table["seed"].isin(lost)]
+            for _, line in last.groupby("seed"):
+                axes.plot(line["epoch"], line["value"], color=INK, linewidth=0.7, alpha=0.8)
+            axes.set(xscale="log", xlabel="step", ylabel=f"log$_{{10}}$ {said}")
+        largest = singular.groupby(["seed", "layer"])["value"].transform("max")
+        scaled = _of(singular.assign(value=singular["value"] / largest), kept)
         for layer in layers[1:]:
-            own = scaled[(scaled["layer"] == f"~M{layer[1:]}")]
-            _band(values, own, "place", "value", colours[layer])
+            _band(values, scaled[scaled["layer"] == f"~M{layer[1:]}"], "place", "value", colours[layer])
         values.set(xlabel="place", ylabel=r"$s_i / s_1$ of $\tilde M_l$", xlim=(1, runs["classes"].iloc[0]))
+        values.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
             Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
@@ -111,8 +129,15 @@ def through_training(
             ),
             Line2D([], [], color=FAINT, linewidth=5, alpha=0.3, label="1 sd"),
         ]
+        if lost:
+            title = f"{title}; {len(lost)} of them, thin and dark, give samples up"
         finish(figure, handles, title)
     return figure
+
+
+def _of(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of these runs."""
+    return table[table["seed"].isin(runs["seed"])]
 
 
 def _band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: object) -> None:

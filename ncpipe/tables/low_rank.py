@@ -12,7 +12,8 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     """runs with mean_rank, the mean rank of M_2, ..., M_{L-1} (of M_2 for L = 2), and `kept`.
 
     kept: the run ended finite, gives no class up and errs on no training sample; others are reported and
-    enter no mean. Two classes with the same features cost as much as one that is given up, with no output 0.
+    enter no mean. Two classes with the same features cost as much as one that is given up, with no output 0;
+    of a class single samples may be given up.
     """
     ranks = runs["ranks"].fillna("").astype(str).str.split("-")
     means = [[float(rank) for rank in own[:-1] or own if rank] for own in ranks]
@@ -74,6 +75,6 @@ def low_rank_sentence(runs: pd.DataFrame) -> str:
     found = f"{int((kept['loss_over_dnc'] < 1).sum())} of {len(runs)} runs below L_DNC"
     gave_up = len(runs) - len(kept)
     if gave_up:
-        found += f", {gave_up} lost classes or diverged"
+        found += f", {gave_up} lost classes or samples, or diverged"
     name = f"ranks {best['ranks']}, {best['structure']}"
     return f"{found}; the lowest at {best['loss_over_dnc']:.4f} L_DNC ({name})"

@@ -74,7 +74,9 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
     logarithmic = all(entry(metric).scale == "log" and entry(metric).name for metric in own["metric"])
     if logarithmic and (own["value"] > 0).any():
         axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        if own["value"].max() > 10 * own["value"].min():  # else there may be no tick with a number
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.tick_params(axis="y", which="minor", labelsize=6.5)
     _place_x(axes, own, kind)
     if len(marked):
         axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")

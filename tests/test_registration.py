@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
+from dvc.repo import Repo
 
 from ncpipe.artifacts import AHEAD
 from ncpipe.errors import InputError
@@ -141,3 +142,16 @@ def test_a_merge_is_the_users_to_end(folder: Path) -> None:
     assert registry.lock_is_damaged()
     assert not set_damaged_lock_aside()
     assert LOCK.exists()
+
+
+def test_a_quiet_dvc_says_why_it_fails(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Red: --quiet as DVC has it, which hides that another DVC is at work."""
+    Repo.init(no_scm=True)
+    Path("dvc.yaml").write_text("stages: {one: {cmd: echo said by the stage}}\n")
+    dvc("repro", "--quiet")
+    quiet = capfd.readouterr()
+    assert "said by the stage" in quiet.out
+    assert "Running" not in quiet.out + quiet.err
+    with Repo() as repo, repo.lock, pytest.raises(InputError, match="dvc repro --quiet --force failed"):
+        dvc("repro", "--quiet", "--force")
+    assert "lock" in capfd.readouterr().err

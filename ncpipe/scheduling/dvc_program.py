@@ -1,14 +1,17 @@
 """`dvc`, with dvc.lock written beside its place and renamed, so that a kill leaves the old or the new one.
 
-DVC itself empties the file and writes it in place, for as long as that takes with many stages.
+DVC itself empties the file and writes it in place, for as long as that takes with many stages. And --quiet,
+with which it would end without a word of why, leaves its errors.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+import dvc.logger
 from dvc.cli import main
 from dvc.utils.serialize import _common, _yaml
 
@@ -31,7 +34,16 @@ def dump_whole(
         dumper(data, file, **options)
 
 
+set_level = dvc.logger.set_loggers_level
+
+
+def set_level_with_errors(level: int = logging.INFO) -> Any:
+    """In place of DVC's own: no level hides errors."""
+    return set_level(min(level, logging.ERROR))
+
+
 if __name__ == "__main__":
+    dvc.logger.set_loggers_level = set_level_with_errors
     for module in (_common, _yaml):
         if hasattr(module, WRITER):
             setattr(module, WRITER, dump_whole)

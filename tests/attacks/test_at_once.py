@@ -8,11 +8,14 @@ import os
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from pipeline import ROOT, TIMEOUT, Clone, trained_in
 from small_sweep import OUTPUTS, prepared
+
+from ncpipe.scheduling.signs_of_life import PLACE
 
 pytestmark = [
     pytest.mark.attack,
@@ -41,6 +44,13 @@ def whole(fresh: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return clone
 
 
+def wait_for_training(clone: Clone) -> None:
+    """Until some epochs are done: before, there is nothing to keep."""
+    while not any((clone.folder / PLACE).glob("*.json")):
+        time.sleep(0.05)
+    time.sleep(1)
+
+
 @pytest.mark.parametrize("group", [False, True], ids=["the process", "its group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_repro_leaves_nobody_behind(
@@ -58,6 +68,7 @@ def test_a_stopped_repro_leaves_nobody_behind(
     for line in process.stdout:  # to its end: nobody writes any more
         said.append(line)
         if trained_in(line):
+            wait_for_training(clone)
             os.killpg(process.pid, number) if group else process.send_signal(number)
     code = process.wait()
     watchdog.cancel()

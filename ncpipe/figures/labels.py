@@ -32,6 +32,7 @@ NETWORK_NAMES = {
     "mlp": "MLP",
     "resnet_cifar": "ResNet",
 }  # the others have the names of their formulas
+LOSS_NAMES = {"mse": "MSE", "supcon": "SupCon", "dot_regression": "dot regression"}  # cross-entropy goes without
 LINE = 24  # characters of a row label that are as long as a row is high
 
 
@@ -125,7 +126,7 @@ def _exceptions(run: Mapping[Any, Any]) -> list[str]:
         "biases too": run["penalty_biases"],
         "all parameters": run.get("penalty_scope") == "all",
         "head and features": run.get("penalty_scope") == "head",
-        str(run["loss_name"]).upper(): run["loss_name"] != "ce",
+        LOSS_NAMES.get(run["loss_name"], ""): run["loss_name"] in LOSS_NAMES,
         "built start": run["initialisation"] == "construction",
     }
     return [words for words, holds in said.items() if holds]

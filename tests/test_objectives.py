@@ -441,6 +441,8 @@ def test_the_last_layer_of_a_contrast_is_the_nearest_mean_rule() -> None:
     assert [end.train_error, end.test_error] == errors
     assert 0 < errors[0] < 1
     torch.testing.assert_close(features.weight, torch.from_numpy(means))
+    assert features.bias is not None
+    assert features.bias.numpy() == pytest.approx(-(means**2).sum(1) / 2, rel=1e-12)
     assert features.layers["last"]["test"].samples.mismatched == 0
 
 

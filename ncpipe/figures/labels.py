@@ -32,7 +32,7 @@ NETWORK_NAMES = {
     "mlp": "MLP",
     "resnet_cifar": "ResNet",
 }  # the others have the names of their formulas
-LOSS_NAMES = {"mse": "MSE", "supcon": "SupCon", "dot_regression": "dot regression"}  # cross-entropy goes without
+LOSS_NAMES = {"mse": "MSE", "supcon": "SupCon", "dot_regression": "dot regression"}  # CE goes without
 LINE = 24  # characters of a row label that are as long as a row is high
 
 

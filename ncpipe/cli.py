@@ -304,6 +304,10 @@ def report(
         ),
     ] = None,
     times: Annotated[bool, typer.Option("--times", help="With --to: the hours of training too.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve it on this machine, with where the runs are, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --live; 0 takes a free one.")] = 8765,
 ) -> None:
     """Write one page of everything that the study found, data/report.html: it opens without a network."""
     from ncpipe.commands import report as pages
@@ -314,7 +318,13 @@ def report(
         )
     if times and (compare or target is None):
         raise InputError("report: --times goes with --to; the stage's own page has no times")
-    if revisions:
+    if live and (compare or target is not None):
+        raise InputError("report: --live goes with neither --compare nor --to")
+    if live:
+        from ncpipe.commands.report_live import serve
+
+        serve(port)
+    elif revisions:
         from ncpipe.commands.report_comparison import report_comparison
 
         report_comparison(revisions, target)

@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import http.client
 import json
 import math
 import re
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +20,7 @@ from ncpipe import code
 from ncpipe.cli import run_cli
 from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
+from ncpipe.commands.report_live import make_server
 from ncpipe.errors import InputError
 from ncpipe.params import parse_params
 from ncpipe.report.chart_data import chart_data, kept, number
@@ -128,11 +131,17 @@ def test_figures_share_no_id_and_lose_none(page):
 
 
 def test_an_svg_becomes_a_part_of_a_page():
+    """Red: a rounded scale of glyphs, which stand in units of 1/64."""
     text = (
-        '<?xml?>\n<svg width="9pt" viewBox="0 0 9 9" version="1.1"><a id="x"/><b style="f: url(#x)"/></svg>\n'
+        '<?xml?>\n<svg width="9pt" viewBox="0 0 9 9" version="1.1">\n <a id="x"/><!-- 5 -->\n'
+        ' <b style="f: url(#x)" d="M 1.2345 -0.004 \nL 1e3 20.10" transform="scale(0.015625)"/>\n'
+        ' <c style="f: url(#x)"/></svg>\n'
     )
-    head = '<svg viewBox="0 0 9 9" aria-hidden="true" focusable="false">'
-    assert inline_svg(text, "p") == f'{head}<a id="p-x"/><b style="f: url(#p-x)"/></svg>'
+    assert inline_svg(text, "p") == (
+        '<svg viewBox="0 0 9 9" aria-hidden="true" focusable="false"><style>.p-s0{f: url(#p-x)}</style>'
+        '<a id="p-x"/><b class="p-s0" d="M 1.23 -0 L 1e3 20.10" transform="scale(0.015625)"/>'
+        '<c class="p-s0"/></svg>'
+    )
 
 
 def test_tables_are_behind_their_links_to_the_byte(study, page):
@@ -353,12 +362,55 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def served(study, monkeypatch):
+    """Its answers, by path: status and text."""
+    monkeypatch.chdir(study)
+    server = make_server(0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(path, host="127.0.0.1"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+        connection.request("GET", path, headers={"Host": f"{host}:{server.server_address[1]}"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    yield ask
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_served_page_follows_the_runs(study, served):
+    """Red: a page of before the last result; another site's page that is answered."""
+    code, text = served("/")
+    assert code == 200
+    assert '<html lang="en" data-live>' in text
+    assert "connect-src 'self'" in text
+    code, told = served("/state.json")
+    told = json.loads(told)
+    assert code == 200
+    assert told["rows"] == [[name, str(L), "2", "2"] for name in ("one", "two") for L in (2, 3, 5)]
+    assert told["columns"] == ["experiment", "L", "runs", "stale"]
+    sentences = study / "data/results/sentences.txt"
+    before = sentences.read_text()
+    sentences.write_text(before.replace("-0.40", "-0.47"))
+    assert json.loads(served("/state.json")[1])["version"] != told["version"]
+    assert "L^-0.47" in served("/")[1]
+    sentences.write_text(before)
+    assert served("/", "evil.example")[0] == 403
+    for path in ("/logs/../params.yaml", "/logs/batches.csv", "/data/results/runs.csv"):
+        assert served(path)[0] == 404
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("base slower", "report: give --compare and what to compare"),
         ("--compare", "report: give --compare and what to compare"),
         ("--times", "report: --times goes with --to"),
+        ("--live --to x.html", "report: --live goes with neither"),
     ],
 )
 def test_options_that_do_not_go_together(arguments, message, monkeypatch):

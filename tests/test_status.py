@@ -149,6 +149,31 @@ def test_training_leaves_no_sign_behind(project: Path) -> None:
     assert not list(signs_of_life.PLACE.iterdir())
 
 
+def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a log that stays when all is well; one of what was only stopped."""
+    fetch("one")
+    for error, state in ((Stopped(), "waiting"), (RuntimeError("a bug"), "failed")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("ncpipe.scheduling.batches.train_batch", fail)
+            with pytest.raises(type(error)):
+                train("one", 2, 0, workers=1, alone=True)
+        assert f"{state}=1" in rows(capsys)["2"] or state == "waiting"
+        assert bool(list(project.glob("data/logs/failed-*"))) == (state == "failed")
+    status(watch=False)
+    assert "one L=2 seed=0 failed: data/logs/failed-one-L2-s0.log" in capsys.readouterr().out
+    said = (project / "data/logs/failed-one-L2-s0.log").read_text()
+    assert said.startswith("one L=2 seed=0: a bug\n")
+    assert "Traceback" in said
+    train("one", 2, 0, workers=1, alone=True)
+    assert not list(project.glob("data/logs/failed-*"))
+
+
 def test_it_needs_neither_torch_nor_dvc(project: Path) -> None:
     code = (
         "import sys, ncpipe.commands.status as s; s.status(False); print({*sys.modules} & {'torch', 'dvc'})"

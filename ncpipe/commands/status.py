@@ -3,6 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 from rich.console import Console, Group, RenderableType
@@ -14,6 +16,7 @@ from ncpipe.artifacts import PREPARED, RESULTS, RUNS
 from ncpipe.console import duration
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
+from ncpipe.scheduling.failures import log_of
 from ncpipe.scheduling.signs_of_life import Sign, signs
 from ncpipe.scheduling.store import saved_epochs, waits
 from ncpipe.specs import Run
@@ -27,6 +30,7 @@ STATES = {
     "done": "the result of params.yaml, data and code as they are now",
     "trained": "waits for its stage",
     "training": "now",
+    "failed": "could not be trained, its log says why",
     "begun": "has a checkpoint, and nobody trains it",
     "stale": "the result of other params, data or code",
     "waiting": "nothing yet",
@@ -57,20 +61,50 @@ def status(watch: bool) -> None:
         return
 
 
-def _page() -> tuple[RenderableType, bool]:
-    """What to print, and whether every run is done."""
+@dataclass(frozen=True)
+class Seen:
+    """states: of every run. not_converged: some of those that are done. training: a line for each batch."""
+
+    states: dict[Run, str]
+    not_converged: set[Run]
+    training: list[str]
+
+    @property
+    def done(self) -> bool:
+        return set(self.states.values()) == {"done"}
+
+    def failures(self) -> dict[Run, Path]:
+        """Runs that could not be trained, and the logs that say why."""
+        return {run: log_of(run) for run, state in self.states.items() if state == "failed"}
+
+    def summary(self) -> str:
+        found = Counter(self.states.values())
+        return ", ".join(f"{count} {state} ({STATES[state]})" for state, count in found.items())
+
+
+def look() -> Seen:
+    """Where every run of the sweep is now."""
     params = load_params()
     stamps = {run: _stamp(run, params) for run in params.grid()}
     alive = list(signs())
     training = {key for sign in alive for key in sign.keys}
     states = {run: _state(run, stamp, training) for run, stamp in stamps.items()}
     names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
-    parts: list[RenderableType] = [_table(states, _not_converged(states))]
-    parts += [Text("")]
-    parts += [Text(_line(sign, names)) for sign in alive if set(sign.keys) & set(names)]
-    found = Counter(states.values())
-    parts.append(Text(", ".join(f"{count} {state} ({STATES[state]})" for state, count in found.items())))
-    return Group(*parts), found["done"] == len(states)
+    lines = [_line(sign, names) for sign in alive if set(sign.keys) & set(names)]
+    return Seen(states, _not_converged(states), lines)
+
+
+def _page() -> tuple[RenderableType, bool]:
+    """What to print, and whether every run is done."""
+    seen = look()
+    columns, rows = counted(seen)
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "experiment" else "right")
+    for row in rows:
+        table.add_row(*row)
+    lines = [*seen.training, *(f"{run.name} failed: {log}" for run, log in seen.failures().items())]
+    return Group(table, Text(""), *map(Text, [*lines, seen.summary()])), seen.done
 
 
 def _stamp(run: Run, params: Params) -> Stamp | None:
@@ -89,6 +123,8 @@ def _state(run: Run, stamp: Stamp | None, training: set[str]) -> str:
             return "trained"
         if stamp.key() in training:
             return "training"
+        if log_of(run).is_file():
+            return "failed"
         if saved_epochs(stamp):
             return "begun"
     return "stale" if (RUNS / run.path).exists() else "waiting"
@@ -110,29 +146,22 @@ def _key(run: Run) -> tuple[object, ...]:
     return (run.experiment, run.depth, *varied, run.seed)
 
 
-def _table(states: dict[Run, str], failed: set[Run]) -> Table:
-    """A row for each place of the sweep; columns of states that no run is in are left out."""
+def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:
+    """Columns, and a row for each place of the sweep; columns of states that no run is in are left out."""
+    states, failed = seen.states, seen.not_converged
     shown = [state for state in STATES if state in states.values()]
     axis = next(iter(states)).axis
-    table = Table(box=None, pad_edge=False)
-    for column in [
-        "experiment",
-        "L",
-        *([axis] if axis else []),
-        "runs",
-        *shown,
-        *([FAILED] if failed else []),
-    ]:
-        table.add_column(column, justify="left" if column == "experiment" else "right")
+    columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown, *([FAILED] if failed else [])]
     places: dict[tuple[object, ...], list[Run]] = {}
     for run in states:
         places.setdefault(_key(run)[:-1], []).append(run)
+    rows = []
     for place, runs in places.items():
         counts = Counter(states[run] for run in runs)
         cells: list[object] = [place[0], place[1], *place[3:], len(runs), *(counts[state] for state in shown)]
         cells += [len(failed.intersection(runs))] if failed else []
-        table.add_row(*("·" if cell == 0 and index > 1 else str(cell) for index, cell in enumerate(cells)))
-    return table
+        rows.append(["·" if cell == 0 and index > 1 else str(cell) for index, cell in enumerate(cells)])
+    return columns, rows
 
 
 def _line(sign: Sign, names: dict[str, Run]) -> str:

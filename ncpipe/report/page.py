@@ -65,6 +65,9 @@ class Contents:
     live: bool = False
 
 
+NOTHING = Contents("", [], [], None, [], None, [], None, [], Provenance(), {})
+
+
 def render(contents: Contents) -> str:
     """The page; equal contents give equal text on one installation."""
     environment = Environment(

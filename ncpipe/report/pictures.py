@@ -31,6 +31,9 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "spectra": ("Singular values", "Of the last layer's class means, on train and test samples, and of W."),
 }
+_STYLE = re.compile(r'\bstyle="([^"]*)"')
+_NUMBERS = re.compile(r'\b(d|x|y)="([^"]*)"')
+_LONG = re.compile(r"-?\d+\.\d{3,}")
 _ID = re.compile(r'\bid="([^"]+)"|xlink:href="#([^"]+)"|url\(#([^)]+)\)')
 
 
@@ -48,15 +51,33 @@ class Picture:
 def inline_svg(text: str, prefix: str) -> str:
     """The `svg` element of a file that matplotlib wrote, fit to stand in a page among others.
 
-    Its ids begin with the prefix, so that no two figures of a page share one. What the file says of its type
-    and its size in points is left out: the page has both. It hides its parts from a screen reader, which is
-    read the words beside it.
+    Its ids and classes begin with the prefix, so that no two figures of a page share one. What the file says
+    of its type and its size in points is left out: the page has both. It hides its parts from a screen
+    reader, which is read the words beside it. Shorter than the file: places to a hundredth of a point, a
+    style that many parts have only once, no comments and line breaks.
     """
     element = text[text.index("<svg") :].strip()
     element = re.sub(r"\s*<metadata>.*?</metadata>", "", element, count=1, flags=re.DOTALL)
     head, rest = element.split(">", 1)
     head = re.sub(r'\s(?:width|height|version)="[^"]*"', "", head)
-    return f'{head} aria-hidden="true" focusable="false">{_ID.sub(lambda found: _own(found, prefix), rest)}'
+    rest = _ID.sub(lambda found: _own(found, prefix), rest)
+    rest = _NUMBERS.sub(lambda found: f'{found[1]}="{_LONG.sub(_rounded, found[2])}"', rest)
+    rest = re.sub(r"<!--.*?-->|\s*\n\s*(?=<)", "", rest, flags=re.DOTALL)
+    return f'{head} aria-hidden="true" focusable="false">{_with_classes(" ".join(rest.split()), prefix)}'
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _with_classes(inner: str, prefix: str) -> str:
+    """What stands in the element, with a class for each style, and the classes before it."""
+    names: dict[str, str] = {}
+    inner = _STYLE.sub(
+        lambda found: f'class="{names.setdefault(found[1], f"{prefix}-s{len(names)}")}"', inner
+    )
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    return f"<style>{rules}</style>{inner}" if rules else inner
 
 
 def _own(found: re.Match[str], prefix: str) -> str:

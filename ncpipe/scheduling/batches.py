@@ -22,6 +22,7 @@ from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
 from ncpipe.scheduling.ahead import Ahead
+from ncpipe.scheduling.failures import logged
 from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
@@ -111,9 +112,10 @@ def train_first(
         told: Progress | Unseen = progress if whole else Unseen()
         todo = batch
         while todo:
-            todo = _train_some(
-                todo, checkpoint_seconds, told, lambda s: weights.get(s.key(), 0.0), enough, "train ahead"
-            )
+            with logged([stamp.run for stamp in todo], Stopped):
+                todo = _train_some(
+                    todo, checkpoint_seconds, told, lambda s: weights.get(s.key(), 0.0), enough, "train ahead"
+                )
 
     def batches_of(group: Batch) -> Iterator[Batch]:
         for batch in groups(group):
@@ -167,7 +169,8 @@ def train_batches(
     def work(batch: Batch) -> None:
         todo = batch
         while todo:
-            todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
+            with logged([stamp.run for stamp in todo], Stopped):
+                todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:

@@ -66,6 +66,39 @@
     for (const details of all("details")) details.open = true;
   });
 
+  // ---- a page that is served: where the runs are, asked for again and again --------------------------------
+
+  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
+  async function renew() {
+    let told;
+    try {
+      told = await (await fetch("state.json", { cache: "no-store" })).json();
+    } catch {
+      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe report --live has ended."));
+      return;
+    }
+    const version = document.documentElement.dataset.version ?? told.version;
+    document.documentElement.dataset.version = version;
+    if (told.version !== version && !large?.open) return void location.reload();
+    const row = (cells, name) => {
+      const made = document.createElement("tr");
+      made.append(...cells.map((cell) => element(name, cell)));
+      return made;
+    };
+    at("states").tHead.replaceChildren(row(told.columns, "th"));
+    at("states").tBodies[0].replaceChildren(...told.rows.map((cells) => row(cells, "td")));
+    at("lines").replaceChildren(...told.lines.map((line) => element("p", line)));
+    at("logs").replaceChildren(...told.logs.map(([name, address]) => {
+      const made = document.createElement("li");
+      made.append(Object.assign(element("a", `${name} failed`), { href: address }));
+      return made;
+    }));
+  }
+  if ("live" in document.documentElement.dataset) {
+    renew();
+    setInterval(renew, 2000);
+  }
+
   // ---- charts ----------------------------------------------------------------------------------------------
 
   if (!at("data")) return;

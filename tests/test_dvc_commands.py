@@ -199,6 +199,7 @@ class TestStudies:
         _, line = output.err.splitlines()  # the first says whose code runs
         assert line.startswith("ncpipe: ncpipe: a copy of the package")
 
+    @pytest.mark.long
     def test_runs_train_and_sweep_in_them(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
         """Seed 0 is in the cache by the root's `dvc repro`, 7 by the study's, 8 is the sweep's to train.
 

@@ -206,6 +206,7 @@ class TestFreshClone:
 
 
 class TestOtherNetworks:
+    @pytest.mark.long
     def test_those_of_the_page_reach_the_figures(self, cut: Clone, own_copy: Copy) -> None:
         """As docs/networks.md has them, but short. Red: a key or file that a stage does not know."""
         page = (ROOT / "docs/networks.md").read_text(encoding="utf-8")

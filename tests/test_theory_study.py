@@ -270,6 +270,7 @@ def test_depths_that_are_too_small_are_said_and_left_out(
         write_counterexample()
 
 
+@pytest.mark.long
 @pytest.mark.pipeline
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path")

@@ -463,6 +463,15 @@ def test_a_table_of_another_version_says_what_to_run_again():
         by_experiment(row_label, runs.drop(columns="source"))
 
 
+def test_experiments_whose_labels_would_be_the_same_are_named():
+    """Red: rows that nothing tells apart, or a name where the label says enough."""
+    other = USUAL | {"loss_name": "mse"}
+    rows = [{"experiment": name} | run for name, run in (("a", USUAL), ("b", other), ("c", USUAL))]
+    labels = by_experiment(row_label, pd.DataFrame(rows))
+    assert [text.split("\n")[0] for text in labels.values()] == ["a", "L-RN1 on CIFAR-10", "c"]
+    assert labels["a"].removeprefix("a") == labels["c"].removeprefix("c")
+
+
 @pytest.mark.parametrize(
     ("loss_name", "last_bias", "metric"),
     [

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,11 +79,14 @@ def row_label(run: Mapping[Any, Any]) -> str:
 def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame) -> dict[str, str]:
     """A label for what `experiment` names (`abscissa.with_lines` too), in the order of `runs`.
 
-    InputError where another version made the table.
+    Where several would have the same one, their names stand above it. InputError where another version made
+    the table.
     """
     first = runs.drop_duplicates("experiment").set_index("experiment")
     try:
-        return {str(name): label(run) for name, run in first.to_dict("index").items()}
+        labels = {str(name): label(run) for name, run in first.to_dict("index").items()}
+        shared = {text for text, times in Counter(labels.values()).items() if times > 1}
+        return {name: f"{name}\n{text}" if text in shared else text for name, text in labels.items()}
     except KeyError as error:
         raise InputError(f"runs: no column {error}; run the stages measure and aggregate again") from None
 

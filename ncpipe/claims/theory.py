@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ncpipe.claims import features_models, flow_models, low_rank
+from ncpipe.claims import features_models, flow_models, low_rank, rank_bounds
 from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Theory
 from ncpipe.errors import InputError, cut, shown
@@ -46,6 +46,9 @@ CALLS = {
     "locally_elastic.etf_rate": Call(flow_models.etf_rate, flow_models.etf_rate_found),
     "locally_elastic.etf_error": Call(flow_models.etf_error),
     "locally_elastic.separation": Call(flow_models.separation),
+    "rank_bound.share": Call(rank_bounds.largest_share),
+    "rank_bound.distance": Call(rank_bounds.largest_distance),
+    "rank_bound.decay_slope": Call(rank_bounds.decay_slope),
     "dufm.srg_over_dnc": Call(low_rank.srg_over_dnc),
     "dufm.small_decay_ratio": Call(low_rank.small_decay_ratio),
     "dufm.ratio_slope": Call(low_rank.ratio_slope),

@@ -155,3 +155,22 @@ def test_a_quiet_dvc_says_why_it_fails(folder: Path, capfd: pytest.CaptureFixtur
     with Repo() as repo, repo.lock, pytest.raises(InputError, match="dvc repro --quiet --force failed"):
         dvc("repro", "--quiet", "--force")
     assert "lock" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", '{"write": {"a'])
+def test_a_torn_rwlock_is_removed(folder: Path, content: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Red: a file at which every DVC stops, for the user to find; one that names who works taken away."""
+    Repo.init(no_scm=True)
+    Path("dvc.yaml").write_text("stages: {one: {cmd: echo said by the stage}}\n")
+    rwlock = folder / ".dvc" / "tmp" / "rwlock"
+    assert not registry.remove_torn_rwlock()
+    rwlock.parent.mkdir(exist_ok=True)
+    rwlock.write_text('{"write": {}, "read": {}}')
+    assert not registry.remove_torn_rwlock()
+    assert rwlock.exists()
+    rwlock.write_text(content)
+    with pytest.raises(InputError):
+        dvc("repro", "--quiet")
+    assert "rwlock" in capfd.readouterr().err
+    assert registry.remove_torn_rwlock()
+    dvc("repro", "--quiet")

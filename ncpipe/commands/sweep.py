@@ -21,6 +21,7 @@ from ncpipe.scheduling.registry import (
     dvc,
     lock_kept,
     register,
+    remove_torn_rwlock,
     restore_cached,
     set_damaged_lock_aside,
     stage_name,
@@ -46,6 +47,8 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     AHEAD.mkdir(parents=True, exist_ok=True)
     if bring_lock_back():
         say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
+    if remove_torn_rwlock():
+        say("sweep: DVC was stopped while it wrote .dvc/tmp/rwlock, which is removed")
     try:
         dvc("repro", "--quiet", "grid", "fetch")
     except InputError:

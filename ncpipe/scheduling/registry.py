@@ -176,6 +176,35 @@ def set_damaged_lock_aside() -> bool:
     return True
 
 
+def remove_torn_rwlock() -> bool:
+    """Whether DVC's note of who reads and writes what was torn by a kill; then it is gone.
+
+    Who is named in one that can be read, DVC itself looks after.
+    """
+    here = Path.cwd()
+    homes = [folder / ".dvc" / "tmp" for folder in (here, *here.parents) if (folder / ".dvc").is_dir()]
+    if not homes or not _is_torn(homes[0] / "rwlock"):
+        return False
+    from dvc.lock import make_lock
+    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+
+    with make_lock(str(homes[0] / RWLOCK_LOCK), tmp_dir=str(homes[0])):  # nobody is writing it now
+        torn = _is_torn(homes[0] / RWLOCK_FILE)
+        if torn:
+            (homes[0] / RWLOCK_FILE).unlink()
+    return torn
+
+
+def _is_torn(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
 def dvc(*arguments: str, capture: bool = False) -> str:
     """Run DVC here; what it printed, if `capture`. InputError if it fails: it has said why."""
     command = [sys.executable, "-P", "-m", PROGRAM, *arguments]

@@ -129,13 +129,14 @@ def train_first(
 
 
 def _seconds_per_epoch(groups: Sequence[Batch], place: torch.device) -> dict[str, float]:
-    """Of each run beside the others of its group, by key; 0 of those that cannot train."""
+    """Of each run by itself, by key, to compare them; 0 of those that cannot train."""
     found: dict[str, float] = {}
     for group in groups:
         run, seconds = group[0].run, 0.0
         with contextlib.suppress(InputError):  # which its own stage will say
             data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
-            seconds = seconds_per_epoch(run, len(group), data, place, dtype) / len(group)
+            check_memory(run, data, place, dtype)
+            seconds = seconds_per_epoch(run, 1, data, place, dtype)
         found |= dict.fromkeys((stamp.key() for stamp in group), seconds)
     return found
 

@@ -29,6 +29,7 @@ from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
 from ncpipe.models.network import Network
 from ncpipe.optima import smoothing
+from ncpipe.optima.gap import Gap, Objective, Reached, gap_to_optimum
 from ncpipe.optima.supcon import supcon_loss, supcon_optimum
 from ncpipe.randomness import seeded_generator
 from ncpipe.records import read
@@ -375,6 +376,30 @@ def test_free_features_under_a_fixed_classifier_reach_its_optimum() -> None:
     assert nc1_trace_ratio(features.layers["last"]["train"].statistics) < 1e-8
 
 
+def test_the_gap_under_smoothing_is_that_to_the_optimum() -> None:
+    """0 where a simplex of the best length is, by its two terms, and above 0 for any other length."""
+    classes, width, strength, delta = 4, 6, 0.02, 0.15
+    rows = simplex_rows(classes, width, 1.0, torch.Generator().manual_seed(0))
+    labels = torch.arange(classes).repeat_interleave(3)
+    features = width**0.5 * rows[labels]
+    loss = read(Experiment, experiment_tree(loss={"name": "ce", "smoothing": delta})).loss
+
+    def gap(length: float) -> Gap:
+        logits = features @ (length * rows).T
+        outputs = Outputs(logits[None], labels[None])
+        fit = (fit_times_samples(outputs, loss) / len(labels)).item()
+        reached = Objective(fit, strength / 2 * classes * length**2, 0.0)
+        return gap_to_optimum(
+            "x",
+            Reached("ce", reached, features, labels, length * rows, False, strength, True, smoothing=delta),
+        )
+
+    best = minimize_scalar(lambda length: gap(length).gap_gufm, bounds=(0.1, 5), method="bounded").x
+    assert abs(gap(best).gap_gufm) < 1e-10
+    assert abs(gap(best).gap_fit) < 1e-4
+    assert min(gap(best - 0.1).loss_gap, gap(best + 0.1).loss_gap) > 1e-4
+
+
 # ---- Last layers ----------------------------------------------------------------------------------------
 
 
@@ -586,7 +611,10 @@ def test_they_go_from_params_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
         kind: experiment_tree(**short, **{key: value for key, value in changes.items() if key != "model"})
         | {"model": MODEL | changes.get("model", {})}
         for kind, changes in KINDS.items()
-    } | {"bounded": experiment_tree(**short, model=ETF)}
+    } | {
+        "bounded": experiment_tree(**short, model=ETF),
+        "smooth": experiment_tree(**short, loss={"name": "ce", "smoothing": 0.2}),
+    }
     write_params([3], [0], **trees)
     write_grid()
     for name in trees:
@@ -606,8 +634,10 @@ def test_they_go_from_params_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert runs["gradient_norm"].notna().all()
     bounds = runs["bound"].to_dict()
-    assert bounds.pop("features") == "features not bounded"
+    assert [bounds.pop(kind) for kind in ("features", "smoothed_ce")] == ["features not bounded"] * 2
+    assert bounds.pop("smooth") == "holds"
     assert set(bounds.values()) == {"no closed-form optimum"}
-    assert runs["loss_gap"].isna().all()
+    assert runs.index[runs["loss_gap"].notna()].tolist() == ["smooth"]
+    assert runs.loc["smooth", "loss_gap"] > 0
     assert runs.loc["supcon", "converged"]
     assert runs.loc["bounded", "bound_detail"] == "a fixed classifier"

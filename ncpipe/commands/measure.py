@@ -170,8 +170,9 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
 
 def _beyond_the_bound(run: Run) -> str:
     """Why the GUFM's optimum says nothing of a run, '' if it may."""
-    if not is_plain(run.spec.loss):
-        return "smoothed labels" if smoothing_of(run.spec.loss) else f"the loss {run.spec.loss_name}"
+    name = run.spec.loss_name
+    if name != "ce" and not is_plain(run.spec.loss):
+        return "smoothed labels under squared error" if name == "mse" else f"the loss {name}"
     return "a fixed classifier" if run.spec.model.has_fixed_classifier else ""
 
 
@@ -191,6 +192,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         run.spec.penalty.last_strength(run.depth),
         features.traits.bounded,
         _beyond_the_bound(run),
+        smoothing_of(run.spec.loss),
     )
     return {
         "architecture": run.spec.model.architecture,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ncpipe.errors import InputError
 from ncpipe.optima.gufm import Loss, check_range, optimum
+from ncpipe.optima.smoothing import gufm_terms
 
 HOLDS = "holds"
 UNBOUNDED = "features not bounded"
@@ -63,7 +64,7 @@ class Reached:
 
     features (N, d), labels (N,), weight (K, d). bias: whether the last layer has one. strength: the run's
     lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights. beyond: what of the run no GUFM has, '' if
-    there is nothing.
+    there is nothing. smoothing: delta of the labels, of cross-entropy alone.
     """
 
     loss: Loss
@@ -75,6 +76,7 @@ class Reached:
     strength: float
     bounded: bool
     beyond: str = ""
+    smoothing: float = 0.0
 
 
 def gap_to_optimum(name: str, reached: Reached) -> Gap:
@@ -88,16 +90,22 @@ def gap_to_optimum(name: str, reached: Reached) -> Gap:
     if reason := _why_unbounded(reached):
         return Gap(*reason, *[math.nan] * 5)
     classes, width = reached.weight.shape
-    objective, best = reached.objective, optimum(reached.loss, classes, width, reached.strength, reached.bias)
-    gap_fit, gap_last = objective.fit - best.fit, objective.last_penalty - best.penalty
+    objective = reached.objective
+    if reached.smoothing:
+        best_fit, best_penalty = gufm_terms(classes, width, reached.strength, reached.smoothing)
+    else:
+        best = optimum(reached.loss, classes, width, reached.strength, reached.bias)
+        best_fit, best_penalty = best.fit, best.penalty
+    least = best_fit + best_penalty
+    gap_fit, gap_last = objective.fit - best_fit, objective.last_penalty - best_penalty
     gap_gufm = gap_fit + gap_last
     if gap_gufm < -ROUNDING * max(1.0, objective.loss):
         value = objective.fit + objective.last_penalty
         raise InputError(
             f"{name}: fit and last layer's penalty are {value:.12g}, {-gap_gufm:.3g} below the least that "
-            f"is possible, {best.value:.12g}; an error in theory or code, or its features are not its own"
+            f"is possible, {least:.12g}; an error in theory or code, or its features are not its own"
         )
-    return Gap(HOLDS, "", best.value, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
+    return Gap(HOLDS, "", least, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 
 
 def _why_unbounded(reached: Reached) -> tuple[str, str] | None:

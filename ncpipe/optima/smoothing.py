@@ -8,7 +8,7 @@ K  classes    d  width
 
 import math
 
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
 
 from ncpipe.errors import InputError
 from ncpipe.optima.gufm import check_range
@@ -42,18 +42,26 @@ def gufm_value(classes: int, width: int, strength: float, delta: float) -> float
 
     min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1).
     """
+    return sum(gufm_terms(classes, width, strength, delta))
+
+
+def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
+    """Cross-entropy and penalty at that minimum; its w is the one root of the derivative, which grows."""
     check(delta)
     check_range("ce", classes, width, strength, bias=False)
     slope = math.sqrt(width) * classes / (classes - 1)
 
-    def value(norm: float) -> float:
-        gap = slope * norm
-        soft = delta * (classes - 1) / classes * gap
-        return math.log1p((classes - 1) * math.exp(-gap)) + soft + strength / 2 * classes * norm**2
+    def derivative(norm: float) -> float:
+        wrong = (classes - 1) / (math.exp(slope * norm) + classes - 1)
+        return slope * (delta * (classes - 1) / classes - wrong) + strength * classes * norm
 
     highest = math.sqrt(width) / (classes * strength)  # the loss falls at most as fast as its first step
-    found = minimize_scalar(value, bounds=(0.0, highest), method="bounded", options={"xatol": 1e-12})
-    return min(float(found.fun), math.log(classes))
+    while slope * highest > 700:  # where exp ends; the root lies far below
+        highest /= 2
+    norm = brentq(derivative, 0.0, highest, xtol=1e-300, rtol=1e-15)
+    gap = slope * norm
+    fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap
+    return fit, strength / 2 * classes * norm**2
 
 
 def check(delta: float) -> None:

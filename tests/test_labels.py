@@ -35,6 +35,17 @@ def prepared(**more):
     return prepare(mixture(**more), Path("raw"), None, progress=False)
 
 
+def params_tree(keys, **sweep):
+    return {
+        "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0]} | sweep,
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
+        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "effective_depth": {"tolerance": 0.01},
+        "experiments": {"one": TREE | {"data": TREE["data"] | keys}},
+    }
+
+
 def noise(fraction, kind="uniform", seed=0):
     return LabelNoise(fraction, kind, seed)
 
@@ -113,6 +124,30 @@ def test_small_classes_are_part_of_the_balanced_draw(resample: str, small: int) 
     assert torch.equal(data.train.labels, whole.train.labels[expected])
     assert torch.equal(data.test.inputs, whole.test.inputs)
     assert data.true_labels is None
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "keys"),
+    [
+        (
+            "data.label_noise.fraction",
+            [0, 0.5, 1],
+            {"label_noise": {"fraction": 0, "kind": "uniform", "seed": 0}},
+        ),
+        ("data.imbalance.ratio", [1, 2.5], {"imbalance": {"majority": 1, "ratio": 1, "resample": "none"}}),
+        ("data.per_class", [4, 8], {}),
+        ("model.width", [8, 16], {}),
+    ],
+)
+def test_they_can_be_the_axis_of_a_study(axis: str, values: list[float], keys) -> None:
+    runs = parse_params(params_tree(keys, axis=axis, values=values)).grid()
+    found = []
+    for run in runs:
+        place = run.spec
+        for step in axis.split("."):
+            place = getattr(place, step)
+        found.append(place)
+    assert found == values == [run.value for run in runs]
 
 
 def test_a_ratio_of_one_is_the_balanced_draw() -> None:
@@ -217,16 +252,8 @@ def test_the_pipeline_measures_small_classes_where_there_are_such() -> None:
     ],
 )
 def test_bad_keys_are_one_line(keys, line) -> None:
-    tree = {
-        "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0]},
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {"one": TREE | {"data": TREE["data"] | keys}},
-    }
     with pytest.raises(InputError) as caught:
-        parse_params(tree)
+        parse_params(params_tree(keys))
     (only,) = str(caught.value).splitlines()
     assert line in only
 

@@ -95,10 +95,11 @@ def test_without_it_the_data_are_what_they_were() -> None:
 
 
 def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
-    """Flat images stay flat, a ramp stays a ramp away from the border; a set with colours is refused."""
+    """Flat stays flat, a ramp a ramp away from the border, no line is lost; a set with colours is refused."""
     labels = torch.arange(2).repeat_interleave(6)
     ramp = torch.linspace(0, 1, 28).expand(12, 1, 28, 28).clone()
-    ramp[0] = 0.25
+    ramp[0], ramp[2] = 0.25, 0.0
+    ramp[2, :, :, 10] = 1.0
     other = Prepared("image", 2, None, Split(ramp, labels), None, prepare_digits(digits()).facts)
     own = image_data(side=14, channels=1, classes=8)
     data = parted(own, asked(target=[1, 0], shots=[5]), other)
@@ -107,6 +108,7 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     assert data.target.inputs[0].tolist() == [[[0.25] * 14] * 14]
     inner = data.target.inputs[1, 0, 3, 1:-1].double().numpy()
     assert inner == pytest.approx([(2 * i + 0.5) / 27 for i in range(1, 13)], rel=1e-6)  # two pixels' middle
+    assert torch.count_nonzero(data.target.inputs[2, 0, 3]) == 2  # a line between two keeps part in both
     coloured = Prepared("image", 2, None, Split(ramp.repeat(1, 3, 1, 1), labels), None, other.facts)
     with pytest.raises(
         InputError, match=r"data.transfer.data: has images of 3 channels, the network reads 1"

@@ -15,7 +15,7 @@ LAYERS = [
     {"commands", "results"},
     {"scheduling"},
     {"features", "figures", "report", "schema"},
-    {"regimes"},
+    {"doors", "regimes"},
     {"claims", "training"},
     {"proofs", "tables"},
     {"flows", "metrics", "models", "optima"},

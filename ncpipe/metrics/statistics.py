@@ -146,6 +146,30 @@ class StatisticsAccumulator:
         self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
         self._all_seen = bool((self._counts > 0).all())
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of what is held, by name, of shapes that do not change; `from_tensors` goes on with them."""
+        return {
+            "counts": self._counts.clone(),
+            "origins": self._origins.clone(),
+            "sums": self._sums.clone(),
+            "squares": self._squares.clone(),
+            "size": torch.tensor(self._size, dtype=torch.float64, device=self.device),
+        }
+
+    @staticmethod
+    def from_tensors(
+        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor
+    ) -> "StatisticsAccumulator":
+        classes, width = origins.shape
+        found = StatisticsAccumulator(classes, width, origins.device)
+        found._counts, found._origins, found._sums, found._squares = (
+            tensor.clone() for tensor in (counts, origins, sums, squares)
+        )
+        found._size = size.item()
+        found._exponent = unit_exponent(size_exponent(found._size))
+        found._all_seen = bool((counts > 0).all())
+        return found
+
     def result(self) -> ClassStatistics:
         """Statistics of all samples so far; raises InputError that names an empty class."""
         check_every_class(self._counts)

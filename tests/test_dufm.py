@@ -19,7 +19,8 @@ from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.figures.class_means import class_means, matrix_of, ordered
 from ncpipe.figures.low_rank import loss_curves, ranks_by_penalty
-from ncpipe.figures.low_rank_series import against_axis
+from ncpipe.figures.low_rank_series import against_axis, through_training
+from ncpipe.figures.style import INK
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.penalties import strengths
 from ncpipe.optima.dufm_runs import levels_of, solution_state
@@ -567,6 +568,31 @@ def test_runs_are_counted_at_each_value_of_an_axis() -> None:
     assert line.get_ydata().tolist() == [0.2, 0]
     assert right.lines[1].get_ydata().tolist() == [7, 5]
     assert [text.get_text() for text in right.texts] == ["2\N{MULTIPLICATION SIGN}"]
+
+
+def test_runs_that_give_samples_up_are_drawn_and_in_no_mean_of_training() -> None:
+    runs = made_runs().query("seed in (0, 1, 4)").assign(dnc_found=False)  # 4 errs on samples
+    steps = [(seed, epoch, seed + epoch) for seed in (0, 1, 4) for epoch in (1, 2)]
+    history = pd.DataFrame(steps, columns=["seed", "epoch", "loss"])
+    spread = pd.DataFrame(
+        [
+            (s, e, f"H{layer}", 10.0 ** -(s + layer), 10.0 ** -(2 * s))
+            for s, e, _ in steps
+            for layer in (1, 2)
+        ],
+        columns=["seed", "epoch", "layer", "dnc1_trace_pinv", "nc1_trace_ratio"],
+    )
+    singular = pd.DataFrame(
+        [(seed, "~M2", place, 4.0 / place) for seed in (0, 1, 4) for place in (1, 2)],
+        columns=["seed", "layer", "place", "value"],
+    )
+    loss, values, printed, plain = through_training(history, spread, singular, runs, "").axes
+    (mean,) = (line for line in loss.lines if line.get_linewidth() == 1.5)
+    assert mean.get_ydata().tolist() == [1.5, 2.5]  # of 0 and 1
+    for axes, ends in ((printed, [-1.5, -2.5, -6]), (plain, [-1, -1, -8])):
+        assert [line.get_ydata()[-1] for line in axes.lines] == pytest.approx(ends)
+        assert axes.lines[-1].get_color() == INK
+    assert values.lines[0].get_ydata().tolist() == [1, 0.5]
 
 
 def test_matrices_are_shown_without_silent_units_and_in_order() -> None:

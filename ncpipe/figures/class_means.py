@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.low_rank import (
     FLOOR,
@@ -146,5 +147,6 @@ def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) ->
 def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
     colours = metric_colours(int(singular["layer"].str.removeprefix("~").str[1:].astype(int).max()) - 1)
     singular_lines(axes, singular, {layer: colours[int(layer.removeprefix("~")[1:]) - 2] for layer in layers})
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(yscale="log", ylim=(FLOOR / 2, 3), xlabel="place", ylabel=r"$s_i / s_1$")
     axes.legend(frameon=False, fontsize=7, loc="lower left", handlelength=1.2)

@@ -107,7 +107,7 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
             axes.plot(means.index, means, color=TRAINED, linewidth=1.3)
             axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
             axes.set_xscale("log", base=2)
-            axes.set_xticks(values, [f"{value:g}" for value in values])
+            axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=7)
             axes.minorticks_off()
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axes.set_ylim(0, classes * 1.12)

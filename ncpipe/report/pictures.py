@@ -99,7 +99,7 @@ def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -
         *(name for name in FIGURES if name in files),
         *(name for name in files if name not in FIGURES),
     ]:
-        title, caption = FIGURES.get(name, (name.replace("_", " "), ""))
+        title, caption = FIGURES.get(name, (name.replace("_", " ").capitalize(), ""))
         title, caption = title.format(x=of), caption.format(x=of)
         alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
         svg = inline_svg(files[name].read_text(encoding="utf-8"), f"{prefix}{name}")

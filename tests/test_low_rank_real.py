@@ -138,7 +138,7 @@ def made_runs() -> pd.DataFrame:
     rows = [
         (0, 0.005, 0.15, "5-5-10", 0, 0.0),
         (1, 0.005, 0.18, "7-5-10", 0, 0.0),
-        (2, 0.005, 0.17, "10-10-10", 0, 0.0),
+        (2, 0.005, 0.165, "10-10-10", 0, 0.0),  # below L_DNC at full rank
         (0, 0.01, 0.45, "1-1-1", 9, 0.9),
         (1, 0.01, 0.28, "4-4-4", 0, 0.0),
         (2, 0.01, 0.33, "9-9-9", 0, 0.1),  # has merged two classes
@@ -157,7 +157,7 @@ def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
     runs = head_runs(made_runs(), 10)
     assert runs["kept"].tolist() == [True, True, True, False, True, False]
     assert runs["low_rank"].tolist() == [True, True, False, False, True, False]
-    assert runs["below_dnc"].tolist() == [True, False, False, False, True, False]
+    assert runs["below_dnc"].tolist() == [True, False, True, False, True, False]
     first, second = by_value(runs).to_dict("records")
     assert (first["lost"], first["low_rank"], first["low_rank_below_dnc"]) == (0, 2, 1)
     assert (first["mean_rank"], first["rank_low"], first["rank_high"]) == (7, 5, 10)
@@ -186,7 +186,7 @@ def test_figures_draw_what_is_lost_apart() -> None:
     axes = losses_by_value(runs, r"$\lambda$", names).axes[0]
     low, full, lost = (line.get_ydata() for line in axes.lines[:3])
     assert np.asarray(low) == pytest.approx([0.15 / 0.17, 0.18 / 0.17, 0.28 / 0.335])
-    assert np.asarray(full) == pytest.approx([1])
+    assert np.asarray(full) == pytest.approx([0.165 / 0.17])
     assert np.asarray(lost) == pytest.approx([0.45 / 0.335, 0.33 / 0.335])
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from away import AWAY, Away, FromHost, OtherDevice
 from conftest import ARCHITECTURES, TEXT, architecture, experiment, image_data, token_data, vector_data
+from test_objectives import KINDS, run_of, spec_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -128,18 +129,30 @@ def test_a_step_can_be_recorded(
 ) -> None:
     """Red, in the step or in the network: a value read on the host, a shape that depends on data, a number
     made into a tensor, a draw, a tensor left on the CPU."""
-    (run, *_) = runs = runs_of(
+    runs = runs_of(
         name, norm, data, optimizer=OPTIMIZERS[optimizer], loss=loss, batch_size=batch_size, epochs=1
     )
+    fused = data.kind == "tokens" and data.train.inputs.shape[1] > LONGEST_BY_PRODUCTS
+    rounding = {"rtol": 1e-3, "atol": 1e-6} if fused else {"rtol": 0, "atol": 0}  # written out on AWAY
+    check_recording(runs, data, 1 if batch_size == "full" else -(-len(data.train) // 7), rounding)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 7], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_any_objective_can_be_recorded(kind: str, batch_size: Any) -> None:
+    runs = [run_of(kind, seed, batch_size=batch_size, epochs=1, log_every=1) for seed in (0, 1)]
+    check_recording(runs, vector_data(), 1 if batch_size == "full" else 4, {"rtol": 1e-5, "atol": 1e-6})
+
+
+def check_recording(runs: list[Run], data: Prepared, steps: int, rounding: dict[str, float]) -> None:
+    """An epoch away from the CPU, every step of it recorded, against the same on the CPU."""
     with FromHost(), OtherDevice():
         session = Session(runs, data, AWAY, torch.float32)
         session.method.replay = recorded = Recorded()
         assert list(session.epochs()) == [0, 1]
-        assert recorded.steps == (1 if batch_size == "full" else -(-len(data.train) // 7))
-        (there, _) = session.results()
-    (here,) = train_batch([run], data, CPU, "float32")
-    fused = data.kind == "tokens" and data.train.inputs.shape[1] > LONGEST_BY_PRODUCTS
-    rounding = {"rtol": 1e-3, "atol": 1e-6} if fused else {"rtol": 0, "atol": 0}  # written out on AWAY
+        assert recorded.steps == steps
+        there = session.results()[0]
+    (here,) = train_batch(runs[:1], data, CPU, "float32")
     for key, tensor in here.state.items():
         torch.testing.assert_close(there.state[key], tensor, **rounding)
 
@@ -325,4 +338,5 @@ def test_every_kind_of_experiment_is_covered() -> None:
     hints = get_type_hints(Experiment)
     names = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(hints["optimizer"])}
     assert names == {*OPTIMIZERS, "lbfgs"}
-    assert set(get_args(hints["loss"])) == {"ce", "mse"}
+    words = {word for kind in get_args(hints["loss"]) for word in get_args(kind)}
+    assert words == {"ce", "mse", *(spec_of(kind).loss_name for kind in KINDS)}

@@ -498,6 +498,8 @@ def test_a_series_ends_as_the_same_runs_of_the_sweep(results: Path) -> None:
     spread = pd.read_csv(results / "series" / "again" / "spread.csv")
     assert sorted(spread["epoch"].unique()) == [0, 5, 10]
     end = spread[(spread["seed"] == 0) & (spread["epoch"] == 10)].set_index("layer")
+    first = spread[(spread["seed"] == 0) & (spread["epoch"] == 0)].set_index("layer")
+    assert (first["nc1_trace_ratio"] != end["nc1_trace_ratio"]).all()
     for layer, name in (("H1", "H1"), ("H3", "H3"), ("H4", "last")):
         for metric in ("dnc1_trace_pinv", "nc1_trace_ratio"):
             (value,) = table[(table["layer"] == name) & (table["metric"] == metric)]["value"]

@@ -35,6 +35,7 @@ NAMES = {
     "data.noise": (r"noise $\sigma$", r"\sigma"),
     "data.label_noise.fraction": ("share of labels drawn anew", "p"),
     "data.imbalance.ratio": ("imbalance $R$", "R"),
+    "data.transfer.n_source": ("source classes", "s"),
     "optimizer.learning_rate": (r"learning rate $\eta$", r"\eta"),
     "epochs": ("epochs $T$", "T"),
 }

@@ -62,6 +62,13 @@ EXPERIMENTS = {
     "cifar": experiment_tree(data=IMAGES, batch_size=4)
     | {"model": CIFAR, "augmentation": {"shift": 1, "flip": True}}
     | {"history": {"metrics": ["nc1_trace_ratio"], "at": [0.0, 1.0]}},
+    "noise": experiment_tree(data=IMAGES | {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}}),
+    "small": experiment_tree(data=IMAGES | {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}}),
+    "contrast": experiment_tree(loss={"name": "supcon", "temperature": 0.1, "include_self": False})
+    | {"model": MLP},
+    "smoothed": experiment_tree(loss={"name": "ce", "smoothing": 0.1}),
+    "fixed": experiment_tree(loss={"name": "dot_regression"})
+    | {"model": MLP | {"last_bias": False, "classifier": {"kind": "etf", "length": 1.0}}},
 }
 BASE: Tree = json.loads(json.dumps({  # no part of it twice
     "sweep": {"experiments": ["one", "text"], "depths": [2, 3], "seeds": [0, 1]},

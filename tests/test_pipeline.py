@@ -217,6 +217,7 @@ class TestOtherNetworks:
         clone.write_params(
             clone.params()
             | {"experiments": experiments, "sweep": {"experiments": names, "depths": [8], "seeds": [0]}}
+            | {"about": {}}
         )
         output = clone.run("dvc", "repro", env={"NCPIPE_AHEAD": "1"})
         assert f"train ahead {names[1]} L=8 seed=0: " in output.err  # and then claimed, or gone on with

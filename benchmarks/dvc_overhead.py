@@ -31,6 +31,7 @@ def project(folder: Path, runs: int) -> Path:
     params["experiments"] = {
         name: spec | {"data": spec["data"] | {"seed": i}} for i, name in enumerate(names)
     }
+    params["about"] = {}
     params["sweep"] = {"experiments": names, "depths": DEPTHS, "seeds": SEEDS}
     with (folder / "params.yaml").open("w") as file:
         yaml.dump(params, file)

@@ -76,7 +76,9 @@ BASE: Tree = json.loads(json.dumps({  # no part of it twice
     "convergence": {"train_error": 0, "window": 0.25, "tolerance": 0.01, "gradient": 0.1},
     "slopes": {"draws": 10, "seed": 0, "level": 0.95},
     "effective_depth": {"tolerance": 0.01},
+    "about": {"one": {"question": "Does it fall?", "expected": "It does."}},
     "experiments": EXPERIMENTS,
+    "series": {"one": {"depth": 2, "seeds": [0], "axis": "penalty.value", "values": [0.1]}},
     "theory": {
         "constructed": {"kinds": ["sharp"], "depths": [8], "draws": 2, "detours": 2,
                         "attention_exponent": 0.25, "seed": 0},

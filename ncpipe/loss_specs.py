@@ -137,4 +137,4 @@ def too_narrow(classes: int, width: int) -> str:
     """Why a fixed classifier has no K = `classes` rows of `width` numbers; '' if it has."""
     if width >= classes - 1:
         return ""
-    return f"model.classifier: a simplex of {classes} rows needs {classes - 1} features or more, not {width}"
+    return f"model.classifier: {classes} classes need a width of {classes - 1} for a simplex, not {width}"

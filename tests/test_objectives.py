@@ -554,7 +554,7 @@ DUFM = {"architecture": "dufm", "width": 5, "columns": "own", "initialisation": 
         ({"model": ETF | {"classifier": {"kind": "learned", "length": 1}}}, "classifier: length is a"),
         ({"model": ETF | {"classifier": {"kind": "simplex"}}}, "kind: 'simplex' is unknown; allowed: learn"),
         ({"model": ETF, "penalty": NOTHING | {"last_layer": 1}}, "penalty.last_layer does not apply: model"),
-        ({"model": ETF | {"width": 1}}, "a simplex of 3 rows needs 2 features or more, not 1"),
+        ({"model": ETF | {"width": 1}}, "3 classes need a width of 2 for a simplex, not 1"),
         ({"base": PAPER, "penalty": FEATURES}, "features does not apply to L-RN1; remove it"),
         (
             {"base": PAPER, "model": BUILT, "loss": {"name": "ce", "smoothing": 0.1}},
@@ -587,9 +587,7 @@ def test_what_only_the_data_show_names_its_key_too() -> None:
     ):
         train([run_of("supcon")], lonely)
     train([run_of("supcon_with_itself", epochs=1, log_every=1)], lonely)
-    with pytest.raises(
-        InputError, match=r"^model\.classifier: a simplex of 9 rows needs 8 features or more, not 7"
-    ):
+    with pytest.raises(InputError, match=r"^model\.classifier: 9 classes need a width of 8"):
         train([run_of("etf")], vector_data(classes=9))
 
 

@@ -38,6 +38,12 @@ MLP = {"architecture": "mlp", "norm": "batch", "activation": "relu", "width": 8,
        "last_bias": True, "initialisation": "normal", "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
 CIFAR = {"architecture": "resnet_cifar", "width": 4, "head_layers": 1, "gain": 1.0, "batch_norm_eps": 1e-5,
          "head_width": 4}  # fmt: skip
+CONV = {"architecture": "conv_net", "pooled": 2, "channels": [2, 2], "width": 4, "feature_gain": 0.3,
+        "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
+HEAD = {"rule": "constant", "value": 0.1, "last_layer": None, "scope": "head", "features_over_value": 0.1}
+FEW_SHOTS = {"source": [0, 1, 2], "target": [3, 4], "shots": [1], "episodes": 2, "seed": 0,
+             "head": ["ncc", "ridge"], "ridge": 1.0, "n_source": 2,
+             "data": {"source": "mnist", "per_class": 2, "seed": 0}}  # fmt: skip
 FREE = {"source": "free", "classes": 4, "per_class": 3, "reduced": False}
 DUFM = {"architecture": "dufm", "width": 8, "columns": "own", "initialisation": "normal", "gain": 1.0,
         "feature_deviation": 1.0}  # fmt: skip
@@ -62,6 +68,9 @@ EXPERIMENTS = {
     "cifar": experiment_tree(data=IMAGES, batch_size=4)
     | {"model": CIFAR, "augmentation": {"shift": 1, "flip": True}}
     | {"history": {"metrics": ["nc1_trace_ratio"], "at": [0.0, 1.0]}},
+    "conv": experiment_tree(data=IMAGES, loss="mse", penalty=HEAD, batch_size=4)
+    | {"model": CONV, "schedule": {"name": "cosine", "final": 0.0, "after": 0.4}},
+    "few": experiment_tree(data=IMAGES | {"transfer": FEW_SHOTS}),
     "noise": experiment_tree(data=IMAGES | {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}}),
     "small": experiment_tree(data=IMAGES | {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}}),
     "contrast": experiment_tree(loss={"name": "supcon", "temperature": 0.1, "include_self": False})

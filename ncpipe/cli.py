@@ -310,7 +310,8 @@ def report(
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --live; 0 takes a free one.")] = 8765,
 ) -> None:
     """Write one page of everything that the study found, data/report.html: it opens without a network."""
-    from ncpipe.commands import report as pages
+    from ncpipe.commands.report import report as write_page
+    from ncpipe.commands.report import report_to
 
     if bool(revisions) != compare:
         raise InputError(
@@ -329,9 +330,9 @@ def report(
 
         report_comparison(revisions, target)
     elif target is None:
-        pages.report()
+        write_page()
     else:
-        pages.report_to(target, times)
+        report_to(target, times)
 
 
 @theory_stage()

@@ -411,12 +411,16 @@ def digests(text: str) -> dict[str, str]:
     ("before", "after", "changed"),
     [
         ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
-        ("self.first(x).square()", "self.first(x).square() * 2", {"own/train", "own/extract", "own/measure"}),
+        (
+            "self.first(x).square()",
+            "self.first(x).square() * 2",
+            {"own/train", "own/extract", "own/measure", "own/series"},
+        ),
         ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch"}),
         (
             "/ classes.samples",
             "/ classes.samples / 2",
-            {"own/measure", "plain/measure", "grid", "aggregate", "plot", "claims"},
+            {"own/measure", "plain/measure", "grid", "aggregate", "plot", "claims", "report"},
         ),
         ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", set()),
     ],

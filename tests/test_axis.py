@@ -105,7 +105,7 @@ def test_any_key_can_be_the_axis() -> None:
                                                   "sweep.values[1]: expected a number, got text ('x')",
                                                   "sweep.values[2]: inf is out of range; it must be finite"]),
         ("penalty", [1], ["sweep.values: experiments.one.penalty: expected keys with values"]),
-        ("loss.name", [1], ["sweep.axis: experiments.one.loss: {'name': 1} is unknown"]),
+        ("loss.name", [1], ["sweep.values: experiments.one.loss.name: 1 is unknown"]),
         ("model.mlp_width", [4], ["sweep.axis: experiments.one.model: mlp_width does not apply"]),
         ("epochs", [20], ["experiments.one.log_every: 5 is too coarse"]),
         (["epochs"], [20], ["sweep.axis: expected text, got a list"]),

@@ -374,5 +374,5 @@ def test_a_plan_without_training_still_knows_the_rest(
 def test_the_rest_grows_with_what_is_measured_and_drawn(project: Path) -> None:
     runs, cpu = load_params().runs_of("one"), torch.device("cpu")
     nothing = rest_seconds({}, 1, cpu, start=10.0, status=1.0)
-    assert nothing == 5 * 1.0 + (2 + 2) * 10.0  # aggregate, plot and one experiment's figures
+    assert nothing == 5 * 1.0 + (4 + 2) * 10.0  # what follows measure, and one experiment's figures
     assert nothing + 20.0 < rest_seconds({"one": runs}, 1, cpu, start=10.0, status=1.0) < nothing + 30.0

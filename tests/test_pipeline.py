@@ -95,7 +95,11 @@ def add_one_of_each_kind(clone: Clone) -> None:
             "    MLPModel: ",
             "    OtherModel: Family(mlp.arrange, mlp.build),\n    MLPModel: ",
         ),
-        ("datasets/prepare.py", '    "digits": ', '    "more_digits": _digits,\n    "digits": '),
+        (
+            "datasets/prepare.py",
+            '    "digits": _digits,',
+            '    "more_digits": _digits,\n    "digits": _digits,',
+        ),
         (
             "metrics/table.py",
             '    yield "cdnv", ',

@@ -201,6 +201,7 @@ def small_study() -> dict[str, Any]:
     tree: dict[str, Any] = {**PARAMS, "sweep": {"experiments": ["rn1", "rn2"], "depths": [2], "seeds": [0]}}
     data = experiment_tree()["data"] | {"per_class": 2, "dimension": 8}
     two = {"architecture": "L-RN2", "mlp_width": 8} | model
+    del tree["about"]  # of other experiments
     tree["experiments"] = {
         "rn1": experiment_tree(data=data, model=model, log_every=2),
         "rn2": experiment_tree(data=data, model=two, loss="mse", log_every=2),

@@ -96,6 +96,7 @@ BASE: Tree = json.loads(json.dumps({  # no part of it twice
     },
 }))  # fmt: skip
 
+ABOUT = ("question", "expected")
 HOSTILE = ["; touch X", "$(touch X)", "a\nb", "'", "../..", "x" * 10**5, "\u202e\0", "nan", ""]
 WRONG = [None, True, 0, -1, 0.5, "text", [], [None], {}, {"a": 1}, [[[]]], math.nan, math.inf, *HOSTILE]
 LARGE = [2**31, 2**32, 2**63, 2**64, 10**18, 10**400, -(10**400), 1e39, 1e308]
@@ -207,10 +208,11 @@ def test_a_wrong_value_is_named_with_its_key(path: Path_) -> None:
 
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
 def test_no_value_that_a_shell_reads_is_taken(path: Path_) -> None:
-    """But for names of files, tokenizers and metrics, of which no command is made. Red: an axis of text."""
+    """But for what no command is made of: names of files, tokenizers, metrics, and what is said `about`
+    experiments. Red: an axis of text."""
     for value in HOSTILE[:5]:
         message = refusal(lambda value=value: parse_params(changed(path, value)))  # type: ignore[misc]
-        assert message is not None or last_name(path) in ("file", "tokenizer", "metrics")
+        assert message is not None or last_name(path) in ("file", "tokenizer", "metrics", *ABOUT)
 
 
 @pytest.mark.parametrize("arguments", ["grid", "fetch one", "train one 2 0", "extract one", "aggregate"])

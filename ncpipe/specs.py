@@ -326,7 +326,7 @@ class Penalty:
             raise ValueError("features and features_over_value: both say lambda_H; remove one")
         if self.scope == "head" and self.features is None and self.features_over_value is None:
             raise ValueError(
-                "features is needed with `scope: head`: lambda_H of the features that enter the head"
+                "features (or features_over_value) is needed with `scope: head`: lambda_H of its input"
             )
 
     def inner_strength(self, depth: int) -> float:

@@ -255,7 +255,10 @@ def test_ranks_and_their_gap_by_a_cut() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"penalty": HEAD | {"features": None}}, "penalty: features is needed with `scope: head`"),
+        (
+            {"penalty": HEAD | {"features": None}},
+            "penalty: features (or features_over_value) is needed with `scope: head`",
+        ),
         ({"penalty": HEAD | {"features_over_value": 0.1}}, "both say lambda_H; remove one"),
         ({"penalty": HEAD | {"biases": True}}, "biases does not apply: `scope: head` leaves them free"),
         ({"penalty": HEAD | {"scope": "all"}}, "penalty.features does not apply to conv_net without"),

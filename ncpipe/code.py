@@ -72,7 +72,7 @@ EXPERIMENT_STAGES: Mapping[str, Definition] = {
 TRAIN = "train"
 TRAINING = (
     ("ncpipe.datasets.prepared", "read_prepared"),
-    ("ncpipe.scheduling.batches", "_starts"),
+    ("ncpipe.scheduling.batches", "starts_of"),
     ("ncpipe.stamps", "inputs_of"),  # what run.json says and is later compared with
     ("ncpipe.training.device", "prepare_device"),
     ("ncpipe.training.loop", "train_batch"),

@@ -178,10 +178,7 @@ class StudyRun:
         return read_features((self.study.folder / FEATURES / self.run.path).with_suffix(".safetensors"))
 
     def _own(self, table: pd.DataFrame) -> pd.DataFrame:
-        run = self.run
-        varied = {} if run.axis is None else {"axis": run.axis, "x": run.value}
-        keys = {"experiment": run.experiment, "depth": run.depth, **varied, "seed": run.seed}
-        rows = (table[run_keys(table)] == pd.Series(keys)).all(axis=1)
+        rows = (table[run_keys(table)] == pd.Series(self.run.columns)).all(axis=1)
         if not rows.any():
-            raise InputError(f"{run.name}: not in data/results; run dvc repro (stage aggregate)")
+            raise InputError(f"{self.run.name}: not in data/results; run dvc repro (stage aggregate)")
         return table[rows].reset_index(drop=True)

@@ -646,6 +646,12 @@ class Run:
         return f"{self.experiment} L={self.depth}{varied} seed={self.seed}"
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """What tables know it by, as columns (`ncpipe.tables.keys.run_keys`) with their values."""
+        varied = {} if self.axis is None else {"axis": self.axis, "x": self.value}
+        return {"experiment": self.experiment, "depth": self.depth, **varied, "seed": self.seed}
+
+    @property
     def path(self) -> Path:
         """Place of the run below a folder of runs (or of features)."""
         place = Path(self.experiment) / f"L{self.depth}"

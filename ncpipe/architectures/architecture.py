@@ -30,6 +30,12 @@ class Head:
         return len(self.after) + 1
 
 
+def numbered_head(depth: int) -> Head:
+    """Z2, H2, Z3, ..., with the features H1 and the last layer's input `last`, L = `depth` matrices."""
+    inner = tuple(f"H{layer}" for layer in range(2, depth))
+    return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
+
+
 class Architecture:
     """Base of the records below `model` in params.yaml; the first field of each is `architecture`.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.architectures.architecture import Architecture, Head, Kind
+from ncpipe.architectures.architecture import Architecture, Head, Kind, numbered_head
 from ncpipe.architectures.classifier import Classifier
 from ncpipe.bounds import Bound, Count, NonNegative, Positive, Size
 
@@ -55,8 +55,7 @@ class ConvNetModel(Architecture):
         return True
 
     def head(self, depth: int) -> Head:
-        inner = tuple(f"H{layer}" for layer in range(2, depth))
-        return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
+        return numbered_head(depth)
 
     def misfit(self, kind: Kind, source: str) -> str:
         if kind == "image":

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ncpipe.architectures.architecture import Architecture, Head, Kind
+from ncpipe.architectures.architecture import Architecture, Head, Kind, numbered_head
 from ncpipe.bounds import NonNegative, Positive, Size
 
 
@@ -57,8 +57,7 @@ class DufmModel(Architecture):
 
     def head(self, depth: int) -> Head:
         """All of it."""
-        inner = tuple(f"H{layer}" for layer in range(2, depth))
-        return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
+        return numbered_head(depth)
 
     def misfit(self, kind: Kind, source: str) -> str:
         if kind == "free":

@@ -448,8 +448,9 @@ def _nearest(name: str, known: list[str]) -> str:
 
 def place_of(claim: Measured) -> str:
     """What a claim is about, in a few words."""
-    over = claim.over if isinstance(claim, Across) else None
-    parts = [f"{', '.join(over)} by {claim.x}"] if over and isinstance(claim, Across) else [claim.experiment]
+    parts = [claim.experiment]
+    if isinstance(claim, Across) and claim.over:
+        parts = [f"{', '.join(claim.over)} by {claim.x}"]
     parts.append(claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})")
     parts += [f"layer {claim.layer}"] if isinstance(claim, Spearman) and claim.layer else []
     parts += [f"L = {claim.depth}"] if claim.depth else []

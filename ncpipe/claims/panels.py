@@ -83,9 +83,8 @@ def _value_of(claim: Measured, metric: str, split: Any, experiment: str) -> Valu
 
 
 def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:
-    """The used rows of a table with columns at, name, seed and value."""
-    converged = table["converged"] if "converged" in table else table["used"]
-    for row in table[converged & table["value"].notna()].itertuples():
+    """The converged rows of a table with columns at, name, seed and value."""
+    for row in table[table["converged"] & table["value"].notna()].itertuples():
         yield {
             "kind": kind,
             "series": metric if split == "train" else f"{metric} ({split})",

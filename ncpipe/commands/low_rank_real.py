@@ -10,7 +10,7 @@ from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.features.files import read_features
 from ncpipe.features.heads import gram_rows_of_head, means_of_head, singular_rows_of_head
-from ncpipe.features.low_rank import DATA_CUT
+from ncpipe.features.low_rank import DATA_CUT, head_of
 from ncpipe.figures.heads import (
     collapse_by_layer,
     gram_matrices,
@@ -24,6 +24,7 @@ from ncpipe.params import Params, load_params
 from ncpipe.specs import Run
 from ncpipe.tables.files import read_table
 from ncpipe.tables.heads import LAMBDA, best_by_value, by_value, head_runs, heads_sentence
+from ncpipe.tables.keys import run_keys
 
 SPREAD = "nc1_trace_ratio"
 SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -94,20 +95,15 @@ def _matrices(runs: list[Run]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     for run in runs:
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         means, classes = means_of_head(run, features), len(features.weight)
-        key = {"experiment": run.experiment, "depth": run.depth}
-        key |= {} if run.axis is None else {"axis": run.axis, "x": run.value}
-        key |= {"seed": run.seed}
-        singular += [key | row for row in singular_rows_of_head(means)]
-        gram += [key | row for row in gram_rows_of_head(means)]
+        singular += [run.columns | row for row in singular_rows_of_head(means)]
+        gram += [run.columns | row for row in gram_rows_of_head(means)]
     return pd.DataFrame(singular), pd.DataFrame(gram), classes
 
 
 def _spreads(run: Run) -> pd.DataFrame:
     """NC1 of H_1, ..., H_L of every run of an experiment, by its measurements: layer M1, ..., and value."""
     table = read_table(METRICS / run.experiment / "measurements.csv", "measure")
-    head = run.spec.model.head(run.depth)
-    assert head is not None
+    head = head_of(run)
     layers = {layer: f"M{at}" for at, layer in enumerate((head.entry, *head.after), start=1)}
     table = table[(table["metric"] == SPREAD) & (table["split"] == "train") & table["layer"].isin(layers)]
-    keys = [key for key in ("experiment", "depth", "axis", "x", "seed") if key in table]
-    return table.assign(layer=table["layer"].map(layers))[[*keys, "layer", "value"]]
+    return table.assign(layer=table["layer"].map(layers))[[*run_keys(table), "layer", "value"]]

@@ -56,9 +56,8 @@ def measure(experiment: str) -> None:
     places: list[dict[str, Any]] = []
     grid = read_grid(params, experiment)
     for run in grid:
-        varied = {} if run.axis is None else {"axis": run.axis, "x": run.value}
-        place = {"experiment": run.experiment, "depth": run.depth, **varied}
-        key = place | {"seed": run.seed}
+        key = run.columns
+        place = {column: value for column, value in key.items() if column != "seed"}
         features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
         state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), params.compute))
         description = describe(run, features)

@@ -10,9 +10,6 @@ from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.errors import InputError
-from ncpipe.figures.abscissa import with_lines
-from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.labels import by_experiment, gap_columns, row_label
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.params import load_params
@@ -70,8 +67,6 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
     """depth_sweep and loss_gap, a row for each experiment of the tables."""
-    tables = {name: with_lines(table) for name, table in tables.items()}
-    runs = tables["runs"]
-    by_depth = tables["points"], tables["summary"], tables["slopes"], runs, by_experiment(row_label, runs)
-    yield "depth_sweep", depth_sweep(*by_depth)
-    yield "loss_gap", depth_sweep(*by_depth, gap_columns)
+    figures = sweep_figures(list(tables["runs"]["experiment"].unique()), tables.__getitem__)
+    for name in ("depth_sweep", "loss_gap"):
+        yield name, figures[name]()

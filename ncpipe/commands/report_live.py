@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncpipe.artifacts import CLAIMS, FIGURES, RESULTS
 from ncpipe.commands.report import contents
-from ncpipe.commands.status import Seen, counted, look
+from ncpipe.commands.status import counted, look
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE
@@ -54,12 +54,8 @@ class Live:
 
     def log(self, name: str) -> bytes | None:
         """A log of a run that failed, and nothing else that a name may lead to."""
-        logs = {log.name: log for log in _logs(look())}
+        logs = {log.name: log for log in look().failures().values()}
         return logs[name].read_bytes() if name in logs else None
-
-
-def _logs(seen: Seen) -> list[Path]:
-    return list(seen.failures().values())
 
 
 def _files() -> Iterator[Path]:

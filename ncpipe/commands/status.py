@@ -142,8 +142,7 @@ def _not_converged(states: dict[Run, str]) -> set[Run]:
 
 
 def _key(run: Run) -> tuple[object, ...]:
-    varied = () if run.axis is None else (run.axis, run.value)
-    return (run.experiment, run.depth, *varied, run.seed)
+    return tuple(run.columns.values())
 
 
 def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.facts import describe
+from ncpipe.datasets.facts import counted
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.transfer_specs import Transfer
@@ -37,12 +37,10 @@ def parted(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepar
             f"data.{'per_class' if other is None else 'transfer.data.per_class'}"
         )
     classes = len(transfer.trained)
-    own = ("source", "seed", "raw")
-    counted = describe("", classes, None, train, test, {})
-    facts = {**data.facts, **{key: value for key, value in counted.items() if key not in own}}
+    facts = {**data.facts, **counted(classes, train, test)}
     record = {**asdict(transfer), "counts": counts.tolist()}
     if other is not None:
-        record["facts"] = {key: other.facts[key] for key in (*own, "normalisation")}
+        record["facts"] = {key: other.facts[key] for key in ("source", "seed", "raw", "normalisation")}
     facts["transfer"] = record
     return replace(data, classes=classes, train=train, test=test, facts=facts, target=target)
 

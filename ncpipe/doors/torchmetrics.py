@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ncpipe.metrics.collapse import cdnv, dnc1_trace_pinv, nc1_trace_ratio
-from ncpipe.metrics.geometry import nc2_condition, nc2_equiangular, nc2_equinorm, nc2_means, simplex_fits
+from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
-from ncpipe.metrics.table import measure_means
-from ncpipe.metrics.uniformity import means_uniformity
+from ncpipe.metrics.table import one_pass_metrics
 
 
 class ClassCollapse(Metric):
@@ -43,8 +41,12 @@ class ClassCollapse(Metric):
             setattr(self, name, tensor)
 
     def compute(self) -> dict[str, float]:
-        """Values by name."""
-        return one_pass_metrics(self.statistics())
+        """Values by name, without singular values one by one."""
+        return {
+            metric: value
+            for metric, value in one_pass_metrics(self.statistics())
+            if not metric.startswith(SINGULAR)
+        }
 
     def statistics(self) -> ClassStatistics:
         """What the values follow from."""
@@ -63,20 +65,3 @@ class ClassCollapse(Metric):
         # A list of equal tensors where torchmetrics has gathered them without stacking.
         values = {name: getattr(self, name) for name in self._defaults}
         return {name: torch.stack(v) if isinstance(v, list) else v for name, v in values.items()}
-
-
-def one_pass_metrics(statistics: ClassStatistics) -> dict[str, float]:
-    """Metrics that follow from class statistics alone, without singular values one by one."""
-    values = {
-        "nc1_trace_ratio": nc1_trace_ratio(statistics),
-        "dnc1_trace_pinv": dnc1_trace_pinv(statistics),
-        "cdnv": cdnv(statistics),
-        "nc2_means": nc2_means(statistics),
-        "nc2_equinorm_means": nc2_equinorm(statistics.centred_means()),
-        "nc2_equiangular_means": nc2_equiangular(statistics.centred_means()),
-        "nc2_condition": nc2_condition(statistics),
-    }
-    if not simplex_fits(*statistics.means.shape):
-        values |= means_uniformity(statistics)
-    ranks = (row for row in measure_means("", "", statistics) if not row.metric.startswith("singular_"))
-    return values | {row.metric: row.value for row in ranks}

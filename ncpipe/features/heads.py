@@ -8,26 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
+from ncpipe.features.low_rank import class_means, head_of
 from ncpipe.features.passes import Features
-from ncpipe.metrics.scales import times_two_to
 from ncpipe.metrics.spectrum import singular_values
-from ncpipe.metrics.table import TRAIN
 from ncpipe.specs import Run
 
 
 def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
     """Class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
-    head = run.spec.model.head(run.depth)
-    assert head is not None
+    head = head_of(run)
     layers = {"M1": head.entry}
     for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
         layers |= {f"~M{at}": before, f"M{at}": after}
-    return {name: _means(features, layer) for name, layer in layers.items()}
-
-
-def _means(features: Features, layer: str) -> Tensor:
-    statistics = features.layers[layer][TRAIN].statistics
-    return times_two_to(statistics.uncentred_means(), statistics.exponent)
+    return {name: class_means(features, layer) for name, layer in layers.items()}
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:

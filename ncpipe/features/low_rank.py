@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ncpipe.architectures.architecture import Head
 from ncpipe.features.passes import Features
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.scales import times_two_to
@@ -37,8 +38,7 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
     of runs that keep their classes mean_rank, over M_2, ..., M_{L-1} (M_2 for L = 2), and where that is below
     K low_rank_over_dnc, the loss over L_DNC.
     """
-    free, head = run.spec.model.has_free_features, run.spec.model.head(run.depth)
-    assert head is not None
+    free, head = run.spec.model.has_free_features, head_of(run)
     levels = levels_of(run) if free else head_levels(run, features.train.labels)
     cut = RANK_TOLERANCE if free else DATA_CUT
     row: dict[str, Any] = {
@@ -51,8 +51,8 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
     names += [] if free else ["rank_features", "rank_gap", "mean_rank", "low_rank_over_dnc"]
     if not math.isfinite(loss):
         return row | dict.fromkeys(names)
-    after = [_means(features, layer) for layer in head.after]
-    before = [_means(features, layer) for layer in head.before]
+    after = [class_means(features, layer) for layer in head.after]
+    before = [class_means(features, layer) for layer in head.before]
     found = structure(after[max(head.depth - 3, 0)], after[0] if head.depth == 2 else before[-1])
     given_up = classes_given_up(after[-1] @ features.weight.T)
     values: list[Any] = [
@@ -64,7 +64,7 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
         given_up,
     ]
     if not free:
-        entering = [_means(features, head.entry)]
+        entering = [class_means(features, head.entry)]
         values += [_joined(entering, cut), rank_gap([*after[:-1], before[-1]], cut)]
         values += _of_kept(features, after, cut, given_up, row["loss_over_dnc"])
     return row | dict(zip(names, values, strict=True))
@@ -86,7 +86,14 @@ def _of_kept(
     return rank, ratio if rank < len(features.weight) else math.nan
 
 
-def _means(features: Features, layer: str) -> Tensor:
+def head_of(run: Run) -> Head:
+    """The head of a run that has one."""
+    head = run.spec.model.head(run.depth)
+    assert head is not None
+    return head
+
+
+def class_means(features: Features, layer: str) -> Tensor:
     """Class means (K, d) on the training samples, about 0."""
     statistics = features.layers[layer][TRAIN].statistics
     return times_two_to(statistics.uncentred_means(), statistics.exponent)
@@ -101,23 +108,21 @@ def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
 
     Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
     """
-    head = run.spec.model.head(run.depth)
-    assert head is not None
+    head = head_of(run)
     names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
     names |= {f"M{at}": name for at, name in [*enumerate(head.after, start=2)][-2:]}
     for name, layer in names.items():
-        for place, value in enumerate(singular_values(_means(features, layer)).tolist(), 1):
+        for place, value in enumerate(singular_values(class_means(features, layer)).tolist(), 1):
             yield {"layer": name, "place": place, "value": value}
 
 
 def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
     """Class means themselves: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
-    head = run.spec.model.head(run.depth)
-    assert head is not None
+    head = head_of(run)
     names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
     names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
     for name, layer in names.items():
-        yield from _entries(name, _means(features, layer))
+        yield from _entries(name, class_means(features, layer))
 
 
 def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
@@ -139,8 +144,7 @@ def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
 
     dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
     """
-    head = run.spec.model.head(run.depth)
-    assert head is not None
+    head = head_of(run)
     for at, name in enumerate((head.entry, *head.after), start=1):
         layer = features.layers[name][TRAIN]
         found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)

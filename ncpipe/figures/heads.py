@@ -4,7 +4,6 @@ runs: those of a study, with the columns of `ncpipe.tables.heads`; each experime
 panels, or the places on its axis. What loses classes or diverges is drawn apart and enters no mean.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,11 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from ncpipe.figures.low_rank import DNC_DASHES, SRG_DASHES, finish, layer_name, mark_levels
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.tables.keys import run_keys
 
-DNC_DASHES, SRG_DASHES = (0, (5, 2)), (0, (1, 1.2))
 KEPT, LOST = metric_colours(2)
 FLOOR = 1e-4  # of s_1: what is drawn
+MOST = 7  # columns of a legend
 
 
 def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str, title: str) -> Figure:
@@ -26,7 +27,7 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
 
     spread: a column of `history`, empty where it was not measured. label: of the values. title: of all.
     """
-    table = history.merge(runs[[*_keys(runs), "kept", "at"]], on=_keys(runs))
+    table = history.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values = sorted(runs["at"].unique())
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, 3.6), layout="constrained")
@@ -42,13 +43,13 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
                     measured["epoch"], measured[spread] if spread in line else [], ".-", color=colour,
                     linewidth=0.9, markersize=4, alpha=0.8,
                 )  # fmt: skip
-            _levels(top, own)
+            mark_levels(top, *own[["loss_dnc", "loss_srg"]].iloc[0])
             top.set_title(f"{label} = {value:g}")
             top.set_ylim(0, 0.65)
             below.set(yscale="log", xlabel="epoch")
         grid[0, 0].set_ylabel("regularised loss")
         grid[1, 0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$ of $H_L$")
-        _finish(figure, [*_colours(runs), *_level_handles(runs)], title)
+        finish(figure, [*_colours(runs), *_level_handles(runs)], title, MOST)
     return figure
 
 
@@ -57,7 +58,7 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
 
     cut: the share of s_1 above which a value counts for the rank.
     """
-    table = singular.merge(runs[[*_keys(runs), "kept", "at"]], on=_keys(runs))
+    table = singular.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values, layers = sorted(runs["at"].unique()), list(singular["layer"].unique())
     colours = dict(zip(layers, metric_colours(len(layers)), strict=True))
     with paper_style():
@@ -77,11 +78,11 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
             axes.set_xlabel("place")
         panels[0].set_ylabel("$s_i / s_1$")
         handles = [
-            Line2D([], [], color=colour, marker=".", linewidth=0.7, label=_layer(layer))
+            Line2D([], [], color=colour, marker=".", linewidth=0.7, label=layer_name(layer))
             for layer, colour in colours.items()
         ]
         handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=DNC_DASHES, label="counts above"))
-        _finish(figure, handles, title)
+        finish(figure, handles, title, MOST)
     return figure
 
 
@@ -102,7 +103,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
                 axes.set_visible(False)
             for axes, row in zip(line, rows, strict=False):
                 own = gram
-                for key in _keys(best):
+                for key in run_keys(best):
                     own = own[own[key] == row[key]]
                 square = own.pivot(index="row", columns="column", values="value")
                 image = axes.imshow(
@@ -114,7 +115,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
                 axes.set_xlabel(f"ranks {row['rank_features']:.0f}, {row['ranks_before']}", fontsize=7)
             line[0].set_ylabel(names[name], fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6, aspect=18, pad=0.01)
-        means = _layer(gram["layer"].iloc[0])
+        means = layer_name(gram["layer"].iloc[0])
         title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
         figure.suptitle(title, fontsize=10)
         figure.draw_without_rendering()
@@ -144,7 +145,7 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
             *_lost_handle(runs),
         ]
-        _finish(figure, handles, "Rank of the head's class means")
+        finish(figure, handles, "Rank of the head's class means", MOST)
     return figure
 
 
@@ -187,7 +188,7 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
             Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
             Line2D([], [], color=FAINT, linewidth=0.8, label="all zero: 1/2"),
         ]  # fmt: skip
-        _finish(figure, handles, "Loss against the levels of the head's features model")
+        finish(figure, handles, "Loss against the levels of the head's features model", MOST)
     return figure
 
 
@@ -198,7 +199,7 @@ def collapse_by_layer(
 
     spreads: layer (M1, M2, ...) and value for each run that keeps its classes.
     """
-    table = spreads.merge(runs[[*_keys(runs), "kept", "at"]], on=_keys(runs))
+    table = spreads.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     layers = list(spreads["layer"].unique())
     values = sorted(runs["at"].unique())
     shades = metric_colours(9)
@@ -220,23 +221,13 @@ def collapse_by_layer(
             Line2D([], [], color=shades[at % len(shades)], marker=".", linewidth=0.8, label=f"{value:g}")
             for at, value in enumerate(values)
         ]
-        _finish(figure, handles, f"Collapse (DNC1) by layer of the head, for each {label}")
+        finish(figure, handles, f"Collapse (DNC1) by layer of the head, for each {label}", MOST)
     return figure
-
-
-def _keys(runs: pd.DataFrame) -> list[str]:
-    return [key for key in ("experiment", "depth", "axis", "x", "seed") if key in runs]
 
 
 def _panels(names: Mapping[str, str], height: float) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=(PAGE_WIDTH, height + 0.4), layout="constrained")
     return figure, figure.subplots(1, len(names), sharey=True, squeeze=False)[0].tolist()
-
-
-def _levels(axes: Axes, runs: pd.DataFrame) -> None:
-    for level, dashes in (("loss_dnc", DNC_DASHES), ("loss_srg", SRG_DASHES)):
-        if math.isfinite(value := runs[level].iloc[0]):
-            axes.axhline(value, color=INK, linewidth=1, linestyle=dashes)
 
 
 def _value_axis(axes: Axes, runs: pd.DataFrame, label: str) -> None:
@@ -279,14 +270,3 @@ def _level_handles(runs: pd.DataFrame) -> list[Line2D]:
         Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
         Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
     ]
-
-
-def _finish(figure: Figure, handles: Sequence[Line2D], title: str) -> None:
-    figure.suptitle(title, fontsize=10)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False)
-    figure.draw_without_rendering()
-
-
-def _layer(name: str) -> str:
-    """Mathtext of `~M3` or `M3`."""
-    return rf"$\tilde M_{{{name[2:]}}}$" if name.startswith("~") else f"$M_{{{name[1:]}}}$"

@@ -218,9 +218,11 @@ def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any
         )  # fmt: skip
 
 
-def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str) -> None:
+def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str, columns: int | None = None) -> None:
+    """Title, and a legend below, of so many columns at most."""
     figure.suptitle(title, fontsize=10)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    ncols = min(len(handles), columns or len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
     figure.draw_without_rendering()
 
 

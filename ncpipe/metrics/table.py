@@ -179,10 +179,17 @@ def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
 
 
 def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
+    first, *others = one_pass_metrics(statistics)
+    yield first
     value, rank = nc1_pinv(statistics, samples.spread)
     yield "nc1_pinv", value
     yield "nc1_pinv_rank", rank
+    yield from others
+
+
+def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+    """What follows from class statistics alone, as (metric, value)."""
+    yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
     yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
     yield "cdnv", cdnv(statistics)
     yield "nc2_means", nc2_means(statistics)

@@ -223,7 +223,7 @@ def _train_some(
     runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
     results = None
     try:
-        starts = _starts(runs, data)
+        starts = starts_of(runs, data)
         results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
     except Stopped:
         _log_time(stamps, place.type, progress.seconds() - start, "stopped")
@@ -249,7 +249,8 @@ def _train_some(
     return []
 
 
-def _starts(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
+def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
+    """Weights that the runs start from; None where these are drawn."""
     model = runs[0].spec.model
     start = STARTS.get(type(model))  # none of a network of study.py
     if start is None or not model.starts_built:

@@ -53,8 +53,7 @@ def cached_stages(stages: Collection[str]) -> set[str]:
     For a command that DVC itself runs: DVC's lock is neither asked for nor needed. What DVC cannot tell,
     because there is no repository here or for any other reason, counts as not cached.
     """
-    here = Path.cwd()
-    if not any((folder / ".dvc").is_dir() for folder in (here, *here.parents)):
+    if _dvc_folder() is None:
         return set()
     try:
         from dvc.logger import set_loggers_level
@@ -181,18 +180,23 @@ def remove_torn_rwlock() -> bool:
 
     Who is named in one that can be read, DVC itself looks after.
     """
-    here = Path.cwd()
-    homes = [folder / ".dvc" / "tmp" for folder in (here, *here.parents) if (folder / ".dvc").is_dir()]
-    if not homes or not _is_torn(homes[0] / "rwlock"):
+    folder = _dvc_folder()
+    if folder is None or not _is_torn(file := folder / "tmp" / "rwlock"):
         return False
     from dvc.lock import make_lock
-    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+    from dvc.rwlock import RWLOCK_LOCK
 
-    with make_lock(str(homes[0] / RWLOCK_LOCK), tmp_dir=str(homes[0])):  # nobody is writing it now
-        torn = _is_torn(homes[0] / RWLOCK_FILE)
+    with make_lock(str(file.with_name(RWLOCK_LOCK)), tmp_dir=str(file.parent)):  # nobody is writing it now
+        torn = _is_torn(file)
         if torn:
-            (homes[0] / RWLOCK_FILE).unlink()
+            file.unlink()
     return torn
+
+
+def _dvc_folder() -> Path | None:
+    """`.dvc` of the project that one stands in, if it is one."""
+    here = Path.cwd()
+    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
 def _is_torn(file: Path) -> bool:

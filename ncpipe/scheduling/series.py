@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ncpipe.artifacts import RAW
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.scheduling.batches import STARTS, worker_count
+from ncpipe.scheduling.batches import starts_of, worker_count
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Data, Run
 from ncpipe.stamps import Stamp
@@ -54,8 +54,7 @@ def train_series(
         saved = Checkpoints([checkpoint_of(stamps[index]) for index in batch], checkpoint_seconds)
         files.append(saved)
         prepare_device(compute)  # each thread has its own settings
-        start = STARTS.get(type(own[0].spec.model)) if own[0].spec.model.starts_built else None
-        starts = [start(run, data) for run in own] if start else None
+        starts = starts_of(own, data)
         trained = train_batch(
             own, data, place, compute.precision, checkpoints=saved, stop=stop.is_set, starts=starts
         )

@@ -207,8 +207,31 @@ def sweep(
     device: Device = None,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    engine: Annotated[
+        Literal["local", "slurm", "ray"] | None,
+        typer.Option(
+            help="Where to train, in place of what engine.yaml says (docs/clusters.md).", show_default=False
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Of the engine, as in engine.yaml.",
+            show_default=False,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: -o address=...", show_default=False)
+    ] = None,
 ) -> None:
     """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    from ncpipe.scheduling.engines.options import load_options
+
+    given = [*(option or ()), *([] if address is None else [f"address={address}"])]
+    options = load_options(engine, given)
     begin("sweep")
     from ncpipe.commands.sweep import print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
@@ -216,7 +239,7 @@ def sweep(
     if dry_run:
         print_plan(device, workers)
     else:
-        run_sweep(device, workers, checkpoint_seconds, keep_going)
+        run_sweep(device, workers, checkpoint_seconds, keep_going, options)
 
 
 @stage()

@@ -5,17 +5,19 @@ import time
 from collections.abc import Sequence
 
 import psutil
-import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
-from ncpipe.console import Progress, duration, say
+from ncpipe.console import duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
-from ncpipe.scheduling.batches import groups, train_batches, worker_count
+from ncpipe.scheduling.batches import worker_count
+from ncpipe.scheduling.engines.choice import open_engine, works_of
+from ncpipe.scheduling.engines.options import LOCAL, Options, Settings
+from ncpipe.scheduling.engines.protocol import drive
 from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
-from ncpipe.scheduling.plan import Planned, plan, rest_seconds
+from ncpipe.scheduling.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.scheduling.registry import (
     bring_lock_back,
     dvc,
@@ -33,13 +35,20 @@ from ncpipe.stamps import FACTS, Stamp, forget_code
 from ncpipe.training.device import prepare_device
 
 
-def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float, keep_going: bool) -> None:
+def sweep(
+    device: Device | None,
+    workers: int | None,
+    checkpoint_seconds: float,
+    keep_going: bool,
+    options: Options = LOCAL,
+) -> None:
     """Bring the whole pipeline up to date, training all that is stale side by side.
 
     What DVC finds stale, and neither its run cache nor the store of finished runs has, trains in batches
     into the store. Then every run of the sweep is checked against params.yaml, data and code as they are
     by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
-    are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets.
+    are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets. options:
+    where the batches train.
     """
     params = load_params()
     check_metrics(params)
@@ -69,7 +78,8 @@ def sweep(device: Device | None, workers: int | None, checkpoint_seconds: float,
     missing = [stamp for stamp in wanted if is_missing(stamp)]
     if restored := len(wanted) - len(missing):
         say(f"sweep: {restored} runs restored from DVC's run cache")
-    if missing and not _train(missing, len(stamps), compute, workers, checkpoint_seconds, keep_going):
+    settings = Settings(compute, workers, checkpoint_seconds, keep_going, len(stamps))
+    if missing and not _train(missing, settings, options):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
         raise InputError("some runs failed, see above; the others are kept")
@@ -98,10 +108,10 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     ]
     place = prepare_device(compute)
     count = worker_count(compute, place, workers)
-    planned, _ = _plan([stamp for stamp in todo if is_missing(stamp)], place, count, keep_going=True)
+    planned, _ = plan_all([stamp for stamp in todo if is_missing(stamp)], place, count, keep_going=True)
     if planned:
         _print_batches(planned)
-    print(_headline(planned, count, str(place)))
+    print(headline(planned, count, str(place)))
     if not stale | edited:
         print("the rest is up to date")
         return
@@ -116,7 +126,7 @@ def print_plan(device: Device | None, workers: int | None) -> None:
     }
     rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
     print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
-    print(f"in all about {duration(_train_seconds(planned, count) + rest)}")
+    print(f"in all about {duration(train_seconds(planned, count) + rest)}")
 
 
 def _print_batches(planned: Sequence[Planned]) -> None:
@@ -135,69 +145,14 @@ def _print_batches(planned: Sequence[Planned]) -> None:
     )
 
 
-def _headline(planned: Sequence[Planned], workers: int, place: str) -> str:
-    if not planned:
-        return "nothing to train"
-    runs = sum(len(batch.stamps) for batch in planned)
-    return (
-        f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
-        f"about {duration(_train_seconds(planned, workers))}"
-    )
-
-
-def _train_seconds(planned: Sequence[Planned], workers: int) -> float:
-    longest = max((batch.total for batch in planned), default=0.0)
-    return max(longest, sum(batch.total for batch in planned) / workers)
-
-
-def _train(
-    missing: Sequence[Stamp],
-    runs: int,
-    compute: Compute,
-    workers: int | None,
-    checkpoint_seconds: float,
-    keep_going: bool,
-) -> bool:
-    """Train into the store whatever is not there yet; whether all of it went well. runs: of the sweep."""
-    place = prepare_device(compute)
-    count = worker_count(compute, place, workers)
+def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> bool:
+    """Train into the store whatever is not there yet; whether all of it went well."""
     locks = {lock.lock_file: lock for lock in map(batch_lock, missing)}
     with contextlib.ExitStack() as held:
         for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
             held.enter_context(lock)
         todo = [stamp for stamp in missing if is_missing(stamp)]
-        planned, failed = _plan(todo, place, count, keep_going)
-        say(f"sweep: {_headline(planned, count, str(place))}")
-        weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
-        spent, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
-        progress = Progress("sweep", runs, spent + left, runs - len(todo), spent)
-        batches = [batch.stamps for batch in planned]
-        try:
-            errors = train_batches(
-                batches, count, checkpoint_seconds, progress, lambda stamp: weights[stamp.key()], keep_going
-            )
-        finally:
-            progress.close()
-    return not errors and not failed
-
-
-def _plan(
-    missing: Sequence[Stamp], place: torch.device, workers: int, keep_going: bool
-) -> tuple[list[Planned], bool]:
-    """The batches, longest first so that no worker is left with a long one at the end; whether any failed."""
-    planned: list[Planned] = []
-    failed = False
-    found = groups(missing)
-    parts = workers if len(found) < 2 * workers else 1
-    for group in found:
-        try:
-            planned += plan(group, place, workers, parts)
-        except InputError as error:
-            if not keep_going:
-                raise
-            say(f"ncpipe: {error}")
-            failed = True
-    return sorted(planned, key=lambda batch: -batch.total), failed
+        return not drive(open_engine(options, settings), works_of(todo, settings), settings.keep_going)
 
 
 def _register(compute: Compute, stale: set[str]) -> None:

@@ -153,18 +153,19 @@ def train_batches(
     batches: Sequence[Batch],
     workers: int,
     checkpoint_seconds: float,
-    progress: Progress,
+    progress: Progress | Unseen,
     work_per_epoch: Callable[[Stamp], float],
     keep_going: bool = False,
     ahead: Ahead | None = None,
+    stop: threading.Event | None = None,
 ) -> list[InputError]:
     """Train every batch, `workers` at a time, and put the runs' folders into the store.
 
     Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
-    the other batches in training have been saved in checkpoints. So are they on Ctrl-C. ahead: what workers
-    do for whom no batch is left.
+    the other batches in training have been saved in checkpoints. So are they on Ctrl-C, and once `stop` is
+    set, with Stopped. ahead: what workers do for whom no batch is left.
     """
-    stop = threading.Event()
+    stop = stop or threading.Event()
     errors = []
 
     def work(batch: Batch) -> None:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from ncpipe.artifacts import PREPARED
+from ncpipe.console import duration, say
 from ncpipe.datasets.prepared import read_prepared
+from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
-from ncpipe.scheduling.batches import Batch, batches_that_fit
+from ncpipe.scheduling.batches import Batch, batches_that_fit, groups
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
+from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
@@ -61,6 +64,45 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
     seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]
+
+
+def plan_all(
+    missing: Sequence[Stamp], place: torch.device, workers: int, keep_going: bool
+) -> tuple[list[Planned], list[InputError]]:
+    """The batches, longest first so that no worker is left with a long one at the end; and what failed.
+
+    Unless it is to keep going, what fails is raised.
+    """
+    planned: list[Planned] = []
+    failed = []
+    found = groups(missing)
+    parts = workers if len(found) < 2 * workers else 1
+    for group in found:
+        try:
+            planned += plan(group, place, workers, parts)
+        except InputError as error:
+            if not keep_going:
+                raise
+            say(f"ncpipe: {error}")
+            failed.append(error)
+    return sorted(planned, key=lambda batch: -batch.total), failed
+
+
+def headline(planned: Sequence[Planned], workers: int, place: str) -> str:
+    """What is to train, and how long that takes, in a line."""
+    if not planned:
+        return "nothing to train"
+    runs = sum(len(batch.stamps) for batch in planned)
+    return (
+        f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
+        f"about {duration(train_seconds(planned, workers))}"
+    )
+
+
+def train_seconds(planned: Sequence[Planned], workers: int) -> float:
+    """From now until all are trained."""
+    longest = max((batch.total for batch in planned), default=0.0)
+    return max(longest, sum(batch.total for batch in planned) / workers)
 
 
 def rest_seconds(

@@ -1,0 +1,128 @@
+"""engine.yaml beside params.yaml: where a sweep trains. No result depends on it, so no stage does."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ncpipe.bounds import Bound, Positive
+from ncpipe.errors import InputError, cut, shown
+from ncpipe.records import read
+from ncpipe.specs import Compute
+from ncpipe.yamlfile import parse_yaml, read_yaml
+
+ENGINE_FILE = Path("engine.yaml")
+EngineName = Literal["local", "slurm", "ray"]
+FLAG = re.compile(r"--[a-z][a-z0-9-]*(=[^\n]*)?")
+Some = Annotated[int, Bound(1, 100_000)]
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """Jobs of Slurm: the tasks of one array for many batches.
+
+    partition: where they queue; Slurm's default if it is left out.
+    account: that pays for them.
+    minutes: time limit of a job. One that reaches it saves its checkpoints and queues again.
+    memory_gb: of a job.
+    cpus: of a job.
+    gpus: of a job.
+    array: most tasks of an array; a task takes one or more batches, one after the other.
+    at_once: most tasks that run at a time.
+    signal_seconds: before the time limit, when a job is told to save: longer than its longest epoch.
+    sbatch: further options as `sbatch` has them, "--constraint=a100".
+    setup: lines of shell before the worker, "module load cuda".
+    cluster: `local` runs the jobs as processes of this machine, to try things out.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    minutes: Some = 240
+    memory_gb: Positive | None = None
+    cpus: Some = 1
+    gpus: Annotated[int, Bound(0, 64)] = 0
+    array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
+    at_once: Some = 256
+    signal_seconds: Some = 90
+    sbatch: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    cluster: Literal["slurm", "local"] = "slurm"
+
+    def __post_init__(self) -> None:
+        for line in self.sbatch:
+            if not FLAG.fullmatch(line):
+                raise ValueError(f"sbatch: {shown(line)} is no option; write it as --name=value or --name")
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Tasks of a Ray cluster.
+
+    address: of its head node, host:port; without it a cluster on this machine, which ends with the sweep.
+    """
+
+    address: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """An engine.yaml.
+
+    engine: that `ncpipe sweep` takes unless --engine names another.
+    slurm: how its jobs are made.
+    ray: where its cluster is.
+    """
+
+    engine: EngineName = "local"
+    slurm: Slurm = Slurm()
+    ray: Ray = Ray()
+
+
+LOCAL = Options()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a sweep says to its engine, whatever it is.
+
+    compute: how runs are computed. workers: batches at a time, of each worker; None leaves it to it.
+    runs: of the whole sweep, those that are trained already among them.
+    """
+
+    compute: Compute
+    workers: int | None
+    checkpoint_seconds: float
+    keep_going: bool
+    runs: int
+
+
+def load_options(
+    engine: EngineName | None = None, given: Sequence[str] = (), path: Path = ENGINE_FILE
+) -> Options:
+    """What engine.yaml and the command line say together; InputError has a line for each mistake.
+
+    given: KEY=VALUE of the engine that is taken, in place of what the file says.
+    """
+    tree: Any = {}
+    if path.is_file():
+        try:
+            tree = read_yaml(path)
+            read(Options, tree)
+        except InputError as error:
+            raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None
+    if engine is not None:
+        tree["engine"] = engine
+    name = tree.get("engine", Options.engine)
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise InputError(f"--option {shown(each)}: write it as KEY=VALUE")
+        if name not in ("slurm", "ray"):
+            raise InputError(f"--option {shown(each)}: the engine {name} has no options")
+        own = tree.setdefault(name, {})
+        try:
+            own[key] = parse_yaml(text)
+        except InputError as error:
+            raise InputError(f"--option {key}: {error}") from None
+    return read(Options, tree)

@@ -39,7 +39,7 @@ FORBIDDEN = {
     "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "architectures": {"torch", "pydantic_core"},
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
-    "scheduling/engines/work": {"dvc", "typer", "pandas"},  # what trains on other machines
+    "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 

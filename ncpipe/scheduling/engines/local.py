@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from ncpipe.console import Progress, say
 from ncpipe.scheduling.batches import train_batches, worker_count
 from ncpipe.scheduling.engines.options import Settings
-from ncpipe.scheduling.engines.work import Ended, Work, stamps_of
+from ncpipe.scheduling.engines.work import Ended, Work
+from ncpipe.scheduling.engines.worker import stamps_of
 from ncpipe.scheduling.plan import headline, plan_all
 from ncpipe.training.device import prepare_device
 

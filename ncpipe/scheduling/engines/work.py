@@ -1,31 +1,14 @@
-"""What a worker is given and gives back, wherever it is, and how it trains.
-
-A worker needs the library, a folder with the prepared data (and study.py, if the study has one) and a store
-of finished runs, data/.ahead in that folder. It imports neither dvc nor typer.
-"""
+"""What a worker is given and gives back, wherever it is: plain values. Needs no torch."""
 
 import dataclasses
 import itertools
-import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.console import Progress, Unseen
-from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
-from ncpipe.records import read
-from ncpipe.scheduling.batches import batches_that_fit, groups, train_batches, worker_count
 from ncpipe.scheduling.store import waits
-from ncpipe.specs import Compute, Experiment, Run
-from ncpipe.stamps import Stamp, data_checksum
-from ncpipe.study import load_study, loaded
-from ncpipe.training.cost import bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
-from ncpipe.training.loop import Stopped
+from ncpipe.specs import Run
+from ncpipe.stamps import Stamp
 
 # done; failed: may go well another time; refused: will not, by its runs' own fault; memory: more than there
 # is, which ended the process; lost: the process or its machine ended, and nobody knows why.
@@ -88,15 +71,6 @@ class Ended:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes that one run takes on a worker's device, those that are free there, and the device's name."""
-
-    run: int
-    free: int
-    device: str
-
-
 def work_of(stamps: Sequence[Stamp], checkpoint_seconds: float, workers: int | None) -> Work:
     """What to tell a worker of runs of one shape."""
     return Work(
@@ -118,68 +92,3 @@ def _plain(run: Run) -> dict[str, Any]:
 def from_json(values: dict[str, Any]) -> Work:
     """The Work of which these are the fields, as JSON gives them back."""
     return Work(**values | {"runs": tuple(values["runs"]), "keys": tuple(values["keys"])})
-
-
-def stamps_of(work: Work) -> list[Stamp]:
-    """The runs of some work by what lies here; InputError if code or data are other than where it is from."""
-    load_study(Path())
-    compute = Compute(**work.compute)
-    stamps = []
-    for plain in work.runs:
-        spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}", loaded().records)
-        run = Run(**plain | {"spec": spec})
-        stamps.append(Stamp(run, data_checksum(PREPARED / run.data), compute))
-    for stamp, key in zip(stamps, work.keys, strict=True):
-        if stamp.data != work.data:
-            raise InputError(f"{PREPARED / stamp.run.data}: other data than the sweep was planned for")
-        if stamp.key() != key:
-            raise InputError(
-                f"{stamp.run.name}: the code of ncpipe here is not that by which the sweep was planned; "
-                "give workers the same"
-            )
-    return stamps
-
-
-def need_of(work: Work) -> Need:
-    """Memory that the runs take each, asked on the device that would train them."""
-    stamp = stamps_of(work)[0]
-    place, dtype = prepare_device(stamp.compute), DTYPES[stamp.compute.precision]
-    data = read_prepared(PREPARED / stamp.run.data)
-    return Need(bytes_per_run(stamp.run, data, place, dtype), free_bytes(place), str(place))
-
-
-def train_work(
-    work: Work, stop: threading.Event | None = None, progress: Progress | Unseen | None = None
-) -> Ended:
-    """Train those of the runs that the store does not have, in batches that fit into this device's memory.
-
-    What goes wrong is told and not raised. Stopped is, once `stop` is set and the checkpoints are written.
-    """
-    try:
-        stamps = [stamp for stamp in stamps_of(work) if not waits(stamp.key())]
-        if stamps:
-            _train(stamps, work, stop or threading.Event(), progress or Unseen())
-    except Stopped:
-        raise
-    except InputError as error:
-        return Ended(work, "refused" if len(work.runs) == 1 else "failed", str(error))
-    except Exception as error:
-        last = "".join(traceback.format_exception(error)[-2:]).strip()
-        return Ended(work, "memory" if is_out_of_memory(error) else "failed", last)
-    return Ended(work, "done")
-
-
-def _train(stamps: list[Stamp], work: Work, stop: threading.Event, progress: Progress | Unseen) -> None:
-    compute = stamps[0].compute
-    place, dtype = prepare_device(compute), DTYPES[compute.precision]
-    run, data = stamps[0].run, read_prepared(PREPARED / stamps[0].run.data)
-    check_memory(run, data, place, dtype)
-    need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, work.workers)
-    found = groups(stamps)
-    parts = workers if len(found) < 2 * workers else 1
-    batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
-    errors = train_batches(
-        batches, workers, work.checkpoint_seconds, progress, lambda stamp: 1.0, keep_going=True, stop=stop
-    )
-    if errors:
-        raise errors[0]

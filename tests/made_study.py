@@ -12,6 +12,7 @@ from ncpipe.params import Slopes
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import layer_profile
 from ncpipe.tables.slopes import loglog_slopes
+from ncpipe.tables.summary import summarise
 
 RULE = Slopes(draws=20, seed=0, level=0.95)
 SETTING = {
@@ -38,7 +39,8 @@ late,S25,paper,NC2 falls,"one, nc2_etf (weights)",slope,< 0,not run,,,,0 runs,,n
 
 
 def tables(experiments=("one", "two"), depths=(2, 3, 5), seeds=(0, 1), layers=3, metrics=(), rows=5):
-    """runs (the last of the first experiment diverged), points, slopes, layers and history."""
+    """runs (the last of the first experiment diverged), points, slopes, layers, summary and history; and by
+    layer, measurements and places."""
     runs = grid(experiments, depths, seeds).assign(**SETTING)
     bad = (runs["experiment"] == experiments[0]) & (runs["depth"] == depths[-1]) & (runs["seed"] == seeds[-1])
     runs = runs.assign(converged=~bad, reason=bad.map({True: "diverged", False: ""}))
@@ -65,7 +67,10 @@ def tables(experiments=("one", "two"), depths=(2, 3, 5), seeds=(0, 1), layers=3,
         "points": usable_points(last, runs),
         "slopes": loglog_slopes(last, runs, RULE),
         "layers": layer_profile(measured, places_of(measured), runs),
+        "summary": summarise(last, runs),
         "history": history,
+        "measurements": measured,
+        "places": places_of(measured),
     }
 
 
@@ -91,7 +96,12 @@ def write_study(folder: Path, made, **about):
     for name in ("results", "figures", "claims"):
         (folder / "data" / name).mkdir(parents=True)
     for name, table in made.items():
-        table.to_csv(folder / f"data/results/{name}.csv", index=False)
+        if name in ("measurements", "places"):
+            for experiment, own in table.groupby("experiment"):
+                (folder / f"data/metrics/{experiment}").mkdir(parents=True, exist_ok=True)
+                own.to_csv(folder / f"data/metrics/{experiment}/{name}.csv", index=False)
+        else:
+            table.to_csv(folder / f"data/results/{name}.csv", index=False)
     text = "".join(f"{name}: NC1 improves as L^-0.40 [-0.50, -0.30].\n" for name in names)
     (folder / "data/results/sentences.txt").write_text(text)
     for name in ("depth_sweep", "loss_gap", "curves_one"):

@@ -11,6 +11,7 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_study import CLAIMS, tables, write_study
@@ -23,10 +24,10 @@ from ncpipe.commands.report_comparison import report_comparison
 from ncpipe.commands.report_live import make_server
 from ncpipe.errors import InputError
 from ncpipe.params import load_params, parse_params
-from ncpipe.report.chart_data import chart_data, kept, number
+from ncpipe.report.chart_data import chart_data, kept, number, packed
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json
-from ncpipe.report.pictures import inline_svg
+from ncpipe.report.svg import inline_svg
 
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINES = sorted([ROOT / "dvc.yaml", *ROOT.glob("stages/*/dvc.yaml")])
@@ -121,8 +122,9 @@ def test_figures_share_no_id_and_lose_none(page):
     """Red: ids without the figure's name, so that one figure's glyphs are another's."""
     ids = page.all("id")
     assert len(ids) == len(set(ids))
-    assert {"depth_sweep-glyph", "loss_gap-glyph"} <= set(ids)
-    for address in page.all("xlink:href"):
+    drawn = [found["href"] for tag, found in page.elements if tag == "use"]
+    assert len(set(drawn)) == len(drawn) == 2  # a glyph in each of two figures
+    for address in drawn:
         assert address[1:] in ids
     for clip in page.all("clip-path"):
         assert clip[len("url(#") : -1] in ids
@@ -131,16 +133,26 @@ def test_figures_share_no_id_and_lose_none(page):
 
 
 def test_an_svg_becomes_a_part_of_a_page():
-    """Red: a rounded scale of glyphs, which stand in units of 1/64."""
+    """Red: a rounded scale of glyphs, which stand in units of 1/64; a definition or a word that is lost."""
+    glyph = '<use xlink:href="#g" transform="translate({} 0.0049)"/>'
+    glyphs = glyph.format(0) + glyph.format(50)
+    word = f'<g id="t_{{}}" style="f: x"><g transform="scale(0.015625)">{glyphs}</g></g>'
     text = (
-        '<?xml?>\n<svg width="9pt" viewBox="0 0 9 9" version="1.1">\n <a id="x"/><!-- 5 -->\n'
-        ' <b style="f: url(#x)" d="M 1.2345 -0.004 \nL 1e3 20.10" transform="scale(0.015625)"/>\n'
-        ' <c style="f: url(#x)"/></svg>\n'
+        '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg" '
+        'xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" viewBox="0 0 9 9" version="1.1">'
+        "<defs><style>*{f: y}</style></defs>\n"
+        ' <g id="far"><defs><path id="g" d="M 1.2345 -0.004 \nL 1e3 20.10"/></defs><!-- 5 -->\n'
+        f'{word.format(1)}</g><g clip-path="url(#c)" id="h">{word.format(2)}</g>'
+        '<defs><clipPath id="c"/></defs></svg>\n'
     )
+    own = '<g class="p_0"><g transform="scale(0.015625)">{}</g></g>'
+    again = own.format('<use href="#p-2"/>')
     assert inline_svg(text, "p") == (
-        '<svg viewBox="0 0 9 9" aria-hidden="true" focusable="false"><style>.p-s0{f: url(#p-x)}</style>'
-        '<a id="p-x"/><b class="p-s0" d="M 1.23 -0 L 1e3 20.10" transform="scale(0.015625)"/>'
-        '<c class="p-s0"/></svg>'
+        '<svg viewBox="0 0 9 9" style="stroke-linejoin:round;stroke-linecap:butt" aria-hidden="true" '
+        'focusable="false"><style>.p_0{f: x}</style><defs><clipPath id="p-0"/>'
+        '<path d="M1.23 -0L1e3 20.10" id="p-1"/></defs>'
+        + own.format('<g id="p-2"><use href="#p-1"/><use href="#p-1" x="50"/></g>')
+        + f'<g clip-path="url(#p-0)">{again}</g></svg>'
     )
 
 
@@ -180,23 +192,45 @@ def test_charts_have_every_run(study, page):
     assert {series["log"] for series in data["series"] if series["metric"] == "rank_means"} == {False}
 
 
-def test_charts_have_every_layer_and_epoch(study, page):
+def test_charts_have_every_layer_of_every_run(study, page):
+    """Against the tables. Red: a run in another's place; a step that does not reach the greatest value."""
     data = json.loads(page.scripts[0])
-    layers = pd.read_csv(study / "data/results/layers.csv")
-    found = data["layers"]
-    told = {
-        (data["lines"][line], x, layer, series["metric"], series["split"]): mean
-        for series in found["series"]
-        for line, x, layer, mean in zip(
-            found["line"], found["x"], found["layer"], series["mean"], strict=True
-        )
-    }
-    linear = layers["metric"] == "rank_means"
-    values = layers["mean"].where(linear, layers["log10_mean"])
-    keys = layers[["experiment", "depth", "layer", "metric", "split"]].itertuples(index=False, name=None)
-    for key, value in zip(keys, values, strict=True):
-        assert told[key] == (None if math.isnan(value) else pytest.approx(value, rel=1e-4))
-    history = data["history"]
+    found, runs = data["layers"], data["runs"]
+    measured = pd.concat(pd.read_csv(path) for path in study.glob("data/metrics/*/measurements.csv"))
+    keys = ["experiment", "depth", "seed", "layer", "metric", "split"]
+    values = measured.set_index(keys)["value"].to_dict()
+    told = {}
+    for series in found["series"]:
+        levels = np.frombuffer(base64.b64decode(series["values"]), "<u2")
+        log = series["metric"] != "rank_means"
+        at = 0
+        for i, net in enumerate(found["which"]):
+            for layer in found["nets"][net]["layer"]:
+                value = math.nan if levels[at] == 65535 else series["low"] + levels[at] * series["step"]
+                key = (data["lines"][runs["line"][i]], runs["x"][i], runs["seed"][i], layer)
+                told[(*key, series["metric"], series["split"])] = 10**value if log else value
+                at += 1
+        assert at == len(levels)
+    for key, value in values.items():
+        on_scale = value > 0 or key[4] == "rank_means"
+        assert told[key] == pytest.approx(value if on_scale else math.nan, rel=1e-3, nan_ok=True), key
+    assert all(math.isnan(value) for key, value in told.items() if key not in values)
+
+
+def test_packed_values_are_within_half_a_step_and_what_is_not_finite_is_none():
+    values = np.array([-11.7, 3.0, math.nan, 0.25, math.inf, -math.inf, 1.0])
+    found = packed(values)
+    levels = np.frombuffer(base64.b64decode(found["values"]), "<u2")
+    assert ((levels == 65535) == ~np.isfinite(values)).all()
+    finite = np.isfinite(values)
+    back = found["low"] + levels[finite] * found["step"]
+    assert np.abs(back - values[finite]).max() <= 14.7 / 65534 / 2 * (1 + 1e-9)
+    assert packed(np.array([2.0, 2.0]))["low"] == 2.0
+    assert packed(np.array([math.nan]))["values"] == base64.b64encode(b"\xff\xff").decode()
+
+
+def test_charts_have_every_epoch(page):
+    history = json.loads(page.scripts[0])["history"]
     assert history["epochs"] == [[0, 10, 20, 30, 40]]
     assert set(history["which"]) == {0}
     assert history["columns"]["loss"] == [pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], rel=1e-4)] * 12
@@ -213,19 +247,22 @@ def test_the_page_is_the_same_to_the_byte(study, monkeypatch):
 
 
 def test_a_sweep_of_the_papers_size_stays_small():
-    """245 runs: 7 experiments, 7 depths, 5 seeds, 101 logged epochs. Red: a number of 17 digits."""
+    """245 runs: 7 experiments, 7 depths, 5 seeds, 101 logged epochs. Red: a number of 17 digits; single runs'
+    layers as JSON numbers."""
     names = tuple("abcdefg")
     made = tables(names, (2, 3, 5, 8, 13, 21, 34), range(5), layers=0, rows=101)
     assert len(made["runs"]) == 245
     begin = time.process_time()
     data = script_json(
-        chart_data(*(made[name] for name in ("runs", "points", "slopes", "layers", "history")))
+        chart_data(
+            *(made[name] for name in ("runs", "points", "slopes", "history", "measurements", "places"))
+        )
     )
     assert time.process_time() - begin < 10
     histories = len(script_json(json.loads(data)["history"]))
     layers = len(script_json(json.loads(data)["layers"]))
     assert histories < 1.2e6
-    assert layers / len(json.loads(data)["layers"]["series"]) * 60 < 1.5e6  # of the package's 60 series
+    assert layers / len(json.loads(data)["layers"]["series"]) * 60 < 0.8e6  # of the package's 60 series
 
 
 def test_numbers_that_json_has_none_for():
@@ -256,6 +293,10 @@ def test_long_histories_keep_their_ends(rows, first, count):
     ("missing", "message"),
     [
         ("results/runs.csv", "data/results/runs.csv: not found; run dvc repro (stage aggregate)"),
+        (
+            "metrics/one/measurements.csv",
+            "data/metrics/one/measurements.csv: not found; run dvc repro (stage measure)",
+        ),
         ("figures/depth_sweep.svg", "data/figures/depth_sweep.svg: not found; run dvc repro (stage plot)"),
         ("runs/one/L2/s0/run.json", "data/runs/one/L2/s0/run.json: not found"),
     ],
@@ -347,6 +388,7 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
         "3 of 3",
     ):
         assert words in page.text
+    assert any("base, slower in one panel each" in label for label in page.all("aria-label"))
     data = json.loads(page.scripts[0])
     assert data["lines"] == ["one (base)", "one (slower)"]
     own = next(series for series in data["series"] if series["title"] == "NC1")["values"]

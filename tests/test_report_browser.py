@@ -57,6 +57,15 @@ def marks(page, chart):
     )
 
 
+def labels(page):
+    """What the single runs of the panel tell of themselves."""
+    texts = page.eval_on_selector_all(
+        "#panel svg .mark-symbol path",
+        "all => all.map(each => each.getAttribute('aria-label')).filter(Boolean)",
+    )
+    return [text for text in texts if "seed" in text]
+
+
 def test_it_is_as_wide_as_the_window(page):
     """Red: a chart or table that pushes the page over the window's edge."""
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
@@ -64,11 +73,7 @@ def test_it_is_as_wide_as_the_window(page):
 
 def test_every_run_is_drawn_and_tells_of_itself(page):
     """Red: a run left out; a hollow one that does not say why it is."""
-    texts = page.eval_on_selector_all(
-        "#panel svg .mark-symbol path",
-        "all => all.map(each => each.getAttribute('aria-label')).filter(Boolean)",
-    )
-    runs = [text for text in texts if "seed" in text]
+    runs = labels(page)
     assert len(runs) == 12
     assert sum("diverged" in text for text in runs) == 1
     page.locator("#panel svg .mark-symbol path[aria-label*='diverged']").hover()
@@ -87,9 +92,17 @@ def test_a_choice_changes_the_chart(page):
     page.select_option("#split", "test")
     page.select_option("#against", "layer")
     page.wait_for_function("document.querySelector('#panel svg').textContent.includes('layer')")
+    assert not page.locator("#layer").is_visible()
+    told = labels(page)
+    assert len(told) == 32  # 12 runs at the last layer, 12 at X1, 8 at X2, which a network of 2 blocks lacks
+    assert sum("diverged" in text for text in told) == 3
     page.select_option("#against", "x")
-    page.select_option("#layer", "X1")
-    page.wait_for_function("document.querySelector('#panel-says').textContent.includes('Mean')")
+    page.select_option("#layer", "X2")
+    page.wait_for_function("document.querySelector('#panel-says').textContent.includes('Single runs')")
+    told = labels(page)
+    assert len(told) == 8
+    assert all("seed" in text for text in told)
+    assert sum("not converged: diverged" in text for text in told) == 1
     page.select_option("#layer", "")
     page.select_option("#split", "train")
     page.uncheck("#panel-choice input[value='0']")

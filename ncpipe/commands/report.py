@@ -11,6 +11,7 @@ from ncpipe.artifacts import (
     CLAIMS,
     FIGURES,
     LOW_RANK,
+    METRICS,
     MODELS,
     REPORT,
     RESULTS,
@@ -114,9 +115,15 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
 
 
 def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Contents:
-    runs, points, slopes, layers, history = (
-        read_table(RESULTS / f"{name}.csv", "aggregate")
-        for name in ("runs", "points", "slopes", "layers", "history")
+    runs, points, slopes, history = (
+        read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "points", "slopes", "history")
+    )
+    measurements, places = (
+        pd.concat(
+            [read_table(METRICS / name / f"{table}.csv", "measure") for name in params.sweep.experiments],
+            ignore_index=True,
+        )
+        for table in ("measurements", "places")
     )
     runs = runs.assign(reason=runs["reason"].fillna(""))
     against = "depth L" if abscissa(runs) == "depth" else symbol(runs)
@@ -132,7 +139,7 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
             *read_pictures(_present_folder(FIGURES, "plot"), "", against, alts),
             *(picture for folder in OWN for picture in _own_pictures(folder)),
         ],
-        charts=chart_data(runs, points, slopes, layers, history),
+        charts=chart_data(runs, points, slopes, history, measurements, places),
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
         grids=[

@@ -1,12 +1,13 @@
 """`ncpipe report --compare`: experiments of DVC's (or git revisions) side by side, on a page."""
 
 import io
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import COMPARISON, RESULTS
+from ncpipe.artifacts import COMPARISON, METRICS, RESULTS
 from ncpipe.commands.compare import (
     Compared,
     compared,
@@ -18,21 +19,28 @@ from ncpipe.commands.compare import (
 from ncpipe.commands.report import write_page
 from ncpipe.commands.revisions import read_revision
 from ncpipe.errors import InputError
+from ncpipe.figures.overlay import Sweep, overlay
+from ncpipe.figures.save import save_figure
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Cell, Grid, data_uri
 from ncpipe.report.page import Contents, Provenance
+from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.tables.keys import abscissa
 
-TABLES = ("runs", "points", "slopes", "layers", "history")  # of which charts are made
+TABLES = ("runs", "points", "slopes", "history", "summary")  # of which charts and the figure are made
+MEASURED = ("measurements", "places")  # by experiment: every layer's values
 
 
 def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
-    """Parameters that differ, counts, slopes and means with their differences, and charts of all -> a page.
+    """Parameters that differ, counts, slopes and means with their differences, one figure and charts of all.
 
-    In the charts an experiment is a line for each revision that has it.
+    In the figure a revision is a colour; in the charts an experiment is a line for each that has it.
     """
     found = compared(revisions)
-    tables = _together({revision: _tables(revision) for revision in revisions})
+    tables = {revision: _tables(revision) for revision in revisions}
+    _check_abscissa(tables)
+    together = _together(tables)
+    charts = ("runs", "points", "slopes", "history", *MEASURED)
     different = different_parameters(found.trees)
     csv = pd.concat(found.tables.values()).to_csv(index=False, lineterminator="\n").encode()
     page = Contents(
@@ -40,8 +48,8 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
         lead=[f"{_counted(len(different))} {legend(found.rule)}"],
         chapters=[],
         claims=None,
-        pictures=[],
-        charts=chart_data(*tables),
+        pictures=_pictures(tables, list(found.tables)),
+        charts=chart_data(*(together[name] for name in charts)),
         failures=[],
         failed=None,
         grids=[_parameters(different, revisions), *_results(found, revisions, csv)],
@@ -59,28 +67,52 @@ def _counted(different: int) -> str:
     )
 
 
-def _tables(revision: str) -> list[pd.DataFrame]:
+def _tables(revision: str) -> dict[str, pd.DataFrame]:
+    """By name."""
     texts = read_revision(revision, [RESULTS / f"{name}.csv" for name in TABLES])
+    tables = {name: _table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
+    experiments = list(dict.fromkeys(tables["runs"]["experiment"]))
+    paths = {name: [METRICS / one / f"{name}.csv" for one in experiments] for name in MEASURED}
+    texts = read_revision(revision, [path for own in paths.values() for path in own])
+    for i, name in enumerate(MEASURED):
+        own = texts[i * len(experiments) : (i + 1) * len(experiments)]
+        tables[name] = pd.concat([_table(revision, text) for text in own], ignore_index=True)
+    return tables
+
+
+def _table(revision: str, text: str) -> pd.DataFrame:
     try:
-        return [pd.read_csv(io.StringIO(text)) for text in texts]
+        return pd.read_csv(io.StringIO(text))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 
 
-def _together(tables: Mapping[str, Sequence[pd.DataFrame]]) -> list[pd.DataFrame]:
-    """Each table of all revisions, in which an experiment has its revision's name too."""
-    if len({abscissa(own[0]) for own in tables.values()}) > 1:
+def _check_abscissa(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
+    if len({abscissa(own["runs"]) for own in tables.values()}) > 1:
         raise InputError(f"report: {', '.join(tables)} have metrics against depth and against another key")
-    return [
-        pd.concat(
+
+
+def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """Each table of all revisions, in which an experiment has its revision's name too."""
+    return {
+        name: pd.concat(
             [
-                table.assign(experiment=table["experiment"] + f" ({revision})")
-                for revision, table in zip(tables, each, strict=True)
+                own[name].assign(experiment=own[name]["experiment"] + f" ({revision})")
+                for revision, own in tables.items()
             ],
             ignore_index=True,
         )
-        for each in zip(*tables.values(), strict=True)
-    ]
+        for name in (*TABLES, *MEASURED)
+    }
+
+
+def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], experiments: Sequence[str]) -> list[Picture]:
+    """One figure of all revisions, for the experiments that all have."""
+    sweeps = {revision: Sweep(own["runs"], own["summary"], own["slopes"]) for revision, own in tables.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        save_figure(overlay(sweeps, experiments), Path(folder), "overlay")
+        of = "depth L" if abscissa(next(iter(sweeps.values())).runs) == "depth" else "the axis"
+        return read_pictures(Path(folder), "", of, {"overlay": f"{', '.join(tables)} in one panel each."})
 
 
 def _parameters(different: Mapping[str, Sequence[str]], revisions: Sequence[str]) -> Grid:

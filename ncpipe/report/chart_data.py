@@ -1,10 +1,12 @@
 """What the page's charts draw, as plain values for JSON: few digits, short keys, every run once.
 
 n  runs, in the order of runs.csv
+m  layers of all runs, run by run
 
 A line is what one curve of a chart goes through, called by `keys.name_of`.
 """
 
+import base64
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.catalogue import SINGULAR, entry
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import abscissa, line_keys, name_of, place_keys, run_keys, symbol
+from ncpipe.tables.points import usable_points
 from ncpipe.tables.sentences import rate
 
 DIGITS = 5
+LEVELS = 65534  # between the least and the greatest value of a series by layer; one more stands for none
 MOST_EPOCHS = 200  # of a run that a chart shows; of longer histories every second, third, ... row
 SERIES = ["metric", "split"]
 NOT_CURVES = {"epoch", "learning_rate"}
@@ -28,10 +32,11 @@ def chart_data(
     runs: pd.DataFrame,
     points: pd.DataFrame,
     slopes: pd.DataFrame,
-    layers: pd.DataFrame,
     history: pd.DataFrame,
+    measurements: pd.DataFrame,
+    places: pd.DataFrame,
 ) -> dict[str, Any]:
-    """Everything that the charts can be asked for, from the tables of `aggregate`."""
+    """Everything that the charts can be asked for, from the tables of `aggregate` and `measure`."""
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
     return {
@@ -49,7 +54,7 @@ def chart_data(
             "reason": runs["reason"].fillna("").tolist(),
         },
         "series": _series(runs, points, slopes, lines),
-        "layers": _layers(runs, layers, lines),
+        "layers": _layers(runs, measurements, places),
         "history": _history(runs, history),
     }
 
@@ -132,30 +137,62 @@ def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> lis
     return fits
 
 
-def _layers(runs: pd.DataFrame, layers: pd.DataFrame, lines: Sequence[str]) -> dict[str, Any]:
-    """Means over a place's used runs, by layer: of log10 values where the metric has a log scale."""
-    keys = [*place_keys(runs), "layer", "position"]
-    if layers.empty:
-        return {"line": [], "x": [], "layer": [], "position": [], "series": []}
-    places = layers[keys].drop_duplicates()
-    index = {key: i for i, key in enumerate(places.itertuples(index=False, name=None))}
+def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame) -> dict[str, Any]:
+    """Every run's value of every layer that has a position, m in the order of the forward pass.
+
+    which: of each run an index into `nets`, which hold names and positions of layers. series: metric, split
+    and m values, see `packed`, of log10 where the metric has a log scale; reasons: why a value on such a
+    scale enters no slope though its run converged, and which do not.
+    """
+    keys = run_keys(runs)
+    positions = [*place_keys(runs), "layer"]
+    placed = usable_points(measurements[~measurements["metric"].str.startswith(SINGULAR)], runs).merge(
+        places[[*positions, "position"]], on=positions
+    )
+    nets: dict[tuple[tuple[str, float], ...], int] = {}
+    rows: dict[tuple[Any, ...], int] = {}
+    which = []
+    own = dict(iter(placed[[*keys, "layer", "position"]].drop_duplicates().groupby(keys, sort=False)))
+    for key in runs[keys].itertuples(index=False, name=None):
+        if key not in own:
+            which.append(nets.setdefault((), len(nets)))
+            continue
+        forward = own[key].sort_values(["position", "layer"])
+        net = tuple(zip(forward["layer"], forward["position"], strict=True))
+        which.append(nets.setdefault(net, len(nets)))
+        rows |= {(*key, layer): len(rows) + i for i, (layer, _) in enumerate(net)}
+    names = placed[[*keys, "layer"]].itertuples(index=False, name=None)
+    placed = placed.assign(row=[rows[name] for name in names])
     series = []
-    for (metric, split), own in layers.groupby(SERIES, sort=False):
+    for (metric, split), table in placed.groupby(SERIES, sort=False):
         log = entry(str(metric)).scale == "log"
-        mean, std = ("log10_mean", "log10_std") if log else ("mean", "std")
-        columns: dict[str, list[Any]] = {name: [None] * len(index) for name in ("mean", "std", "n")}
-        at = [index[key] for key in own[keys].itertuples(index=False, name=None)]
-        for name, column in (("mean", mean), ("std", std), ("n", "n_log10" if log else "n_used")):
-            for i, value in zip(at, own[column], strict=True):
-                columns[name][i] = number(value)
-        series.append({"metric": metric, "split": split} | columns)
+        values = np.full(len(rows), np.nan)
+        values[table["row"]] = table["log10"] if log else table["value"]
+        told = table[log & table["converged"] & ~table["used"] & table["log10"].notna()]
+        reasons = {str(reason): own["row"].tolist() for reason, own in told.groupby("reason")}
+        series.append({"metric": metric, "split": split, "reasons": reasons} | packed(values))
     return {
-        "line": [lines.index(name) for name in _names(places, runs)],
-        "x": numbers(places[abscissa(runs)]),
-        "layer": places["layer"].tolist(),
-        "position": numbers(places["position"]),
+        "nets": [
+            {"layer": [name for name, _ in net], "position": [number(place) for _, place in net]}
+            for net in nets
+        ],
+        "which": which,
         "series": series,
     }
+
+
+def packed(values: np.ndarray) -> dict[str, Any]:
+    """Values to 1/65534 of their range: unsigned 16-bit integers, the low byte first, in base64.
+
+    Integer i stands for low + i step, 65535 for what is not finite. Three digits of a metric that goes
+    through ten decades, in 2.7 characters a value.
+    """
+    finite = np.isfinite(values)
+    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
+    step = (high - low) / LEVELS or 1.0
+    levels = np.full(len(values), LEVELS + 1, dtype="<u2")
+    levels[finite] = np.rint((values[finite] - low) / step)
+    return {"low": float(low), "step": float(step), "values": base64.b64encode(levels.tobytes()).decode()}
 
 
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:

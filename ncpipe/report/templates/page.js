@@ -198,29 +198,39 @@
   });
   const drawable = (value, log) => value !== null && (!log || value > 0);
 
-  function runsSpec(series, lines) {
+  /** What a chart shows of run i, if its scale can: its value, and of what is not used the reason. */
+  function runRow(i, y, reason, more) {
     const runs = data.runs;
+    const state = runs.converged[i] ? reason || "converged" : `not converged: ${runs.reason[i]}`;
+    return { line: data.lines[runs.line[i]], x: runs.x[i], y, seed: runs.seed[i], state, ...more };
+  }
+  const runTooltip = (title, format, ...more) => [
+    { field: "line", title: "experiment" }, { field: "x", title: data.x.symbol }, { field: "seed" }, ...more,
+    { field: "y", title, format }, { field: "state", title: "run" },
+  ];
+
+  /** Single runs with mean and spread. values, reasons, fits: of the series, or of one layer of it. */
+  function runsSpec(series, lines, name = "") {
+    const { values, reasons, fits: own, enter, format } = name
+      ? { ...layerValues(series, name), fits: [], enter: (i) => data.runs.converged[i], format: ".3g" }
+      : { ...series, enter: (i) => data.runs.converged[i] && !series.reasons[i], format: ".5g" };
     const rows = [];
     let hidden = 0;
-    series.values.forEach((value, i) => {
-      if (!lines.includes(runs.line[i])) return;
-      if (!drawable(value, series.log)) { hidden += 1; return; }
-      const reason = runs.converged[i] ? (series.reasons[i] ?? "") : `not converged: ${runs.reason[i]}`;
-      rows.push({
-        line: data.lines[runs.line[i]], x: runs.x[i], y: value, seed: runs.seed[i],
-        used: reason ? "no" : "yes", state: reason || "converged",
-      });
+    values.forEach((value, i) => {
+      if (!lines.includes(data.runs.line[i])) return;
+      if (!drawable(value, series.log)) { hidden += !name; return; }
+      rows.push(runRow(i, value, reasons[i], { used: enter(i) ? "yes" : "no" }));
     });
     const means = [];
     const fits = [];
     for (const line of lines) {
       const name = data.lines[line];
-      const own = rows.filter((row) => row.line === name);
-      for (const x of ascending(own.map((row) => row.x))) {
-        const used = own.filter((row) => row.x === x && row.used === "yes").map((row) => row.y);
+      const members = rows.filter((row) => row.line === name);
+      for (const x of ascending(members.map((row) => row.x))) {
+        const used = members.filter((row) => row.x === x && row.used === "yes").map((row) => row.y);
         if (used.length) means.push({ line: name, x, ...spread(used, series.log) });
       }
-      const fit = series.fits.find((each) => each.line === line);
+      const fit = own.find((each) => each.line === line);
       const xs = means.filter((row) => row.line === name).map((row) => row.x);
       if (fit && fit.slope !== null && fit.at !== null && xs.length > 1) {
         for (const x of [Math.min(...xs), Math.max(...xs)]) {
@@ -231,11 +241,7 @@
     const colours = lineColour(lines, "panel");
     const x = xScale(ascending(rows.map((row) => row.x)));
     const y = yScale("y", series.title, series.log);
-    const tooltip = [
-      { field: "line", title: "experiment" }, { field: "x", title: data.x.symbol }, { field: "seed" },
-      { field: "y", title: series.title, format: ".5g" }, { field: "state", title: "run" },
-      { field: "used", title: "in mean and slope" },
-    ];
+    const tooltip = [...runTooltip(series.title, format), { field: "used", title: name ? "in mean" : "in mean and slope" }];
     const layer = [
       { data: { values: means }, mark: { type: "rule", strokeWidth: 1.5, opacity: 0.6 },
         encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colours } },
@@ -253,65 +259,107 @@
         encoding: { x, y, color: colours, tooltip },
       })),
     ].filter((each) => each.data.values.length);
-    const says = series.fits.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says);
+    const says = own.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says);
+    if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those that converged." : "No run has a value here.");
     if (hidden) says.push(`${hidden} runs have no value that this scale can show.`);
-    return [layer, `${series.title} against ${data.x.label}`, says];
+    return [layer, `${series.title}${name ? ` of layer ${name}` : ""} against ${data.x.label}`, says];
   }
 
-  /** Means over seeds, from the table of layers: rows of the chosen lines, with what `keep` says of a place. */
-  function layerRows(series, log, lines, keep) {
-    const layers = data.layers;
-    const own = layers.series.find((each) => each.metric === series.metric && each.split === series.split);
-    if (!own) return [];
-    const back = log ? (v) => 10 ** v : (v) => v;
-    const rows = [];
-    layers.line.forEach((line, i) => {
-      if (!lines.includes(line) || own.mean[i] === null || !keep(i)) return;
-      const std = own.std[i] ?? 0;
-      const row = {
-        line: data.lines[line], x: layers.x[i], layer: layers.layer[i], position: layers.position[i],
-        mean: back(own.mean[i]), low: back(own.mean[i] - std), high: back(own.mean[i] + std), n: own.n[i],
-      };
-      if (drawable(row.low, log)) rows.push(row);
+  // ---- layers: every run's network is one of data.layers.nets, and its layers stand one after the other ----
+
+  const rowsOfRun = [];
+  data.layers.which.reduce((first, net, i) => {
+    rowsOfRun[i] = first;
+    return first + data.layers.nets[net].layer.length;
+  }, 0);
+  const unpacked = new Map();
+  const byLayer = (series) =>
+    data.layers.series.find((each) => each.metric === series.metric && each.split === series.split);
+  /** Values (16-bit integers of the series' range) and reasons of a series, layer by layer of every run. */
+  function unpack(series) {
+    const own = byLayer(series);
+    if (!own) return { values: [], reasons: [] };
+    if (!unpacked.has(own)) {
+      const bytes = atob(own.values);
+      const values = Array.from({ length: bytes.length / 2 }, (_, i) => {
+        const level = bytes.charCodeAt(2 * i) + 256 * bytes.charCodeAt(2 * i + 1);
+        if (level === 65535) return null;
+        const value = own.low + level * own.step;
+        return series.log ? 10 ** value : value;
+      });
+      const reasons = [];
+      for (const [reason, rows] of Object.entries(own.reasons)) for (const row of rows) reasons[row] = reason;
+      unpacked.set(own, { values, reasons });
+    }
+    return unpacked.get(own);
+  }
+  /** Of every run the value of one of its layers, null where it has none, and why it is in no slope. */
+  function layerValues(series, name) {
+    const { values, reasons } = unpack(series);
+    const rows = data.layers.which.map((net, i) => {
+      const place = data.layers.nets[net].layer.indexOf(name);
+      return place < 0 ? -1 : rowsOfRun[i] + place;
     });
-    return rows;
+    return { values: rows.map((row) => values[row] ?? null), reasons: rows.map((row) => reasons[row]) };
   }
-  const layerTooltip = [
-    { field: "line", title: "experiment" }, { field: "x", title: data.x.symbol }, { field: "layer" },
-    { field: "mean", format: ".5g" }, { field: "low", title: "mean − 1 std", format: ".5g" },
-    { field: "high", title: "mean + 1 std", format: ".5g" }, { field: "n", title: "runs" },
-  ];
 
-  function oneLayerSpec(series, lines, name) {
-    const rows = layerRows(series, series.log, lines, (i) => data.layers.layer[i] === name);
-    const colours = lineColour(lines, "panel");
-    const x = xScale(ascending(rows.map((row) => row.x)));
-    const y = yScale("mean", series.title, series.log);
-    const layer = [
-      { mark: { type: "rule", strokeWidth: 1.5, opacity: 0.6 },
-        encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colours } },
-      { mark: { type: "line", point: { size: 55, cursor: "pointer" } },
-        encoding: { x, y, color: colours, tooltip: layerTooltip } },
-    ].map((each) => ({ data: { values: rows }, ...each }));
-    return [rows.length ? layer : [], `${series.title} of layer ${name} against ${data.x.label}`,
-      rows.length ? ["Mean ± 1 standard deviation over the runs that count."] : ["No run has a value here."]];
+  /** Names of the layers at which some run has a value. */
+  function layersOf(series) {
+    const { values } = unpack(series);
+    const found = new Set();
+    data.layers.which.forEach((net, i) => {
+      data.layers.nets[net].layer.forEach((name, j) => {
+        if ((values[rowsOfRun[i] + j] ?? null) !== null) found.add(name);
+      });
+    });
+    return [...found];
   }
 
   function throughLayersSpec(series, lines) {
-    const rows = layerRows(series, series.log, lines, () => true);
-    const places = ascending(rows.map((row) => row.x));
+    const { values, reasons } = unpack(series);
+    const rows = [];
+    const means = [];
+    const places = new Map();
+    data.layers.which.forEach((net, i) => {
+      if (!lines.includes(data.runs.line[i])) return;
+      const { layer, position } = data.layers.nets[net];
+      layer.forEach((name, j) => {
+        const value = values[rowsOfRun[i] + j] ?? null;
+        if (!drawable(value, series.log)) return;
+        const more = { layer: name, position: position[j], used: data.runs.converged[i] ? "yes" : "no" };
+        const row = runRow(i, value, reasons[rowsOfRun[i] + j], more);
+        rows.push(row);
+        if (row.used === "no") return;
+        const key = [row.line, row.x, name].join("\n");
+        if (!places.has(key)) places.set(key, { line: row.line, x: row.x, position: position[j], own: [] });
+        places.get(key).own.push(value);
+      });
+    });
+    for (const { own, ...place } of places.values()) means.push({ ...place, ...spread(own, series.log) });
+    const xs = ascending(rows.map((row) => row.x));
     const colours = {
-      field: "x", type: "ordinal", title: data.x.symbol, scale: { domain: places, range: ramp(places.length) },
+      field: "x", type: "ordinal", title: data.x.symbol, scale: { domain: xs, range: ramp(xs.length) },
       legend: { columns: columnsOf("panel"), symbolType: "circle", symbolOpacity: 1 },
     };
     const x = { field: "position", type: "quantitative", title: "layer", axis: { format: "~g", tickMinStep: 1 },
       scale: { zero: false, nice: false, padding: 10 } };
+    const y = yScale("y", series.title, series.log);
+    const tooltip = runTooltip(series.title, ".3g", { field: "layer" });
+    const there = (used) => rows.some((row) => row.used === used);
     const layer = [
-      { mark: { type: "line", strokeWidth: 1.6, point: { size: 30, cursor: "pointer" } },
-        encoding: { x, y: yScale("mean", series.title, series.log), color: colours, tooltip: layerTooltip } },
-    ].map((each) => ({ data: { values: rows }, ...each }));
+      ...(means.length ? [{
+        transform: [{ filter: "isValid(datum.mean)" }], mark: { type: "line", strokeWidth: 1.6 },
+        encoding: { x, y: { ...y, field: "mean" }, color: colours },
+      }] : []),
+      ...["yes", "no"].filter(there).map((used) => ({
+        transform: [{ filter: `datum.used === '${used}'` }],
+        mark: { type: "point", size: 26, strokeWidth: 1.1, filled: used === "yes", cursor: "pointer",
+          ...(used === "yes" ? { opacity: 0.45 } : { fill: "transparent" }) },
+        encoding: { x, y, color: colours, tooltip },
+      })),
+    ].map((each) => ({ data: { values: [...means, ...rows] }, ...each }));
     return [rows.length ? layer : [], `${series.title} layer by layer`,
-      rows.length ? ["Mean over the runs that count, a line for each network's depth."] : ["No run has a value here."]];
+      rows.length ? ["Single runs; the lines join the means of those that converged, one for each network's depth."] : ["No run has a value here."]];
   }
 
   function chosenLines() {
@@ -330,11 +378,11 @@
   }
   function setLayers() {
     const series = chosenSeries();
-    const own = data.layers.series.find((each) => each.metric === series.metric && each.split === series.split);
-    const names = own ? distinct(data.layers.layer.filter((_, i) => own.mean[i] !== null)) : [];
+    const own = byLayer(series);
+    const names = layersOf(series).filter((name) => name !== "last");
     names.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const before = at("layer").value;
-    fill(at("layer"), [["", "last, single runs"], ...names.map((name) => [name, name])], names.includes(before) ? before : "");
+    fill(at("layer"), [["", "last"], ...names.map((name) => [name, name])], names.includes(before) ? before : "");
     at("against").options[1].disabled = !own;
     if (!own) at("against").value = "x";
   }
@@ -348,9 +396,7 @@
     at("layer-label").hidden = through;
     const [layer, title, says] = through
       ? throughLayersSpec(series, lines)
-      : at("layer").value
-        ? oneLayerSpec(series, lines, at("layer").value)
-        : runsSpec(series, lines);
+      : runsSpec(series, lines, at("layer").value);
     tell("panel-says", lines.length ? says : ["Choose an experiment."]);
     if (!layer.length) return at("panel").replaceChildren();
     const description = [title, ...says].join(". ");

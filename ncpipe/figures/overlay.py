@@ -1,0 +1,119 @@
+"""The same experiments under several settings in one figure, a colour for each setting."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ncpipe.figures.abscissa import Abscissa, abscissa_of, with_lines
+from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns, slope_label
+from ncpipe.figures.panels import FIT_DASHES, ROW_HEIGHT, Colour, state_nothing, thin_ticks
+from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.tables.points import LAST
+
+MARKERS = ("o", "s", "^", "v", "D")
+
+
+class Sweep(NamedTuple):
+    """Tables of `aggregate` under one setting."""
+
+    runs: pd.DataFrame
+    summary: pd.DataFrame
+    slopes: pd.DataFrame
+
+
+def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
+    """log10 of NC1, NC2, NC3 and the loss gap at the last layer against L (or the axis), on log axes.
+
+    A row for each experiment (each of its depths, in a study with an axis), a colour for each setting: mean
+    ± 1 std over the seeds used, and the least-squares power as a dashed line whose slope and interval the
+    legend has. What a setting lacks it has no curve for.
+    """
+    of = abscissa_of(next(iter(sweeps.values())).runs)
+    lined = {name: Sweep(*map(with_lines, sweep)) for name, sweep in sweeps.items()}
+    first = next(iter(sweeps.values())).runs
+    own = with_lines(first)[first["experiment"].isin(experiments)]
+    lines = list(dict.fromkeys(own["experiment"]))
+    columns = {line: _columns(own[own["experiment"] == line]) for line in lines}
+    colours = dict(zip(sweeps, metric_colours(len(sweeps)), strict=True))
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, (ROW_HEIGHT + 0.2) * len(lines) + 0.55), layout="constrained")
+        grid = figure.subplots(len(lines), len(columns[lines[0]]), squeeze=False)
+        for row, line in zip(grid, lines, strict=True):
+            for axes, column in zip(row, columns[line], strict=True):
+                of.scale(axes, _places(lined, line, of))
+                _draw(axes, lined, line, column, of, colours)
+                axes.set_title(column.title)
+            row[0].set_ylabel(line)
+        for axes in grid[-1]:
+            axes.set_xlabel(of.label)
+        figure.align_ylabels(grid[:, 0])
+        handles = [
+            Line2D([], [], color=colours[name], marker=MARKERS[i % len(MARKERS)], markersize=3, label=name)
+            for i, name in enumerate(sweeps)
+        ]
+        handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="least squares"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _columns(own: pd.DataFrame) -> tuple[Column, ...]:
+    return (*paper_columns(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])), GAP_COLUMNS[0])
+
+
+def _places(sweeps: Mapping[str, Sweep], line: str, of: Abscissa) -> np.ndarray:
+    return np.unique(
+        np.concatenate(
+            [sweep.runs.loc[sweep.runs["experiment"] == line, of.column] for sweep in sweeps.values()]
+        )
+    )
+
+
+def _draw(
+    axes: Axes,
+    sweeps: Mapping[str, Sweep],
+    line: str,
+    column: Column,
+    of: Abscissa,
+    colours: Mapping[str, Colour],
+) -> None:
+    fits = []
+    for i, (name, sweep) in enumerate(sweeps.items()):
+        means = _series(sweep.summary, line, column)
+        means = means[means["n_used"] > 0]
+        if means.empty:
+            continue
+        axes.errorbar(
+            means[of.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
+            marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
+        )  # fmt: skip
+        fit = _series(sweep.slopes, line, column)
+        if of.log and len(fit) and fit["slope"].notna().all():
+            fits.append(_draw_fit(axes, fit.iloc[0], means[of.column], of, colours[name]))
+    if not axes.lines and not axes.containers:
+        state_nothing(axes, "no usable value")
+        return
+    axes.margins(y=0.1)
+    thin_ticks(axes)
+    if fits:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.17 * len(fits) * (high - low))  # room for the legend
+        axes.legend(handles=fits, loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.6)
+
+
+def _draw_fit(axes: Axes, fit: pd.Series, places: pd.Series, of: Abscissa, colour: Colour) -> Line2D:
+    ends = np.array([places.min(), places.max()])
+    label = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol)
+    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
+    (drawn,) = axes.plot(ends, heights, color=colour, linestyle=FIT_DASHES, linewidth=0.9, label=label)
+    return drawn
+
+
+def _series(table: pd.DataFrame, line: str, column: Column) -> pd.DataFrame:
+    own = (table["experiment"] == line) & (table["layer"] == LAST)
+    return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]

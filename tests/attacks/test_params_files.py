@@ -110,8 +110,15 @@ def paths(tree: object, above: Path_ = ()) -> Iterator[Path_]:
         yield from paths(value, (*above, key))
 
 
+def own_part(path: Path_) -> Tree:
+    """A copy of BASE with the experiments that other keys name, and that of the path."""
+    kept = {"one", "text", *path[1:2]}
+    experiments = {name: tree for name, tree in BASE["experiments"].items() if name in kept}
+    return copy.deepcopy(BASE | {"experiments": experiments})
+
+
 def changed(path: Path_, value: object) -> Tree:
-    whole = copy.deepcopy(BASE)
+    whole = own_part(path)
     functools.reduce(operator.getitem, path[:-1], whole)[path[-1]] = value  # type: ignore[index, call-overload]
     return whole
 
@@ -150,6 +157,12 @@ def records_of(node: Any) -> Iterator[dict[str, Any]]:
             yield from records_of(value)
 
 
+@functools.cache
+def limits() -> list[float]:
+    """`bounds_of` the schema, each once."""
+    return sorted({limit for pair in bounds_of(json_schema(Params)) for limit in pair})
+
+
 def bounds_of(node: Any) -> Iterator[tuple[float, float]]:
     """The least and the largest number of each number in the schema, a step beyond them."""
     if isinstance(node, dict):
@@ -186,7 +199,7 @@ def test_every_number_of_the_schema_has_both_ends() -> None:
 @pytest.mark.parametrize("path", KEYS, ids=lambda path: ".".join(map(str, path)))
 def test_a_missing_or_an_unknown_key_is_named(path: Path_) -> None:
     """Red: a key that is passed over."""
-    whole = copy.deepcopy(BASE)
+    whole = own_part(path)
     above = functools.reduce(operator.getitem, path[:-1], whole)  # type: ignore[arg-type]
     value = above.pop(path[-1])  # type: ignore[attr-defined]
     message = refusal(lambda: parse_params(whole))
@@ -200,8 +213,7 @@ def test_a_missing_or_an_unknown_key_is_named(path: Path_) -> None:
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
 def test_a_wrong_value_is_named_with_its_key(path: Path_) -> None:
     """Or it is a right one. Red: a value that is taken for another; a traceback of a comparison."""
-    limits = [limit for pair in set(bounds_of(json_schema(Params))) for limit in pair]
-    for value in [*WRONG, *LARGE, *limits]:
+    for value in [*WRONG, *LARGE, *limits()]:
         message = refusal(lambda value=value: parse_params(changed(path, value)))  # type: ignore[misc]
         assert message is None or last_name(path) in message, (value, message)
 

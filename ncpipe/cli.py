@@ -516,6 +516,15 @@ def _is_out_of_memory(error: Exception) -> bool:
     return is_out_of_memory(error)
 
 
+def _own_mistake(error: Exception) -> InputError | None:
+    """What study.py did wrong, if it was that; who has read none has not loaded what reads it."""
+    if "ncpipe.study" not in sys.modules:
+        return None
+    from ncpipe.study import own_mistake
+
+    return own_mistake(error)
+
+
 def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
     hear_the_end()
@@ -523,18 +532,18 @@ def run_cli() -> None:
         app(prog_name="ncpipe")
     except InputError as error:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        sys.exit(f"ncpipe: {where}{error.strerror or error}; nothing half-written was kept")
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except Exception as error:
+        if _is_out_of_memory(error):
+            said = "not enough memory on this machine; make data, model.width or the depth smaller"
+        elif mistake := _own_mistake(error):
+            said = str(mistake)
+        elif isinstance(error, OSError):
+            said = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))
+        elif isinstance(error, SafetensorError):  # readers turn theirs into an InputError: of a writer
+            said = str(error)
+        else:
             raise
-        sys.exit(
-            "ncpipe: not enough memory on this machine; make data, model.width or the depth smaller; nothing "
-            "half-written was kept"
-        )
-    except SafetensorError as error:  # readers turn theirs into an InputError: this one could not write
-        sys.exit(f"ncpipe: {error}; nothing half-written was kept")
+        sys.exit(f"ncpipe: {said}; nothing half-written was kept")
     except SystemExit as stop:
         if stop.code == 130:  # how typer ends on Ctrl-C, without a word
             raise KeyboardInterrupt from None

@@ -12,18 +12,19 @@ params.yaml. The file is code of the study: who reads the params.yaml beside it 
 """
 
 import ast
+import contextlib
 import functools
 import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ncpipe.architectures.architecture import Architecture
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, cut
 from ncpipe.specs import Data, Model, OwnData
 
 FILE = "study.py"
@@ -35,12 +36,16 @@ Table = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """What a study.py defines, each table by what it says of an entry; lines: where its names are defined."""
+    """What a study.py defines, each table by what it says of an entry; lines: where its names are defined.
+
+    path: of the file, as tracebacks name it; empty if there is none.
+    """
 
     networks: Table
     data: Table
     metrics: Table
     lines: Mapping[str, int]
+    path: str
 
     @property
     def records(self) -> tuple[type, ...]:
@@ -52,7 +57,7 @@ class Study:
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
 
-NOTHING = Study({}, {}, {}, {})
+NOTHING = Study({}, {}, {}, {}, "")
 _loaded = NOTHING
 
 
@@ -74,7 +79,26 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        raise _failure(error) from None
+        begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+        raise _failure(error, _last_line(error, _loaded.path) or begins) from None
+
+
+@contextlib.contextmanager
+def own_mistakes() -> Iterator[None]:
+    """What study.py raises in the block, or leads others to raise, becomes an InputError (`own_mistake`)."""
+    try:
+        yield
+    except Exception as error:
+        mistake = own_mistake(error)
+        if mistake is None:
+            raise
+        raise mistake from error
+
+
+def own_mistake(error: Exception) -> InputError | None:
+    """An error that was raised in study.py, or below it, in one line with its line; None of any other."""
+    line = None if isinstance(error, InputError) else _last_line(error, _loaded.path)
+    return None if line is None else _failure(error, line)
 
 
 @functools.cache  # the same classes as long as the file is the same
@@ -88,9 +112,9 @@ def _run(path: Path, source: bytes) -> Study:
     except SyntaxError as error:
         raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:
-        raise _failure(error) from None
+        raise _failure(error, _last_line(error, str(path)) or 1) from None
     tables = [getattr(module, name, {}) for name in TABLES]
-    study = Study(tables[0], tables[1], tables[2], _lines(tree))
+    study = Study(tables[0], tables[1], tables[2], _lines(tree), str(path))
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -108,12 +132,16 @@ def _run(path: Path, source: bytes) -> Study:
     return study
 
 
-def _failure(error: BaseException) -> InputError:
-    """The error with the last line of study.py on the way to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).name == FILE]
+def _failure(error: BaseException, line: int) -> InputError:
     what = " ".join(str(error).split()) or "no message"
-    return InputError(f"{FILE}: line {lines[-1] if lines else 1}: {type(error).__name__}: {what}")
+    return InputError(cut(f"{FILE}: line {line}: {type(error).__name__}: {what}"))
+
+
+def _last_line(error: BaseException, path: str) -> int | None:
+    """The last line of a study.py on the way to an error; None if there is none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if path and frame.f_code.co_filename == path]
+    return lines[-1] if lines else None
 
 
 def _lines(tree: ast.Module) -> dict[str, int]:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
 from ncpipe.artifacts import CODE, METRICS, PREPARED, RESULTS
+from ncpipe.cli import run_cli
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
@@ -26,12 +27,15 @@ from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
 from ncpipe.commands.schema import write_schema
 from ncpipe.commands.train import train
+from ncpipe.console import Progress
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.params import load_params
-from ncpipe.stamps import code_digest, forget_code
+from ncpipe.scheduling.batches import train_batches
+from ncpipe.scheduling.plan import plan_all
+from ncpipe.stamps import Stamp, code_digest, data_checksum, forget_code
 from ncpipe.study import load_study, loaded
 
 SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
@@ -392,6 +396,52 @@ def test_a_metric_that_fails_is_one_line() -> None:
         (function,) = own_metrics().values()
         with pytest.raises(InputError, match=words):
             _number("spread", function, seen)
+
+
+@pytest.mark.parametrize(
+    ("words", "keep_going"), [("train own 2 0 --workers 1", False), ("extract own", False), ("", True)]
+)
+def test_a_network_that_fails_is_one_line(
+    words: str, keep_going: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever runs it, below PyTorch's own calls too. Red: a traceback; the line of another file; what went
+    wrong in one experiment that takes a sweep's others with it."""
+    write_study()
+    fetch("own")
+    if words.startswith("extract"):
+        write_grid()
+        for seed in (0, 1):
+            train("own", 2, seed, workers=1)
+    text = WHOLE.replace("self.first(x).square()", "self.first(x[:, :1]).square()")
+    write_study(text)
+    line = line_of(text, 'yield Layer("last"')
+    mistake = rf"study\.py: line {line}: RuntimeError: .+"
+    if not keep_going:
+        monkeypatch.setattr("sys.argv", ["ncpipe", *words.split()])
+        with pytest.raises(SystemExit) as stop:
+            run_cli()
+        assert re.fullmatch(f"ncpipe: {mistake}", str(stop.value.code)), stop.value.code
+        return
+    params = load_params()
+    compute = params.compute_on(None)
+    runs = [params.run("own", 2, seed) for seed in (0, 1)]
+    stamps = [Stamp(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    planned, [failed] = plan_all(stamps, torch.device("cpu"), 1, keep_going=True)
+    assert planned == []
+    assert re.fullmatch(mistake, str(failed))
+    progress = Progress("sweep", 2, 1.0)
+    [error] = train_batches([stamps], 1, 60.0, progress, lambda stamp: 1.0, keep_going=True)
+    assert re.fullmatch(mistake, str(error))
+    for said in capsys.readouterr().err.splitlines():
+        assert not said.startswith("ncpipe: ") or re.fullmatch(f"ncpipe: {mistake}", said)
+
+
+def test_a_function_that_takes_something_else_has_its_own_line() -> None:
+    """Red: the line of the package that calls it."""
+    text = WHOLE.replace("def rings(spec):", "def rings():").replace("spec.", "RingsData.")
+    write_study(text)
+    with pytest.raises(InputError, match=rf"^study\.py: line {line_of(text, 'def rings')}: TypeError: rings"):
+        fetch("own")
 
 
 # --- its code is part of the digests ------------------------------------------------------------------

@@ -27,6 +27,7 @@ from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
+from ncpipe.study import own_mistakes
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
@@ -112,7 +113,7 @@ def train_first(
         told: Progress | Unseen = progress if whole else Unseen()
         todo = batch
         while todo:
-            with logged([stamp.run for stamp in todo], Stopped):
+            with logged([stamp.run for stamp in todo], Stopped), own_mistakes():
                 todo = _train_some(
                     todo, checkpoint_seconds, told, lambda s: weights.get(s.key(), 0.0), enough, "train ahead"
                 )
@@ -171,7 +172,7 @@ def train_batches(
     def work(batch: Batch) -> None:
         todo = batch
         while todo:
-            with logged([stamp.run for stamp in todo], Stopped):
+            with logged([stamp.run for stamp in todo], Stopped), own_mistakes():
                 todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:

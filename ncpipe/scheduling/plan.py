@@ -16,6 +16,7 @@ from ncpipe.scheduling.batches import Batch, batches_that_fit, groups
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
 from ncpipe.stamps import Stamp
+from ncpipe.study import own_mistakes
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
@@ -79,7 +80,8 @@ def plan_all(
     parts = workers if len(found) < 2 * workers else 1
     for group in found:
         try:
-            planned += plan(group, place, workers, parts)
+            with own_mistakes():
+                planned += plan(group, place, workers, parts)
         except InputError as error:
             if not keep_going:
                 raise

@@ -30,8 +30,12 @@ def test_the_page_runs_to_its_figure_and_a_metric_trains_nothing_again(tmp_path:
     (study.folder / "params.yaml").write_text(*blocks("yaml"), encoding="utf-8")
     program = "\n\n".join(blocks("python"))
     (study.folder / "study.py").write_text(program, encoding="utf-8")
-    first = study.repro()
-    assert len([stage for stage in first.ran if stage.startswith("train@")]) == 4
+    one = study.repro("train@sine-2-0")
+    assert one.ran == ["code", "fetch@sine", "train@sine-2-0"]
+    swept = study.run("ncpipe", "sweep")
+    assert "2 runs to train in 1 batches" in swept.err
+    assert "3 runs registered" in swept.err
+    assert study.stale() == []
     for name in ("depth_sweep", "curves_sine"):
         assert (study.folder / f"data/figures/{name}.png").is_file()
     history = pd.read_csv(study.folder / "data/results/history.csv")

@@ -326,7 +326,9 @@ def report(
             show_default=False,
         ),
     ] = None,
-    times: Annotated[bool, typer.Option("--times", help="With --to: the hours of training too.")] = False,
+    times: Annotated[
+        bool, typer.Option("--times", help="With --to: what stages and training took too.")
+    ] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Serve it on this machine, with where the runs are, until Ctrl-C.")
     ] = False,
@@ -527,9 +529,12 @@ def _own_mistake(error: Exception) -> InputError | None:
 
 def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
+    from ncpipe.commands.stage_times import timed
+
     hear_the_end()
     try:
-        app(prog_name="ncpipe")
+        with timed(os.environ.get("DVC_STAGE")):
+            app(prog_name="ncpipe")
     except InputError as error:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except Exception as error:

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 
 from ncpipe import code
 from ncpipe.cli import run_cli
+from ncpipe.commands import stage_times
 from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
 from ncpipe.commands.report_live import make_server
@@ -95,6 +96,8 @@ def test_everything_is_on_the_page(page):
         "two: da7a",
         "ncpipe 0.1.0, torch 2.13.0",
         "learning_rate: 0.01",
+        "tolerance: 0.01",
+        "draws: 20",
         "dvc repro",
         "University of Washington",
     ):
@@ -403,8 +406,33 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     told = re.search(
         r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent
     )
+    assert re.search(r"<dt>Written with</dt><dd>python 3[\d.]+, torch \S+, numpy .*, dvc [\d.]+</dd>", sent)
+    assert "last ran here" not in sent
     assert told
     assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
+
+
+def test_times_by_stage_are_those_of_the_last_run_of_each_item(study, tmp_path, monkeypatch):
+    """Red: a time that counts twice; one of a stage that failed, or that DVC did not begin."""
+    monkeypatch.chdir(study)
+    clock = iter([0.0, 9.0, 0.0, 7.0, 0.0, 100.0, 0.0, 5.0, 0.0, 50.0, 0.0, 60.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(stage_times.time, "monotonic", lambda: next(clock))
+        for address in ("train@one-2-0", "train@one-2-1", "train@one-2-0"):
+            with stage_times.timed(address):
+                pass
+        with pytest.raises(SystemExit), stage_times.timed("here/dvc.yaml:grid"):
+            raise SystemExit(0)
+        for address, end in (("plot", SystemExit("a mistake")), ("plot", RuntimeError("a bug"))):
+            with pytest.raises(type(end)), stage_times.timed(address):
+                raise end
+    with stage_times.timed(None):
+        pass
+    assert stage_times.stage_times() == {"train": 107.0, "grid": 5.0}
+    report_to(tmp_path / "page.html", times=True)
+    sent = (tmp_path / "page.html").read_text(encoding="utf-8")
+    (study / "data/logs/stages.csv").unlink()
+    assert "<dd>train 2 min, grid 5 s</dd>" in sent
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from ncpipe.tables.files import present
 SHOWN = {
     column.metric for column in (*GAP_COLUMNS, *paper_columns("ce", False), *paper_columns("mse", False))
 }
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"
 
@@ -84,6 +86,11 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "system": platform.system(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that decide numbers and pictures."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def source() -> dict[str, Any]:

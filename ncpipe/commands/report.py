@@ -1,5 +1,7 @@
 """Stage report: one page of everything that a study found."""
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +22,21 @@ from ncpipe.artifacts import (
     publish_file,
     read_json,
 )
-from ncpipe.console import say
+from ncpipe.commands.stage_times import stage_times
+from ncpipe.console import duration, say
 from ncpipe.figures.labels import caption
 from ncpipe.params import PARAMS_FILE, Asked, Params, load_params
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
-from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_table
 from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
 from ncpipe.tables.sentences import rate
 
+RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 OWN = (THEORY, LOW_RANK, MODELS)  # folders of tables and figures that single studies have besides
 AGAIN = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
 RUN_COLUMNS = {
@@ -66,23 +69,29 @@ def report() -> None:
 
 
 def report_to(target: Path, times: bool) -> None:
-    """The same page with the commit that one stands on, whether it was changed, and the machine.
+    """The same page with the commit that one stands on, whether it was changed, the machine and its packages.
 
-    times: with the hours of training too.
+    times: with what the stages and training took too.
     """
-    from ncpipe.commands.publish import machine, provenance, source
+    from ncpipe.commands.publish import machine, provenance, source, versions
 
     if times and PARAMS_FILE.is_file():
         told = provenance(load_params())
     else:
         told = {"source": source(), "machine": machine()}
     made = told["source"]
-    here = {"Written on": ", ".join(f"{key} {value}" for key, value in told["machine"].items())}
+    here = {
+        "Written on": ", ".join(f"{key} {value}" for key, value in told["machine"].items()),
+        "Written with": ", ".join(f"{name} {number}" for name, number in versions().items()),
+    }
     if made:
         changed = f"with changes in {', '.join(made['changed'])}" if made["changed"] else "unchanged"
         here = {"Commit": f"{made['commit']}, {changed}"} | here
     for name, own in told.get("training", {}).items():
         here[f"Training of {name}"] = ", ".join(f"{key.replace('_', ' ')} {own[key]}" for key in own)
+    if times and (took := stage_times()):
+        own = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in took.items())
+        here["Stages, when each of their items last ran here"] = own
     write_page(target, contents(here))
 
 
@@ -147,7 +156,7 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
             _result("runs", "Runs", runs, RUN_COLUMNS),
             *_own_grids(),
         ],
-        provenance=_provenance(params.grid(), here),
+        provenance=_provenance(params, here),
         again=AGAIN,
     )
 
@@ -223,8 +232,9 @@ def _own_grids() -> Iterator[Grid]:
             yield grid(name, path.stem.replace("_", " "), table, columns, csv=path.read_bytes())
 
 
-def _provenance(runs: Sequence[Run], here: Mapping[str, str]) -> Provenance:
-    """What the runs say of themselves; InputError if one of the sweep's has no folder."""
+def _provenance(params: Params, here: Mapping[str, str]) -> Provenance:
+    """What the runs say of themselves, and the rules of the tables; InputError if a run has no folder."""
+    runs = params.grid()
     records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
     said: dict[str, list[str]] = {}
     for heading, keys in {
@@ -239,7 +249,8 @@ def _provenance(runs: Sequence[Run], here: Mapping[str, str]) -> Provenance:
     ):
         of = [f"{run.experiment}: {_entry(record, key)}" for run, record in zip(runs, records, strict=True)]
         said[heading] = list(dict.fromkeys(of))
-    specs: dict[str, str] = {}
+    rules = {name: dataclasses.asdict(getattr(params, name)) for name in RULES}
+    specs = {"the sweep and its tables": yaml.safe_dump(json.loads(json.dumps(rules)))}
     for run, record in zip(runs, records, strict=True):
         specs.setdefault(run.experiment, yaml.safe_dump(record["inputs"]["spec"], sort_keys=True))
     return Provenance(said, specs, here)

@@ -34,8 +34,8 @@ class Chapter:
 class Provenance:
     """What made the page.
 
-    runs: heading -> values, of the runs. specs: by experiment its parameters, as text. here: heading ->
-    value, of this machine, this checkout and times; empty unless they were asked for.
+    runs: heading -> values, of the runs. specs: by what they are of, an experiment say, parameters as text.
+    here: heading -> value, of this machine, this checkout and times; empty unless they were asked for.
     """
 
     runs: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -15,7 +15,10 @@ from ncpipe.commands.new import new
 from ncpipe.params import load_params
 
 TEMPLATE = ROOT / "stages/smoke"
-FILES = {"params.yaml", "claims.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore"}
+FILES = {
+    "params.yaml", "claims.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
+    ".dvc/plots/log_x.json", ".dvc/plots/log_y.json",
+}  # fmt: skip
 
 
 @pytest.fixture

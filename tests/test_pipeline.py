@@ -133,7 +133,7 @@ class TestFreshClone:
             "beta": (4, 4),
         }
         assert all("slope_nc1_trace_ratio" in own for own in found.values())
-        assert all("log10_loss_gap" in own["deepest"] for own in found.values())
+        assert all("slope_loss_gap" in own and "deepest" not in own for own in found.values())
         assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
         said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
         assert [line.split(":")[0] for line in said] == BOTH

@@ -284,9 +284,13 @@ def test_metrics_are_strict_json_of_the_tables_numbers():
     assert (metrics["z"]["runs"], metrics["z"]["converged"]) == (15, 12)
     train = slopes[(slopes["experiment"] == "z") & (slopes["split"] == "train")].iloc[0]
     assert metrics["z"]["slope_nc1_trace_ratio"] == train["slope"]
-    assert set(metrics["z"]) == {"runs", "converged", "slope_nc1_trace_ratio", "deepest"}
-    assert set(metrics["z"]["deepest"]) == {"depth", "log10_nc1_trace_ratio"}  # one column each of exp show
-    assert metrics["z"]["deepest"]["depth"] == 8
+    assert set(metrics["z"]) == {"runs", "converged", "slope_nc1_trace_ratio"}  # one column each of exp show
+    one = runs[(runs["experiment"] == "z") & (runs["depth"] == 8)]
+    own = table[(table["experiment"] == "z") & (table["depth"] == 8)]
+    found = dvc_metrics(summarise(own, one), loglog_slopes(own, one, SLOPES), one, shown)["z"]
+    assert set(found) == {"runs", "converged", "deepest"}
+    assert set(found["deepest"]) == {"depth", "log10_nc1_trace_ratio"}
+    assert found["deepest"]["depth"] == 8
 
 
 def test_depth_series_are_wide_and_keep_every_depth():

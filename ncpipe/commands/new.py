@@ -16,7 +16,7 @@ from ncpipe.schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
 
 # In a checkout the study that is the template; in an installed package a copy of its files.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
-COPIED = ("dvc.yaml", ".dvcignore")
+COPIED = ("dvc.yaml", ".dvcignore", ".dvc/plots/log_x.json", ".dvc/plots/log_y.json")
 HEAD = """\
 # yaml-language-server: $schema={schema}
 # {name}: the stages of dvc.yaml beside this file, on these parameters. Change them, then `{command}`.
@@ -92,6 +92,7 @@ def _write_alone(folder: Path, name: str) -> None:
 
 def _write_common(folder: Path, name: str, schemas: str, command: str, cache: str = "") -> None:
     template = next(each for each in TEMPLATES if each.is_dir())
+    (folder / ".dvc/plots").mkdir(parents=True)
     for file in COPIED:
         shutil.copyfile(template / file, folder / file)
     text = (template / PARAMS_FILE).read_text(encoding="utf-8")
@@ -100,7 +101,6 @@ def _write_common(folder: Path, name: str, schemas: str, command: str, cache: st
     claims = (template / CLAIMS_FILE).read_text(encoding="utf-8").partition("\n")[2]
     first = f"# yaml-language-server: $schema={schemas}{CLAIMS_SCHEMA}\n"
     (folder / CLAIMS_FILE).write_text(first + claims, encoding="utf-8")
-    (folder / ".dvc").mkdir()
     (folder / ".dvc/config").write_text(DVC_CONFIG + cache, encoding="utf-8")
     (folder / ".dvc/.gitignore").write_text(DVC_IGNORED, encoding="utf-8")
 

@@ -18,11 +18,11 @@ def dvc_metrics(
     runs: pd.DataFrame,
     series: Mapping[str, Collection[tuple[str, str]]],
 ) -> dict[str, Any]:
-    """Per experiment: runs, converged, slope_<series> and, under `deepest`, depth and log10_<series>.
+    """Per experiment: runs, converged and slope_<series>, each a column of `dvc exp show`: few.
 
-    series: by experiment (metric, split) of the last-layer series to show, each a column of `dvc exp show`;
-    named by `catalogue.series_name`. `deepest` is the deepest depth with a used run and is absent when there
-    is none. JSON has no NaN, so a number that does not exist is left out.
+    series: by experiment (metric, split) of the last-layer series to show, named by `catalogue.series_name`.
+    Of an experiment that has no slope, as at one depth, `deepest` has depth and log10_<series> at the deepest
+    depth with a used run, if there is one. JSON has no NaN, so a number that does not exist is left out.
 
     In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
@@ -30,11 +30,11 @@ def dvc_metrics(
     for line in distinct(runs, line_keys(runs)):
         table, asked = rows_at(runs, line), series[str(line["experiment"])]
         fits, means = (_chosen(rows_at(own, line), asked) for own in (slopes, summary))
+        rates = _finite(fits, "slope", "slope") | (_finite(fits, "rho", "rho") if "x" in runs else {})
         found[name_of(line)] = {
             "runs": len(table),
             "converged": int(table["converged"].sum()),
-            **_finite(fits, "slope", "slope"),
-            **(_finite(fits, "rho", "rho") if "axis" in line else _deepest(means)),
+            **(rates or ({} if "x" in runs else _deepest(means))),
         }
     return found
 

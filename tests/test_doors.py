@@ -1,17 +1,21 @@
 """Doors into other people's loops, tried with their own libraries."""
 
 import math
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ncpipe.doors.torchmetrics import ClassCollapse
+from ncpipe.doors.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.errors import InputError
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.statistics import ClassStatistics, class_statistics
+from ncpipe.metrics.table import TEST, measure_arrays
 
 SECOND_PASS = {"nc1_pinv", "nc1_pinv_rank", "ncc_error"}
+CLOSE = 1e-12  # of float64 features, summed in another order
 
 
 def samples(classes: int = 4, width: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -79,3 +83,181 @@ def test_a_class_without_a_sample_is_named() -> None:
     metric.update(features, labels)
     with pytest.raises(InputError, match="class 4 has no samples"):
         metric.compute()
+
+
+def classifier(classes: int = 4, width: int = 6) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(5)
+    return torch.randn(classes, width, generator=draw), torch.randn(classes, generator=draw)
+
+
+def doubles(width: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    features, labels = samples(width=width, seed=seed)
+    return features.double(), labels
+
+
+def once_more(
+    metric: SampleCollapse, features: Tensor, labels: Tensor, size: int = 7, seed: int = 3
+) -> SampleCollapse:
+    """The same samples in other batches and another order than the first pass had."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    for rows in order.split(size):
+        metric.update(features[rows], labels[rows])
+    return metric
+
+
+def both_metrics(features: Tensor, labels: Tensor) -> dict[str, float]:
+    first = ClassCollapse(4, features.shape[1])
+    for start in range(0, 60, 11):
+        first.update(features[start : start + 11], labels[start : start + 11])
+    second = once_more(
+        SampleCollapse(first.statistics(), *classifier(4, features.shape[1])), features, labels
+    )
+    found, more = first.compute(), second.compute()
+    assert not set(found) & set(more)
+    return found | more
+
+
+@pytest.mark.parametrize("width", [6, 2])
+def test_both_metrics_together_give_every_row_of_the_table(width: int) -> None:
+    """Red: a metric left out of either, or sums over batches where the last batch counts."""
+    features, labels = doubles(width)
+    weight, bias = classifier(4, width)
+    rows = measure_arrays(features, labels, weight, bias)
+    every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
+    assert both_metrics(features, labels) == pytest.approx(every, rel=CLOSE, abs=CLOSE, nan_ok=True)
+
+
+def test_held_out_samples_are_set_against_the_train_means() -> None:
+    features, labels = doubles()
+    held_out, answers = doubles(seed=1)
+    train, own = (class_statistics(*each, 4) for each in ((features, labels), (held_out, answers)))
+    metric = once_more(SampleCollapse(own, *classifier(), train=train), held_out, answers)
+    rows = measure_arrays(features, labels, *classifier(), held_out, answers)
+    table = {row.metric: row.value for row in rows if row.split == TEST}
+    found = metric.compute()
+    assert {"weak_test_collapse", "strong_test_collapse", "nc4_mismatch"} <= set(found)
+    assert found.items() >= {"ncc_error": table["ncc_error"]}.items()
+    for name in set(found) & set(table):
+        assert found[name] == pytest.approx(table[name], rel=CLOSE), name
+
+
+def halves(scale: float) -> tuple[list[ClassCollapse], list[tuple[Tensor, Tensor]]]:
+    """Of the first half, which has no sample of class 3, and of the second."""
+    features, labels = doubles()
+    order = labels.argsort(stable=True)
+    parts = [(scale * features[rows], labels[rows]) for rows in (order[:40], order[40:])]
+    metrics = [ClassCollapse(4, 6) for _ in parts]
+    for metric, part in zip(metrics, parts, strict=True):
+        metric.update(*part)
+    return metrics, parts
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e200])
+def test_two_halves_are_merged_to_the_whole(scale: float) -> None:
+    """Red: merged states averaged, or one half's origins taken for the other's."""
+    metrics, parts = halves(scale)
+    features, labels = (torch.cat(each) for each in zip(*parts, strict=True))
+    metrics[1].merge_state(metrics[0])
+    seen = metrics[1].statistics()
+    seconds = [SampleCollapse(seen, *classifier()) for _ in parts]
+    for metric, part in zip(seconds, parts, strict=True):
+        once_more(metric, *part)
+    seconds[0].merge_state(seconds[1])
+    rows = measure_arrays(features, labels, *classifier())
+    every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
+    found = metrics[1].compute() | seconds[0].compute()
+    assert found == pytest.approx(every, rel=CLOSE, abs=CLOSE)
+
+
+def test_half_of_the_samples_is_no_second_pass() -> None:
+    metrics, parts = halves(1.0)
+    metrics[0].merge_state(metrics[1].metric_state)
+    metric = once_more(SampleCollapse(metrics[0].statistics()), *parts[0])
+    with pytest.raises(InputError, match="means are of 60 samples, and 40 were given"):
+        metric.compute()
+    metric.reset()
+    assert set(once_more(once_more(metric, *parts[0]), *parts[1]).compute()) == SECOND_PASS
+
+
+def test_states_about_other_means_are_not_merged() -> None:
+    features, labels = doubles()
+    one, other = (
+        once_more(SampleCollapse(class_statistics(scale * features, labels, 4)), scale * features, labels)
+        for scale in (1.0, 2.0)
+    )
+    with pytest.raises(InputError, match="given different means"):
+        one.merge_state(other)
+
+
+def test_a_second_pass_goes_on_from_its_state_with_the_means_in_it() -> None:
+    """Also where it is read into a metric about other means. Red: means no part of the state."""
+    features, labels = doubles()
+    seen = class_statistics(features, labels, 4)
+    metric = SampleCollapse(seen, *classifier())
+    metric.persistent(True)
+    whole = once_more(metric.clone(), features, labels).compute()
+    once_more(metric, features[:30], labels[:30])
+    other = SampleCollapse(ClassStatistics(seen.counts, seen.means.flip(0), 2 * seen.squares), *classifier())
+    other.persistent(True)
+    once_more(other, features[:8], labels[:8])
+    other.load_state_dict(pickle.loads(pickle.dumps(metric.state_dict())))
+    once_more(other, features[30:], labels[30:])
+    assert other.compute() == pytest.approx(whole, rel=CLOSE, abs=CLOSE)
+
+
+def test_forward_goes_on_like_update() -> None:
+    """The value that it gives is the batch's alone. Red: states stacked by every call."""
+    features, labels = samples()
+    metric = ClassCollapse(4, 6)
+    for start in range(0, 60, 20):
+        batch = features[start : start + 20], labels[start : start + 20]
+        assert metric(*batch) == pytest.approx(wanted(*batch), rel=1e-9)
+    assert metric.compute() == pytest.approx(wanted(features, labels), rel=1e-9)
+
+
+def test_means_of_all_processes_are_what_each_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: statistics of one process alone; a state that stays gathered after an error."""
+    metrics, _ = halves(1.0)
+    metrics.append(metrics[0].clone())
+    metrics[2].merge_state(metrics[1])
+
+    def gather(state: Tensor, group: Any = None) -> list[Tensor]:
+        name = next(name for name in metrics[0]._defaults if getattr(metrics[0], name) is state)
+        return [getattr(metric, name) for metric in metrics[:processes]]
+
+    metrics[0].distributed_available_fn, metrics[0].dist_sync_fn = (lambda: True), gather
+    processes = 2
+    found, whole = metrics[0].statistics(), metrics[2].statistics()
+    assert torch.equal(found.means, whole.means)
+    processes = 1
+    with pytest.raises(InputError, match="class 3 has no samples"):
+        metrics[0].statistics()
+    assert metrics[0].counts.shape == (4,)
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    features, labels = torch.load(f"{folder}/part{rank}.pt")
+    first = ClassCollapse(4, 6)
+    first.update(features, labels)
+    second = SampleCollapse(first.statistics(), *classifier())
+    if rank == 1:  # the other one holds them all: uneven, and none
+        everything = [torch.load(f"{folder}/part{other}.pt") for other in (0, 1)]
+        for part in everything:
+            second.update(*part)
+    torch.save(first.compute() | second.compute(), f"{folder}/found{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_two_real_processes_agree_with_the_table(tmp_path: Path) -> None:
+    _, parts = halves(1.0)
+    for rank, part in enumerate(parts):
+        torch.save(part, tmp_path / f"part{rank}.pt")
+    torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
+    rows = measure_arrays(*(torch.cat(each) for each in zip(*parts, strict=True)), *classifier())
+    every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
+    for rank in (0, 1):
+        assert torch.load(tmp_path / f"found{rank}.pt") == pytest.approx(every, rel=CLOSE, abs=CLOSE)

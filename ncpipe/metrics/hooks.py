@@ -4,6 +4,7 @@ N  samples    K  classes    d  feature width    T  tokens
 """
 
 import contextlib
+import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.metrics.checks import check_finite, check_statistics, doubts
-from ncpipe.metrics.meters import SampleStatistics
-from ncpipe.metrics.passes import Classifiers, first_pass, second_pass
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -58,7 +57,10 @@ def measure_model(
     sites = [_Site(LAST_LAYER, head, select or _features, output=False), *_further(model, layers)]
     call = forward or _call
     with _evaluating(model, device):
-        train, test = (_passes(model, sites, each, call, labels, head) for each in (loader, test_loader))
+        train, test = (
+            _passes(model, sites, name, each, call, labels, head)
+            for name, each in (("loader", loader), ("test_loader", test_loader))
+        )
         assert train is not None
         return _measure(train, test, head)
 
@@ -86,7 +88,7 @@ def collect_features(
         arrays["bias"] = _array(head.bias)
     with _evaluating(model, device):
         for prefix, each in (("", loader), ("test_", test_loader)):
-            if run := _passes(model, [site], each, forward or _call, labels, head):
+            if run := _passes(model, [site], f"{prefix}loader", each, forward or _call, labels, head):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _array(torch.cat(values))}
@@ -113,24 +115,32 @@ class _Site:
 
 
 def _linear(model: nn.Module, classifier: str | nn.Module) -> nn.Linear:
-    found = _module(model, classifier)
+    found = _module(model, classifier, "classifier")
     if not isinstance(found, nn.Linear):
-        kind, name = type(found).__name__, classifier if isinstance(classifier, str) else "the classifier"
-        raise InputError(f"{name} is {_a(kind)}, not a Linear; {_linear_layers(model)}")
+        kind, name = type(found).__name__, classifier if isinstance(classifier, str) else "the given module"
+        raise InputError(f"classifier: {name} is {_a(kind)}, not a Linear; {_linear_layers(model)}")
     if found.out_features < 2:
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
     return found
 
 
-def _module(model: nn.Module, wanted: str | nn.Module) -> nn.Module:
+def _module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
     modules = dict(model.named_modules())
     if isinstance(wanted, nn.Module):
         if not any(module is wanted for module in modules.values()):
-            raise InputError("the given module is no part of the model")
+            raise InputError(f"{argument}: the given module is no part of the model")
         return wanted
     if wanted not in modules:
-        raise InputError(f"the model has no layer {wanted!r}; {_linear_layers(model)}")
+        known = _linear_layers(model) if argument == "classifier" else f"near that: {_near(wanted, modules)}"
+        raise InputError(f"{argument}: the model has no layer {wanted!r}; {known}")
     return modules[wanted]
+
+
+def _near(wanted: str, modules: Mapping[str, nn.Module]) -> str:
+    """The most similar names, or the uppermost ones where none is."""
+    return ", ".join(
+        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
+    )
 
 
 def _linear_layers(model: nn.Module) -> str:
@@ -150,7 +160,9 @@ def _further(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> 
     chosen = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, _pooled)
     if LAST_LAYER in chosen:
         raise InputError(f"a layer named {LAST_LAYER!r} would be mistaken for the classifier's input")
-    return [_Site(name, _module(model, name), select, output=True) for name, select in chosen.items()]
+    return [
+        _Site(name, _module(model, name, "layers"), select, output=True) for name, select in chosen.items()
+    ]
 
 
 def _features(values: Tensor, inputs: Any) -> Tensor:
@@ -175,13 +187,18 @@ def _pooled(values: Tensor, inputs: Any) -> Tensor:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
-    """Eval mode for the block; afterwards every module is back in the mode it had (some may be frozen)."""
+    """Eval mode for the block; afterwards every module is back in the mode it had (some may be frozen).
+
+    So is PyTorch's generator, from which every pass over a DataLoader draws: a training that is measured on
+    its way goes on as it would have.
+    """
     modes = [(module, module.training) for module in model.modules()]
     if device is not None:
         model.to(device)
     model.eval()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         for module, training in modes:
             module.training = training
@@ -190,16 +207,20 @@ def _evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator
 def _passes(
     model: nn.Module,
     sites: Sequence[_Site],
+    name: str,
     loader: Iterable[Any] | None,
     call: Forward,
     key: str,
     head: nn.Linear,
 ) -> Pass | None:
-    """A function that runs the loader once and yields, batch by batch, every site's values and the labels."""
+    """A function that runs the loader once and yields, batch by batch, every site's values and the labels.
+
+    name: the argument that the loader was.
+    """
     if loader is None:
         return None
     if iter(loader) is loader:
-        raise InputError("the loader is an iterator, good for one pass only; give a DataLoader or a list")
+        raise InputError(f"{name}: an iterator is good for one pass only; give a DataLoader or a list")
     batches, device = loader, head.weight.device
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
@@ -211,9 +232,9 @@ def _passes(
             inputs, samples = _to(inputs, device), samples + len(labels)
             values = _watch(model, sites, inputs, call)
             _check_shapes(values, labels)
-            yield {name: value.to(place) for name, value in values.items()}, labels.to(place)
+            yield {site: value.to(place) for site, value in values.items()}, labels.to(place)
         if not samples:
-            raise InputError("the loader gave no batches")
+            raise InputError(f"{name}: it gave no batches; there is nothing to measure")
 
     return run
 
@@ -238,24 +259,15 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
             warnings.warn(doubt, MeasurementWarning, stacklevel=3)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
-            _check_same_samples(split, statistics, samples[layer])
+            if not same_samples(statistics, samples[layer]):
+                raise InputError(
+                    f"the {split} loader gave other samples in its second pass; "
+                    "turn off random augmentation, sampling with replacement and drop_last"
+                )
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
     return [row for rows in results.values() for row in rows]
-
-
-def _check_same_samples(split: str, seen: ClassStatistics, again: SampleStatistics) -> None:
-    """Both passes must agree on N and on sum |h - mu_y|^2 about the first one's means."""
-    within = seen.squares.sum()
-    size = (seen.counts * seen.means.square().sum(1)).sum()
-    # Other batches round otherwise, in float32 by far less than this.
-    allowed = 1e-3 * within + 1e-5 * size
-    if again.samples != seen.samples or (again.within - within).abs() > allowed:
-        raise InputError(
-            f"the {split} loader gave other samples in its second pass; "
-            "turn off random augmentation, sampling with replacement and drop_last"
-        )
 
 
 @torch.no_grad()

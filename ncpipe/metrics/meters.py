@@ -83,10 +83,15 @@ class SampleMeter:
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
         singular, directions = between_directions(own)
         self._whitener = directions / singular.unsqueeze(1)
+        self.start()
+
+    def start(self) -> None:
+        """Forget all samples; the means stay."""
+        device = self._own.means.device
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)  # samples, wrong, mismatched
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # within, nearest, misalignment
-        self._spread = torch.zeros(len(singular), dtype=torch.float64, device=device)
-        self._margins: list[Tensor] = []
+        self._spread = torch.zeros(len(self._whitener), dtype=torch.float64, device=device)
+        self._margins = [torch.zeros(0, dtype=torch.float64, device=device)]
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""

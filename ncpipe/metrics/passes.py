@@ -48,3 +48,12 @@ def second_pass(
         for layer, features in layers.items():
             meters[layer].update(features, labels)
     return {layer: meter.result() for layer, meter in meters.items()}
+
+
+def same_samples(seen: ClassStatistics, again: SampleStatistics) -> bool:
+    """Whether both passes had the same samples, by N and sum |h - mu_y|^2 about the first one's means."""
+    within = seen.squares.sum()
+    size = (seen.counts * seen.means.square().sum(1)).sum()
+    # Other batches round otherwise, in float32 by far less than this.
+    allowed = 1e-3 * within + 1e-5 * size
+    return bool(again.samples == seen.samples) and not bool((again.within - within).abs() > allowed)

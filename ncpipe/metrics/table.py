@@ -129,16 +129,10 @@ def measure_layer(
     train: the train split's statistics, for the test-collapse distances, which are of test samples only.
     weight (K, d): for nc3_duality and UNC3. GNC2 and UNC3 where there are too many classes for a simplex.
     """
-    values = dict(_class_metrics(statistics, samples))
-    values |= dict(_classifier_metrics(samples))
-    if weight is not None:
-        weight = weight.to(statistics.means.device)
-        values["nc3_duality"] = nc3_duality(statistics, weight)
-        if not simplex_fits(*weight.shape):
-            values |= uniform_duality(statistics, weight)
-    values |= dict(_decision_metrics(samples))
-    values |= dict(_distance_metrics(statistics, samples, train))
-    return [Measurement(layer, split, metric, value) for metric, value in values.items()]
+    trace_ratio, *others = one_pass_metrics(statistics)
+    pinv, rank, *rest = two_pass_metrics(statistics, samples, train, weight)
+    values = (trace_ratio, pinv, rank, *others, *rest)
+    return [Measurement(layer, split, metric, value) for metric, value in values]
 
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
@@ -178,15 +172,6 @@ def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
         yield f"singular_{name}_{place:03d}", value
 
 
-def _class_metrics(statistics: ClassStatistics, samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    first, *others = one_pass_metrics(statistics)
-    yield first
-    value, rank = nc1_pinv(statistics, samples.spread)
-    yield "nc1_pinv", value
-    yield "nc1_pinv_rank", rank
-    yield from others
-
-
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     """What follows from class statistics alone, as (metric, value)."""
     yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
@@ -199,6 +184,29 @@ def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]
     if not simplex_fits(*statistics.means.shape):
         yield from means_uniformity(statistics).items()
     yield from _means_spectrum(statistics)
+
+
+def two_pass_metrics(
+    statistics: ClassStatistics,
+    samples: SampleStatistics,
+    train: ClassStatistics,
+    weight: Tensor | None = None,
+) -> Iterator[tuple[str, float]]:
+    """What samples about known class means tell, and of means and weight together, as (metric, value).
+
+    Arguments as in `measure_layer`.
+    """
+    value, rank = nc1_pinv(statistics, samples.spread)
+    yield "nc1_pinv", value
+    yield "nc1_pinv_rank", rank
+    yield from _classifier_metrics(samples)
+    if weight is not None:
+        weight = weight.to(statistics.means.device)
+        yield "nc3_duality", nc3_duality(statistics, weight)
+        if not simplex_fits(*weight.shape):
+            yield from uniform_duality(statistics, weight).items()
+    yield from _decision_metrics(samples)
+    yield from _distance_metrics(statistics, samples, train)
 
 
 def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,11 @@
-"""A sweep of two runs that the attacks begin anew again and again, and what of it is finished."""
+"""A sweep of two runs that the attacks begin anew again and again, and a list of what was tried."""
 
+import math
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from pipeline import PARAMS, Clone
@@ -9,18 +14,32 @@ from ncpipe.artifacts import AHEAD, RUNS, read_json
 from ncpipe.errors import InputError
 from ncpipe.stamps import check_whole
 
-OUTPUTS = [
-    f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures")
-]
+OUTPUTS = [f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results")]
 SMALL = PARAMS | {
     "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
 }
+UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history
 
 
 def prepared(folder: Path) -> Clone:
-    """A clone in which only data are prepared."""
+    """A clone in which only data are prepared.
+
+    It ends with the tables: figures and claims take seconds and are written as these are. Nor has it what no
+    stage reads.
+    """
     clone = Clone.of_working_tree(folder / "clone", SMALL)
+    pipeline = clone.folder / "dvc.yaml"
+    text = re.sub(r"^  (?:plot|claims):\n(?:    .*\n)+\n", "", pipeline.read_text(), flags=re.MULTILINE)
+    pipeline.write_text(re.sub(r"^  - data/figures/.*\n", "", text, flags=re.MULTILINE))
+    config = clone.folder / ".git" / "config"
+    author = config.read_text()
+    for name in UNUSED:
+        shutil.rmtree(clone.folder / name)
+    clone.run("git", "init", "--quiet")
+    config.write_text(author)
+    clone.commit()
+    subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")
     return clone
 
@@ -37,3 +56,43 @@ def finished(folder: Path, said: str) -> set[str]:
         of = read_json(record)["inputs"]
         found.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
     return found
+
+
+def spread(count: int) -> list[int]:
+    """1 to `count`, in an order of which every beginning is spread evenly: by the golden section."""
+    step = next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
+    return [1 + index * step % count for index in range(count)]
+
+
+class Tally:
+    """What was tried and how it ended, a line each, as it ends.
+
+    In a file of the folder NCPIPE_ATTACK_LOG, if there is one: then a run that was stopped goes on from it.
+    """
+
+    def __init__(self, name: str) -> None:
+        folder = os.environ.get("NCPIPE_ATTACK_LOG")
+        self.folder = Path(folder).absolute() if folder else None
+        self.name = name.replace(" ", "_")
+        self.lines: list[str] = []
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.file = self.folder / f"{self.name}.txt"
+            if self.file.exists():
+                self.lines = self.file.read_text(encoding="utf-8").splitlines()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        print(line, flush=True)
+        if self.folder:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def keep(self, clone: Clone, number: int, said: str) -> None:
+        """The state that something went wrong in, and what was said, if there is a place for them."""
+        print(said, flush=True)
+        if self.folder:
+            place = self.folder / f"{self.name}_{number}"
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(clone.folder, place / "clone", symlinks=True)
+            (place / "said.txt").write_text(said, encoding="utf-8")

@@ -2,7 +2,8 @@
 
 It ends with the bytes of one that nothing happened to, and what was finished by then is not trained again.
 The short form goes through some of the points of `ncpipe train`, the long one (-m attack) through those of
-`ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th.
+`ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th, and NCPIPE_ATTACK_LOG
+names a folder for what was tried, from which the next call goes on.
 """
 
 import itertools
@@ -19,7 +20,8 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
-from small_sweep import OUTPUTS, finished, prepared
+from prestarted import bury_orphans, prestarted
+from small_sweep import OUTPUTS, Tally, finished, prepared, spread
 
 from ncpipe.artifacts import AHEAD, RUNS, sha256_of
 from ncpipe.commands.fetch import fetch
@@ -129,6 +131,30 @@ def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
     return clone.run(*command, check=False, env=more)
 
 
+def changes(log: Path) -> list[str]:
+    """Of a folder, sorted (threads write at once), without what is drawn at random: DVC's names of files to
+    be renamed, and of those by which it finds out what links a disk can do."""
+    said = re.sub(r"\.[\w-]{22}\.tmp", ".tmp", log.read_text())
+    said = re.sub(r"/md5/(?:../)?\.tmp|/md5/../[0-9a-f]{30}", "/md5/", said)
+    return sorted(line.split(" ", 1)[1] for line in said.splitlines())
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
+@pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
+def test_what_starts_from_a_seed_changes_what_real_processes_change(
+    command: tuple[str, ...], fresh: Clone, tmp_path: Path
+) -> None:
+    """The same points for faults, and the same bytes. Red: a hook that not every process has."""
+    clones = [fresh.copy(tmp_path / name / "clone") for name in ("real", "forked")]
+    logs = [tmp_path / name for name in ("real.log", "forked.log")]
+    assert faulty(clones[0], command, 0, "kill", logs[0]).code == 0
+    with prestarted(fresh.environment):
+        assert faulty(clones[1], command, 0, "kill", logs[1]).code == 0
+    assert changes(logs[0]) == changes(logs[1])
+    assert clones[0].digests(*OUTPUTS) == clones[1].digests(*OUTPUTS)
+
+
 @pytest.mark.attack
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
@@ -138,36 +164,50 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], fresh: Clone, tmp_path
     Red: a registration that a kill leaves half done.
     """
     start = time.monotonic()
-    whole = fresh.copy(tmp_path / "whole" / "clone")
-    output = faulty(whole, command, 0, "kill", tmp_path / "log")
-    assert output.code == 0, output.err
-    points = [line.split(" ", 2) for line in (tmp_path / "log").read_text().splitlines()]
-    found: Counter[str] = Counter()
-    hit: list[str] = []
-    wrong: list[str] = []
-    for index, at in enumerate(range(1 + STRIDE // 2, len(points) + 1, STRIDE)):
-        kind = KINDS[index % len(KINDS)]
-        folder = tmp_path / "work"
-        shutil.rmtree(folder, ignore_errors=True)
-        clone = fresh.copy(folder / "clone")
-        first = faulty(clone, command, at, kind, folder / "log")
-        done = finished(clone.folder, first.err)
-        again = clone.run(*command, check=False)
-        end = "went on"
-        if again.code and command[0] == "dvc" and (torn := re.search(r"dvc\.lock|rwlock", again.err)):
-            again = clone.run("ncpipe", "sweep", check=False)
-            end = f"went on by ncpipe sweep: {torn.group()} was torn"
-        where = f"{at} {kind} {' '.join(points[at - 1][1:])}"
-        if again.code:
-            wrong.append(f"{where}\n{first.err}\n{again.out}\n{again.err}")
-        elif done & set(again.trained) or clone.digests(*OUTPUTS) != whole.digests(*OUTPUTS) or clone.stale():
-            wrong.append(f"{where}: {done & set(again.trained)} trained again, or other bytes, or stale")
-        else:
-            found[f"{kind}: {end}"] += 1
-        hit.append(where)
-        print(where, end, flush=True)
-    assert not wrong, "\n\n".join(wrong)
-    _print(f"{' '.join(command)}: {len(points)} points, {len(hit)} faults", found, start)
+    with prestarted(fresh.environment):
+        whole = fresh.copy(tmp_path / "whole" / "clone")
+        output = faulty(whole, command, 0, "kill", tmp_path / "log")
+        assert output.code == 0, output.err
+        tally = Tally(f"faults of {' '.join(command)}")
+        if not tally.lines:  # what is written once in two seconds counts more often on a busy machine
+            tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
+        points = int(tally.lines[0].split()[0])
+        cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
+        for at, kind in cases[len(tally.lines) - 1 :]:
+            folder = tmp_path / "work"
+            shutil.rmtree(folder, ignore_errors=True)
+            clone = fresh.copy(folder / "clone")
+            end, said = attack_sweep(clone, whole, command, at, kind, folder / "log")
+            point = (folder / "log").read_text().splitlines()[at - 1 : at]
+            tally.add(f"{kind}: {end}: {'; '.join(point)}")
+            if end.startswith("WRONG"):
+                tally.keep(clone, at, said)
+            bury_orphans()
+    found = Counter(re.sub(r"^(\w+: .*?): .*", r"\1", line) for line in tally.lines[1:])
+    _print(f"{' '.join(command)}: {points} points, {found.total()} faults", found, start)
+    assert not [line for line in tally.lines if "WRONG" in line]
+
+
+def attack_sweep(
+    clone: Clone, whole: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
+) -> tuple[str, str]:
+    """How a sweep went on after one fault, and what was said."""
+    first = faulty(clone, command, at, kind, log)
+    done = finished(clone.folder, first.err)
+    again = clone.run(*command, check=False)
+    end = "went on"
+    if again.code and command[0] == "dvc" and (torn := re.search(r"dvc\.lock|rwlock", again.err)):
+        again = clone.run("ncpipe", "sweep", check=False)
+        end = f"went on by ncpipe sweep, {torn.group()} torn"
+    if again.code:
+        end = "WRONG, did not go on"
+    elif done & set(again.trained):
+        end = "WRONG, trained again"
+    elif clone.digests(*OUTPUTS) != whole.digests(*OUTPUTS):
+        end = "WRONG, other bytes"
+    elif clone.stale():
+        end = "WRONG, stale"
+    return end, "\n".join([first.out, first.err, again.out, again.err])
 
 
 def _print(head: str, found: Counter[str], start: float) -> None:

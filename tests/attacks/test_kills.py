@@ -2,7 +2,8 @@
 was left alone, and no run trained twice that was finished when it was hit.
 
 The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `ncpipe train`,
-1000 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns.
+1000 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns. NCPIPE_ATTACK_LOG
+names a folder for what was tried, from which the next call goes on.
 """
 
 import itertools
@@ -21,7 +22,8 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
-from small_sweep import OUTPUTS, finished, prepared
+from prestarted import bury_orphans, prestarted
+from small_sweep import OUTPUTS, Tally, finished, prepared
 
 from ncpipe.artifacts import AHEAD, RUNS, sha256_of
 from ncpipe.commands.fetch import fetch
@@ -112,52 +114,62 @@ def call(clone: Clone, command: list[str], seconds: float | None, group: bool) -
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 def test_a_thousand_kills(tmp_path: Path) -> None:
     """Red: whatever makes a finished run train again, or bytes depend on where one was stopped."""
-    begin, chance = time.monotonic(), random.Random(1)
+    begin = time.monotonic()
     fresh = prepared(tmp_path / "fresh")
-    whole = fresh.copy(tmp_path / "whole" / "clone")
-    takes = {}
-    found: Counter[str] = Counter()
-    torn = ends = 0
-    for name in COMMANDS:
-        clone = fresh.copy(tmp_path / "time" / name / "clone")
-        output, takes[name] = call(clone, COMMANDS[name], None, group=False)
-        assert output.code == 0, output.out
-        if name == "dvc repro":
-            whole = clone
-    kills = 0
-    for name in itertools.cycle(COMMANDS):
-        if kills >= KILLS:
-            break
-        shutil.rmtree(tmp_path / "work", ignore_errors=True)
-        clone = fresh.copy(tmp_path / "work" / "clone")
-        said = ""
-        for attempt in itertools.count():
-            done = finished(clone.folder, said)
-            # Each time a little longer, so that it comes to its end whatever happens.
-            seconds = chance.uniform(0.02, 1.0 + attempt / 4) * takes[name] if kills < KILLS else None
-            output, _ = call(clone, COMMANDS[name], seconds, group=bool(kills % 2))
-            assert not done & set(output.trained), (name, kills, output.out)
-            said += output.out
-            if output.code == 0:
+    tally = Tally("kills")
+    with prestarted(fresh.environment):
+        takes, wholes = {}, {}
+        for name in COMMANDS:
+            wholes[name] = fresh.copy(tmp_path / "time" / name / "clone")
+            output, takes[name] = call(wholes[name], COMMANDS[name], None, group=False)
+            assert output.code == 0, output.out
+        whole = wholes["dvc repro"].digests(*OUTPUTS)
+        for name in itertools.cycle(COMMANDS):
+            if kills_of(tally) >= KILLS:
                 break
-            if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-                kills += 1
-                at = phase(output.out, clone)
-                found[f"{name}: {at}"] += 1
-                print(f"{kills} {name}: {at}", flush=True)
-            elif name == "dvc repro" and ("dvc.lock" in output.out or "rwlock" in output.out):
-                torn += 1
-                output, _ = call(clone, COMMANDS["ncpipe sweep"], None, group=False)
-                assert output.code == 0, output.out
-                break
-            else:
-                raise AssertionError((name, kills, output.code, output.out))
-        ends += 1
-        if name == "ncpipe train":
-            clone.repro()
-        assert clone.digests(*OUTPUTS) == whole.digests(*OUTPUTS), (name, kills)
-    print(
-        f"\n{kills} kills, {ends} sweeps brought to their end, {torn} torn files of DVC that a sweep mended"
-    )
-    print("\n".join(f"  {count:5} {what}" for what, count in sorted(found.items())))
+            shutil.rmtree(tmp_path / "work", ignore_errors=True)
+            clone = fresh.copy(tmp_path / "work" / "clone")
+            wrong = kill_until_it_ends(clone, name, takes[name], tally)
+            if name == "ncpipe train" and not wrong:
+                clone.repro()
+            if not wrong and clone.digests(*OUTPUTS) != whole:
+                wrong = "other bytes"
+            tally.add(f"end of {name}: WRONG, {wrong}" if wrong else f"end of {name}")
+            if wrong:
+                tally.keep(clone, len(tally.lines), wrong)
+            bury_orphans()
+    found = Counter(tally.lines)
+    print(f"\n{kills_of(tally)} kills", *(f"  {n:5} {what}" for what, n in sorted(found.items())), sep="\n")
     print(f"  {time.monotonic() - begin:.0f} s", flush=True)
+    assert not [line for line in tally.lines if "WRONG" in line]
+
+
+def kills_of(tally: Tally) -> int:
+    return sum(line.startswith("kill of ") for line in tally.lines)
+
+
+def kill_until_it_ends(clone: Clone, name: str, takes: float, tally: Tally) -> str:
+    """The command again and again, each time a little longer, so that it comes to its end whatever happens.
+
+    takes: seconds, left alone. What went wrong, or nothing.
+    """
+    said = ""
+    for attempt in itertools.count():
+        done, kills = finished(clone.folder, said), kills_of(tally)
+        chance = random.Random(kills)
+        seconds = chance.uniform(0.02, 1.0 + attempt / 4) * takes if kills < KILLS else None
+        output, _ = call(clone, COMMANDS[name], seconds, group=bool(kills % 2))
+        said += output.out
+        if done & set(output.trained):
+            return f"trained again\n{said}"
+        if output.code == 0:
+            return ""
+        if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            tally.add(f"kill of {name}: {phase(output.out, clone)}")
+        elif name == "dvc repro" and (torn := re.search(r"dvc\.lock|rwlock", output.out)):
+            tally.add(f"torn: {torn.group()}")
+            output, _ = call(clone, COMMANDS["ncpipe sweep"], None, group=False)
+            return "" if output.code == 0 else f"did not go on\n{said}{output.out}"
+        else:
+            return f"did not go on\n{said}"
+    raise AssertionError

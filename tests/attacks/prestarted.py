@@ -1,0 +1,309 @@
+"""Python programs that start in hundredths of a second: forks of a process that has imported what they need.
+
+A small sweep starts Python twenty times, with DVC, PyTorch and pandas, which is most of what it costs. Here a
+*seed* has imported other people's packages, none of ncpipe's, and waits. Where a process would start a
+program, its seed forks; the fork takes the working directory, environment, arguments and standard files that
+the program was to have, plants a seed of its own before anything else, and runs the program. The seed forks
+twice, and an orphan falls to the nearest ancestor that asks for such (PR_SET_CHILD_SUBREAPER), which is the
+one that wanted a program: so it is its real child, and signals, groups, exit codes and what follows when a
+parent dies are the kernel's business, as ever.
+
+What differs from a real start: strings have the seed's hashes, processes bear its name, and what packages
+read from the environment while they are imported is what the seed was given. A seed has one thread, or does
+not begin to serve: what other threads hold does not survive a fork.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+IMPORTS = (
+    "dvc.cli", "dvc.repo.commit", "dvc.repo.reproduce", "dvc.repo.status", "filelock", "networkx", "pandas",
+    "psutil", "pydantic", "ruamel.yaml", "safetensors.torch", "scipy.optimize", "scipy.stats", "torch",
+    "typer",
+)  # fmt: skip
+PLANT = "import sys; sys.path.insert(0, {!r}); import prestarted; del sys.path[0]; prestarted.plant({}, {})"
+REQUEST = 1 << 17  # bytes at most
+SHELLS = ("sh", "bash", "dash", "zsh")
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, of Linux
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+_execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+_execve, _execvp = os.execve, os.execvp
+_seed: socket.socket | None = None  # of this process
+_children: set[int] = set()  # that this process started
+_base: list[str] = []  # sys.path, of a program that adds nothing to it
+
+
+@contextlib.contextmanager
+def prestarted(environment: Mapping[str, str], imports: Sequence[str] = IMPORTS) -> Iterator[None]:
+    """Within the block `subprocess` starts Python programs from a seed, here and in what it starts.
+
+    environment: what the packages see that the seed imports.
+    """
+    global _seed
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    source = PLANT.format(str(Path(__file__).parent), theirs.fileno(), tuple(imports))
+    command = [sys.executable, "-P", "-c", source]
+    original = subprocess.Popen
+    with original(command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL) as process:
+        _children.add(process.pid)
+        theirs.close()
+        try:
+            assert ours.recv(8) == b"ready", "no seed"
+            _adopt(True)
+            _seed, subprocess.Popen = ours, Popen  # type: ignore[misc]
+            yield
+        finally:
+            _seed, subprocess.Popen = None, original  # type: ignore[misc]
+            _adopt(False)
+            ours.close()  # at which the seed ends
+
+
+def _adopt(orphans: bool) -> None:
+    """Whether what this process's descendants leave behind becomes its own."""
+    ctypes.CDLL(None).prctl(SUBREAPER, int(orphans), 0, 0, 0)
+
+
+def bury_orphans() -> None:
+    """Wait for the dead that this process has adopted. What it forked without `subprocess` counts too."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if child.pid not in _children and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
+# Who asks for a program
+
+
+class Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """Has the seed start what is Python, and starts all else as ever."""
+
+    def _execute_child(self, *arguments: Any) -> None:
+        given = inspect.signature(_execute).bind(self, *arguments).arguments
+        command = given["args"]
+        words = [command] if isinstance(command, (str, bytes, os.PathLike)) else list(command)
+        environment = os.environ if given["env"] is None else given["env"]
+        special = any(given[name] for name in ("shell", "preexec_fn", "pass_fds", "executable"))
+        programs = None if special else python_programs(words, environment.get("PATH"))
+        if programs is None or _seed is None:
+            _execute(self, *arguments)
+        else:
+            files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+            request = {
+                "programs": programs,
+                "folder": os.path.abspath(os.fsdecode(given["cwd"] or ".")),
+                "environment": {os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()},
+                "session": bool(given["start_new_session"]),
+                "ignored": [sign for sign in STOPS if signal.getsignal(sign) is signal.SIG_IGN],
+            }
+            files = [number if file == -1 else file for number, file in enumerate(files)]
+            socket.send_fds(_seed, [json.dumps(request).encode()], files)
+            self.pid = int(_seed.recv(32))
+            self._child_created = True
+            ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            self._close_pipe_fds(*(given[end] for end in ends))  # type: ignore[attr-defined]
+        _children.add(self.pid)
+
+
+def python_programs(words: Sequence[Any], path: str | None) -> list[list[str]] | None:
+    """The programs in this Python that a command is, joined by && in a shell; None if it is anything else."""
+    words = list(map(os.fsdecode, words))
+    if Path(words[0]).name in SHELLS and len(words) > 2 and words[-2] == "-c":
+        lexer = shlex.shlex(words[-1], posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        found: list[list[str]] = [[]]
+        for word in lexer:
+            if word == "&&":
+                found.append([])
+            else:
+                found[-1].append(word)
+        alone = [python_programs(some, path) if some else None for some in found]
+        return None if None in alone else [program for some in alone for program in some or ()]
+    if words[0] == sys.executable:
+        return [words] if {"-m", "-c"} & set(words[1:3]) else None
+    program = shutil.which(words[0], path=path)
+    if program is None:
+        return None
+    with open(program, "rb") as file:
+        ours = file.readline().rstrip() == b"#!" + os.fsencode(sys.executable)
+    return [[program, *words[1:]]] if ours else None
+
+
+# The seed
+
+
+def plant(number: int, imports: Sequence[str]) -> NoReturn:
+    """Become a seed that hears on the socket of this number."""
+    for name in imports:
+        importlib.import_module(name)
+    assert not [name for name in sys.modules if name.split(".")[0] == "ncpipe"]
+    assert len(os.listdir("/proc/self/task")) == 1, "a seed has one thread"
+    gc.collect()
+    gc.freeze()
+    _base[:] = sys.path
+    for sign in STOPS:
+        signal.signal(sign, signal.SIG_IGN)
+    channel = socket.socket(fileno=number)
+    channel.send(b"ready")
+    while True:
+        request, files = _wait_as_seed(channel)
+        channel = _become(request, files)
+
+
+def _wait_as_seed(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork for each request. Returns in the forks: what is asked for, and its standard files."""
+    while True:
+        data, files, _, _ = socket.recv_fds(channel, REQUEST, 3)
+        if not data:  # whom it serves has ended
+            os._exit(0)
+        read, write = os.pipe()
+        between = os.fork()
+        if not between:
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            request = json.loads(data)
+            if request["session"]:
+                os.setsid()
+            while os.getppid() == between:  # until it is a child of whom the seed serves
+                time.sleep(0.0002)
+            os.write(write, b"%d" % os.getpid())
+            for number in (read, write):
+                os.close(number)
+            channel.close()
+            return request, files
+        os.waitpid(between, 0)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(os.read(read, 32))
+        for number in (read, write, *files):
+            os.close(number)
+
+
+def _become(request: dict[str, Any], files: list[int]) -> socket.socket:
+    """Run the programs. Returns in the seed that is planted first: its socket."""
+    global _seed
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        _adopt(True)
+        _seed, subprocess.Popen = ours, Popen  # type: ignore[misc]
+        os.chdir(request["folder"])
+        for sign in STOPS:
+            signal.signal(sign, signal.SIG_IGN if sign in request["ignored"] else signal.SIG_DFL)
+        os.execve, os.execvp = _exec, functools.partial(_exec, environment=None)
+        _set_environment(request["environment"])
+        _run(request["programs"], customize=True)
+    ours.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):  # who reads to the end of a pipe waits for the program, not for its seed
+        os.dup2(nothing, number)
+    os.close(nothing)
+    return theirs
+
+
+# A program
+
+
+def _exec(file: str, arguments: Sequence[str], environment: Mapping[str, str] | None) -> NoReturn:
+    """In place of os.execve and os.execvp."""
+    programs = python_programs(arguments, (environment or os.environ).get("PATH"))
+    if programs is None and environment is None:
+        _execvp(file, arguments)
+    elif programs is None:
+        _execve(file, arguments, environment)
+    if environment is not None:
+        _set_environment(environment)
+    for name in [name for name in sys.modules if name.split(".")[0] == "ncpipe"]:
+        del sys.modules[name]
+    _run(programs or [], customize=False)
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    environment = dict(environment)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _run(programs: list[list[str]], customize: bool) -> NoReturn:
+    """What a shell and Python do with them; `customize` once in a process: hooks stay."""
+    *first, last = programs
+    for program in first:
+        if code := subprocess.run(program, check=False).returncode:
+            _end(code if code > 0 else 128 - code)
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[:] = [*paths, *_base]
+    if customize and any((Path(path) / "sitecustomize.py").exists() for path in paths):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
+    try:
+        _run_python(last)
+        _end(0)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            _end(stop.code or 0)
+        print(stop.code, file=sys.stderr)
+        _end(1)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise
+    except BaseException:
+        traceback.print_exc()
+        _end(1)
+
+
+def _run_python(program: list[str]) -> None:
+    if program[0] != sys.executable:
+        sys.argv, sys.path[:0] = program, [str(Path(program[0]).parent)]
+        runpy.run_path(program[0], run_name="__main__")
+        return
+    words = program[1:]
+    if words[0] == "-P":
+        words = words[1:]
+    else:
+        sys.path[:0] = [os.getcwd() if words[0] == "-m" else ""]
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(words[1], {"__name__": "__main__"})
+    else:
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+
+
+def _end(code: int) -> NoReturn:
+    """As Python ends, but for taking its memory apart."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 255)

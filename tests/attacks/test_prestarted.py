@@ -1,0 +1,126 @@
+"""What starts from a seed behaves as what Python starts: the long forms of attacks rest on it.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prestarted import Popen, bury_orphans, prestarted
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="adopts orphans by prctl")
+TELL = """
+import os, signal, sys
+print(sys.argv, os.getcwd(), dict(os.environ), sys.path, os.getppid(), os.getpid() == os.getsid(0))
+print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.stdin.read())
+print(sorted(os.listdir("/proc/self/fd"))[:3], sys.dont_write_bytecode, file=sys.stderr)
+"""
+# Says who it is, starts the rest of its arguments as another of these, and waits for good.
+CHAIN = """
+import os, subprocess, sys, time
+print(os.getpid(), os.getppid(), flush=True)
+if sys.argv[1:]:
+    subprocess.Popen([sys.executable, "-c", sys.argv[1], *sys.argv[2:]])
+time.sleep(20)
+"""
+
+
+@pytest.fixture(scope="module")
+def seed() -> Iterator[None]:
+    """What starts Python while it is in use starts it from a seed."""
+    with prestarted(os.environ, imports=()):
+        yield
+        bury_orphans()
+
+
+def python(source: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", source, *words]
+
+
+def tell(folder: Path, session: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*python(TELL), "a", "b c"],
+        cwd=folder,
+        env={
+            "LC_ALL": "C.UTF-8",  # else Python sets another
+            "PATH": os.environ["PATH"],
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(folder),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=session,
+    )
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_program_sees_what_it_would_see(session: bool, seed: None, tmp_path: Path) -> None:
+    """Red: another parent, folder, environment, path or handler than Python gives it, or a file too many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Popen.__bases__[0])
+        real = tell(tmp_path, session)
+    forked = tell(tmp_path, session)
+    assert forked.stdout == real.stdout
+    assert forked.stderr == real.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("raise SystemExit", 0),
+        ("import sys; sys.exit(7)", 7),
+        ("raise SystemExit('why')", 1),
+        ("1 / 0", 1),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)", -2),
+        ("import os, sys; os.execvp(sys.executable, [sys.executable, '-c', 'raise SystemExit(3)'])", 3),
+        ("import os; os.execvp('sh', ['sh', '-c', 'exit 4'])", 4),
+        ("import atexit, os; atexit.register(os._exit, 5)", 5),
+        ("import threading, os; threading.Timer(0.1, os._exit, (6,)).start()", 6),
+    ],
+)
+def test_a_program_ends_as_it_would_end(source: str, code: int, seed: None) -> None:
+    """Red: a signal that is turned into a code; threads that are not waited for."""
+    assert subprocess.run(python(source), stderr=subprocess.DEVNULL, check=False).returncode == code
+
+
+def test_a_shell_goes_on_only_after_what_went_well(seed: None, tmp_path: Path) -> None:
+    """Red: `&&` read as `;`."""
+    script = Path(tmp_path / "script")
+    script.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\nsys.exit(int(sys.argv[1]))\n")
+    script.chmod(0o755)
+    line = f"{script} 0 'a b' && {script} 3 && {script} 0"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stdout == "['0', 'a b']\n['3']\n"
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_a_kill_leaves_what_it_would_leave(group: bool, seed: None) -> None:
+    """Each is its asker's child; a kill of the first alone leaves the others, of its group nobody.
+
+    Red: a child of the seed's; a group that is not the asker's."""
+    with subprocess.Popen(
+        python(CHAIN, CHAIN, CHAIN), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        known = [tuple(map(int, process.stdout.readline().split())) for _ in range(3)]
+        assert [parent for _, parent in known] == [os.getpid(), known[0][0], known[1][0]]
+        assert known[0][0] == process.pid
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+            time.sleep(0.1)
+            for pid, _ in known[1:]:
+                os.kill(pid, signal.SIGKILL)
+        assert process.stdout.read() == ""
+        assert process.wait() == -signal.SIGKILL

@@ -30,7 +30,9 @@ def _slurm(options: Options, settings: Settings) -> Engine:
 
 
 def _ray(options: Options, settings: Settings) -> Engine:
-    raise InputError("engine ray is not there yet")
+    from ncpipe.scheduling.engines.ray_cluster import RayEngine
+
+    return RayEngine(options.ray, settings)
 
 
 ENGINES: Mapping[str, Callable[[Options, Settings], Engine]] = {"local": _local, "slurm": _slurm, "ray": _ray}

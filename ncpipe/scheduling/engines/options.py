@@ -60,9 +60,15 @@ class Ray:
     """Tasks of a Ray cluster.
 
     address: of its head node, host:port; without it a cluster on this machine, which ends with the sweep.
+    host: what that one listens on; machines that reach another address than 127.0.0.1 may join it.
     """
 
     address: str | None = None
+    host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if self.address is not None and not re.fullmatch(r"[^\s/]+:[0-9]{1,5}", self.address):
+            raise ValueError(f"address: {shown(self.address)} is no host:port, as 10.0.0.1:6379")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,288 @@
+"""The engine for Ray: its worker in this process, with a stand-in for Ray, and a cluster of two machines."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import experiment_tree, write_params
+
+from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
+from ncpipe.commands.fetch import fetch
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.scheduling.engines import ray_cluster, remote
+from ncpipe.scheduling.engines.choice import works_of
+from ncpipe.scheduling.engines.options import Ray, Settings, load_options
+from ncpipe.scheduling.engines.parcels import pack, receive, unpack
+from ncpipe.scheduling.engines.protocol import drive
+from ncpipe.scheduling.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
+from ncpipe.scheduling.engines.remote import Home, at_home, need_there, train_there
+from ncpipe.scheduling.engines.work import Need, Work, train_work
+from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.store import waiting, waits
+from ncpipe.specs import Compute
+
+
+def make_project(folder: Path, seeds: int, epochs: int = 20) -> None:
+    """A sweep of two experiments with the same data, which are prepared; in the working directory."""
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    one, two = experiment_tree(epochs=epochs), experiment_tree(epochs=epochs, loss="mse")
+    write_params([2], list(range(seeds)), one=one, two=two)
+    for name in ("one", "two"):
+        fetch(name)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "rooms"))
+    (tmp_path / "rooms").mkdir()
+    make_project(tmp_path / "project", 2)
+    return tmp_path / "project"
+
+
+def settings(runs: int = 4) -> Settings:
+    return Settings(load_params().compute, None, 60.0, True, runs)
+
+
+def works() -> list[Work]:
+    return works_of(sweep_stamps(load_params(), load_params().compute), settings())
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
+
+
+def trained_here() -> dict[str, str]:
+    """The store as it is when all work trains in this folder."""
+    for work in works():
+        assert train_work(work).state == "done"
+    found = {name: digest for name, digest in contents(AHEAD).items() if name.count("/")}
+    shutil.rmtree(AHEAD)
+    return found
+
+
+def in_store() -> dict[str, str]:
+    return {name: digest for name, digest in contents(AHEAD).items() if name.count("/")}
+
+
+def parcels_of(work: Work) -> dict[str, Callable[[], bytes]]:
+    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(work)}
+
+
+def elsewhere(home: Home) -> Home:
+    """As a machine knows the driver that does not see its folder."""
+    return dataclasses.replace(home, root="/nowhere/at/all")
+
+
+def test_a_parcel_is_the_same_for_the_same_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "b").mkdir(parents=True)
+        files = [("b/c", b"12"), ("a", b"")]
+        for path, content in files if name == "one" else files[::-1]:
+            (tmp_path / name / path).write_bytes(content)
+        os.utime(tmp_path / name / "a", (len(name) * 1e3, 1e3 if name == "one" else 2e3))
+    (tmp_path / "two" / "a").chmod(0o600)
+    assert pack(tmp_path / "one") == pack(tmp_path / "two")
+    unpack(pack(tmp_path / "one"), tmp_path / "three")
+    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "link"])
+def test_a_parcel_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        entry = tarfile.TarInfo(name)
+        if name == "link":
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/out"
+        tar.addfile(entry, io.BytesIO())
+    with pytest.raises(InputError, match="no file of a folder"):
+        unpack(out.getvalue(), tmp_path / "folder")
+    with pytest.raises(InputError, match="damaged"):
+        unpack(b"no tar", tmp_path / "folder")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_once(project: Path) -> None:
+    expected = trained_here()
+    with at_home() as home:
+        for work in works():
+            need = need_there(work, elsewhere(home), parcels_of(work))
+            assert isinstance(need, Need)
+            ended, parcels = train_there(work, elsewhere(home), parcels_of(work))
+            again = train_there(work, elsewhere(home), {})[1]  # by a second machine; the data are there
+            assert (ended.state, set(parcels)) == ("done", set(work.keys))
+            assert again == parcels
+            assert not any(waits(key) for key in work.keys)
+            assert [receive(key, parcel) for key, parcel in parcels.items()] == [True] * len(parcels)
+            before = in_store()
+            assert [receive(key, parcel) for key, parcel in again.items()] == [False] * len(parcels)
+            assert in_store() == before
+            shutil.rmtree(AHEAD / work.keys[0])
+            with pytest.raises(InputError, match="damaged"):
+                receive(work.keys[0], parcels[work.keys[0]].replace(b'"seed": ', b'"sred": '))
+            receive(work.keys[0], parcels[work.keys[0]])
+    assert in_store() == expected
+    assert {path.name for path in waiting()} == {key for work in works() for key in work.keys}
+    assert Path.cwd() == project
+
+
+def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
+    expected = trained_here()
+    with at_home() as home:
+        found = [train_there(work, home, {}) for work in works()]
+    assert [(ended.state, parcels) for ended, parcels in found] == [("done", {})] * len(found)
+    assert in_store() == expected
+    assert not list(AHEAD.glob(".home*"))
+
+
+def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [work, *_] = works()
+    with at_home() as home:
+        other = dataclasses.replace(home, torch="1.0")
+        for found in (need_there(work, other, {}), train_there(work, other, {})[0]):
+            assert found.state == "failed"
+            assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
+        room = next(iter(parcels_of(work)))
+        damaged = {room: lambda: b"no tar"}
+        assert "damaged" in train_there(work, elsewhere(home), damaged)[0].reason
+        monkeypatch.setattr(os, "getuid", lambda: 10**6)
+        with contextlib.suppress(FileExistsError):
+            Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
+        assert "another user's" in train_there(work, elsewhere(home), {})[0].reason
+
+
+def need(run: float, free: float, device: str = "cuda:0") -> Need:
+    return Need(int(run), int(free), device)
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "found"),
+    [
+        (10, need(1e8, 100e9), 0.05),  # 1.43 GB and what the process takes
+        (10, need(2e9, 100e9), 0.3),  # 29.6 of 100 GB
+        (35, need(2e9, 100e9), 1.0),
+        (1, need(9e9, 10e9), 1.0),
+    ],
+)
+def test_the_share_of_a_gpu_is_that_of_its_memory(runs: int, wanted: Need, found: float) -> None:
+    assert gpu_share(runs, wanted) == pytest.approx(found)
+
+
+def test_batches_fit_and_are_many_enough(project: Path) -> None:
+    [work, *_] = works()
+    many = dataclasses.replace(work, runs=work.runs * 20, keys=work.keys * 20)
+    assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9, "cpu"), 1)] == [8] * 5  # 8.4 fit
+    assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9), 1)] == [6, 7, 7] * 2  # 7.7 fit
+    assert len(parts_of(many, need(1, 1e9, "cpu"), 7)) == 7
+    assert len(parts_of(many, need(1e12, 1e9, "cpu"), 1)) == 40  # which says itself that it does not fit
+
+
+def test_what_no_machine_could_do_is_an_error() -> None:
+    small = Cluster(0.0, 4.0, 2.0, 1e9)
+    check_cluster(Compute("auto", 2, "float32"), small, Ray())
+    with pytest.raises(InputError, match=r"compute.threads: 3, and this machine has at most 2 cores"):
+        check_cluster(Compute("cpu", 3, "float32"), small, Ray())
+    with pytest.raises(InputError, match=r"compute.device: the Ray cluster at a:1 has no GPU"):
+        check_cluster(Compute("cuda", 1, "float32"), small, Ray("a:1"))
+    with pytest.raises(InputError, match=r"^compute.device: mps"):
+        check_cluster(Compute("mps", 1, "float32"), small, Ray())
+    with pytest.raises(InputError, match=r"ray: address: '10.0.0.1' is no host:port"):
+        load_options("ray", ["address=10.0.0.1"])
+
+
+class RayError(Exception):
+    pass
+
+
+class NodeDiedError(RayError):
+    pass
+
+
+class OutOfMemoryError(RayError):
+    pass
+
+
+class StandIn(types.ModuleType):
+    """Ray with one core in this process. ends: errors that the next tasks that train end with, if any."""
+
+    exceptions = types.SimpleNamespace(RayError=RayError)
+
+    def __init__(self, ends: list[Exception | None]) -> None:
+        super().__init__("ray")
+        self.ends, self.asked, self.objects, self.down = ends, [], {}, False
+        self.trained: list[int] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 1.0, "memory": 1e9}}, {"Alive": False, "Resources": {}}]
+
+    def put(self, value: Any) -> int:
+        self.objects[len(self.objects)] = value
+        return len(self.objects) - 1
+
+    def get(self, reference: int) -> Any:
+        value = self.objects[reference]
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def remote(self, function: Any) -> Any:
+        def options(**asked: Any) -> Any:
+            self.asked.append(asked)
+
+            def run(work: Work, home: Home, data: Any) -> int:
+                end = None
+                if function is ray_cluster._train:
+                    self.trained.append(len(work.runs))
+                    end = self.ends.pop(0) if self.ends else None
+                return self.put(end or function(work, elsewhere(home), data))
+
+            return types.SimpleNamespace(remote=run)
+
+        return types.SimpleNamespace(options=options)
+
+    def wait(self, references: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        return references[:1], references[1:]
+
+    def is_initialized(self) -> bool:
+        return not self.down
+
+    def shutdown(self) -> None:
+        self.down = True
+
+
+def test_the_engine_trains_all_whatever_happens_to_its_tasks(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One task is lost with its machine, one takes too much memory: once more, and by halves."""
+    expected = trained_here()
+    ray = StandIn([NodeDiedError("its node is dead"), OutOfMemoryError("killed")])
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
+    monkeypatch.setattr(ray_cluster, "TURNS", 1)
+    engine = RayEngine(Ray(), settings())
+    assert drive(engine, works(), keep_going=False) == []
+    assert ray.trained == [2, 2, 2, 1, 1]
+    assert in_store() == expected
+    assert ray.down
+    assert not list(AHEAD.glob(".home*"))
+    assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
+    assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
+    said = capsys.readouterr().err
+    assert "was lost (one L=2 seed=0 and 1 beside it: NodeDiedError: its node is dead); tried again" in said
+    assert "ran out of memory" in said
+    assert "ray: 4 of 4 runs" in said

@@ -40,6 +40,7 @@ FORBIDDEN = {
     "architectures": {"torch", "pydantic_core"},
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
     "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
+    "scheduling/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 

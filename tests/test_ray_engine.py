@@ -5,15 +5,19 @@ import dataclasses
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
+import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from conftest import experiment_tree, write_params
@@ -29,8 +33,10 @@ from ncpipe.scheduling.engines.parcels import pack, receive, unpack
 from ncpipe.scheduling.engines.protocol import drive
 from ncpipe.scheduling.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
 from ncpipe.scheduling.engines.remote import Home, at_home, need_there, train_there
-from ncpipe.scheduling.engines.work import Need, Work, train_work
+from ncpipe.scheduling.engines.work import Work
+from ncpipe.scheduling.engines.worker import Need, train_work
 from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.scheduling.signs_of_life import signs
 from ncpipe.scheduling.store import waiting, waits
 from ncpipe.specs import Compute
 
@@ -286,3 +292,83 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert "was lost (one L=2 seed=0 and 1 beside it: NodeDiedError: its node is dead); tried again" in said
     assert "ran out of memory" in said
     assert "ray: 4 of 4 runs" in said
+
+
+def refused(address: str, token: str) -> str:
+    """What is said to who comes with a token."""
+    code = "from ncpipe.scheduling.engines import options, ray_cluster\n"
+    code += f"ray_cluster.connect(options.Ray({address!r}))"
+    told = {**os.environ, "RAY_AUTH_TOKEN": token}
+    return subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True).stderr
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two machines of one core, and a head without any, which sees within two seconds that one is gone."""
+    place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets' paths have to be short
+    told = ray_cluster.environment("127.0.0.1") | {"RAY_AUTH_TOKEN": "0123456789abcdef" * 2}
+    for name, value in {**told, "RAY_TMPDIR": str(place), "TMPDIR": str(tmp_path / "rooms")}.items():
+        monkeypatch.setenv(name, value)
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as Machines
+
+    own = {"node_ip_address": "127.0.0.1", "object_store_memory": 10**8, "include_dashboard": False}
+    quick = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 4,
+    }
+    cluster = Machines(True, head_node_args={"num_cpus": 0, "_system_config": quick, **own})
+    try:
+        cluster.machines = [cluster.add_node(num_cpus=1, **own) for _ in range(2)]
+        yield cluster
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
+    """One that trains, once both do, without a word to what runs on it."""
+    while len(training := list(signs())) < 2:
+        time.sleep(0.1)
+    found.append(psutil.Process(training[1].process))
+    [machine] = [m for m in cluster.machines if m.all_processes["raylet"][0].process.pid == found[0].ppid()]
+    cluster.machines.remove(machine)
+    cluster.remove_node(machine, allow_graceful=False)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+def test_one_of_two_machines_dies_while_it_trains(
+    project: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it trained the other one trains, what runs there ends; and a machine does not see the folder."""
+    make_project(project, seeds=2, epochs=6000)
+    expected = trained_here()
+    ours = [process for process in psutil.Process().children(recursive=True) if process.name() != "python"]
+    sockets = [socket for process in ours for socket in process.net_connections()]
+    listening = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    assert "engine ray: no cluster answers" in refused(cluster.address, "f" * 32)
+    capsys.readouterr()
+    victim: list[psutil.Process] = []
+    killer = threading.Thread(target=kill_a_machine, args=(cluster, victim), daemon=True)
+    killer.start()
+    engine = RayEngine(Ray(cluster.address), settings())
+    assert drive(engine, works(), keep_going=False) == []
+    killer.join()
+    assert in_store() == expected
+    assert capsys.readouterr().err.count("was lost") == 1
+    victim[0].wait(10)  # it is none of ours, so this waits until it is gone
+    shutil.rmtree(AHEAD)
+    [work, _] = works()
+    monkeypatch.setattr(ray_cluster, "at_home", as_if_elsewhere)
+    assert drive(RayEngine(Ray(cluster.address), settings()), [work.of([0])], keep_going=False) == []
+    assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(work.keys[0])}
+    assert list((project.parent / "rooms").glob("*/*/data/prepared/one"))
+
+
+@contextlib.contextmanager
+def as_if_elsewhere() -> Iterator[Home]:
+    with at_home() as home:
+        yield elsewhere(home)

@@ -174,3 +174,41 @@ def test_a_torn_rwlock_is_removed(folder: Path, content: str, capfd: pytest.Capt
     assert "rwlock" in capfd.readouterr().err
     assert registry.remove_torn_rwlock()
     dvc("repro", "--quiet")
+
+
+def test_parameters_are_parsed_once_and_given_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a parse for every read; the same object twice, which dvc.lock would have as an alias."""
+    from dvc.dependency import param
+    from dvc.fs import LocalFileSystem
+
+    from ncpipe.scheduling.dvc_params import params_parsed_once
+
+    parsed: list[str] = []
+    load = param.load_path
+    monkeypatch.setattr(param, "load_path", lambda path, fs: parsed.append(path) or load(path, fs))
+    file, system = Path("params.yaml"), LocalFileSystem()
+    file.write_text("a: {b: [1, 2], c: 3}\n")
+
+    def read() -> object:
+        return param.read_param_file(system, str(file), ["a.b", "a.c", "d"], flatten=True)
+
+    expected = read()
+    with params_parsed_once():
+        first, second = read(), read()
+        assert first == second == expected == {"a.b": [1, 2], "a.c": 3}
+        first["a.b"].append(4)
+        assert read() == expected
+        assert param.read_param_file(system, str(file)) == {"a": {"b": [1, 2], "c": 3}}
+        assert len(parsed) == 2
+        file.write_text("a: {b: [5], c: 6}\n")
+        assert read() == {"a.b": [5], "a.c": 6}
+        assert len(parsed) == 3
+        file.write_text("a: [")
+        with pytest.raises(Exception, match="unable to read"):
+            read()
+        file.unlink()
+        with pytest.raises(FileNotFoundError):
+            read()
+    file.write_text("a: {b: [1, 2], c: 3}\n")
+    assert read() == expected
+    assert len(parsed) == 5

@@ -16,6 +16,7 @@ from dvc.cli import main
 from dvc.utils.serialize import _common, _yaml
 
 from ncpipe.artifacts import publish_file
+from ncpipe.scheduling.dvc_params import params_parsed_once
 
 WRITER = "_dump_data"  # of DVC 3: all YAML files go through it
 
@@ -47,4 +48,5 @@ if __name__ == "__main__":
     for module in (_common, _yaml):
         if hasattr(module, WRITER):
             setattr(module, WRITER, dump_whole)
-    sys.exit(main(sys.argv[1:]))
+    with params_parsed_once():
+        sys.exit(main(sys.argv[1:]))

@@ -91,18 +91,21 @@ def _in_run_cache(repo: Any, stages: Collection[str], dry: bool) -> set[str]:
     from dvc.exceptions import DvcException
     from dvc_data.hashfile.hash_info import HashInfo
 
+    from ncpipe.scheduling.dvc_params import params_parsed_once
+
     found = set()
-    for stage in repo.stage.collect("train"):
-        name = stage.addressing.rpartition(":")[2]
-        if name not in stages:
-            continue
-        with contextlib.suppress(DvcException):  # not in the cache
-            if dry and (stage.changed_stage() or not stage.deps_cached()):
-                stage.save_deps()  # restore() does, unless dry: dvc.lock, so what was read, is of another run
-                for output in stage.outs:
-                    output.hash_info = HashInfo()
-            repo.stage_cache.restore(stage, dry=dry)
-            found.add(name)
+    with params_parsed_once():
+        for stage in repo.stage.collect("train"):
+            name = stage.addressing.rpartition(":")[2]
+            if name not in stages:
+                continue
+            with contextlib.suppress(DvcException):  # not in the cache
+                if dry and (stage.changed_stage() or not stage.deps_cached()):
+                    stage.save_deps()  # restore() does, unless dry: dvc.lock is of another run then
+                    for output in stage.outs:
+                        output.hash_info = HashInfo()
+                repo.stage_cache.restore(stage, dry=dry)
+                found.add(name)
     return found
 
 

@@ -28,7 +28,8 @@ from ncpipe.scheduling.batches import MEMORY_SHARE
 from ncpipe.scheduling.engines.options import Ray, Settings
 from ncpipe.scheduling.engines.parcels import pack, receive
 from ncpipe.scheduling.engines.remote import Home, at_home, data_of, need_there, train_there
-from ncpipe.scheduling.engines.work import Ended, Need, State, Work
+from ncpipe.scheduling.engines.work import Ended, State, Work
+from ncpipe.scheduling.engines.worker import Need
 from ncpipe.specs import Compute
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -185,14 +186,11 @@ def connect(options: Ray) -> Any:
 
     Without an address it is a new cluster of this machine's, with a token of its own.
     """
-    host = options.address.rpartition(":")[0] if options.address else options.host
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of what will change
-    if host.strip("[]") in LOOPBACK:  # else Ray takes this machine's address in the network in its place
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        if options.address is None and "RAY_AUTH_TOKEN_PATH" not in os.environ:
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    host = options.address.rpartition(":")[0].strip("[]") if options.address else options.host
+    for name, value in environment(host).items():  # which Ray reads when it is imported
+        os.environ.setdefault(name, value)
+    if options.address is None and host in LOOPBACK and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError as error:
@@ -211,6 +209,18 @@ def connect(options: Ray) -> Any:
         where = f"no cluster answers at {options.address}" if options.address else f"no cluster on {host}"
         raise InputError(f"engine ray: {where} ({reason}); see docs/clusters.md") from None
     return ray
+
+
+def environment(host: str) -> dict[str, str]:
+    """What Ray is told by its environment, unless it says otherwise already."""
+    told = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of what will change
+    }
+    if host in LOOPBACK:  # else Ray takes this machine's address in the network in its place
+        told["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return told
 
 
 def cluster_of(ray: Any) -> Cluster:

@@ -23,7 +23,8 @@ from ncpipe.artifacts import AHEAD, PREPARED, remove
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.scheduling.engines.parcels import pack, unpack_as
-from ncpipe.scheduling.engines.work import Ended, Need, Work, need_of, train_work
+from ncpipe.scheduling.engines.work import Ended, Work
+from ncpipe.scheduling.engines.worker import Need, need_of, train_work
 from ncpipe.scheduling.store import waits
 from ncpipe.specs import data_place
 from ncpipe.study import FILE as STUDY

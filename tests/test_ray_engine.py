@@ -343,7 +343,7 @@ def test_one_of_two_machines_dies_while_it_trains(
     project: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it trained the other one trains, what runs there ends; and a machine does not see the folder."""
-    make_project(project, seeds=2, epochs=6000)
+    make_project(project, seeds=2, epochs=3000)
     expected = trained_here()
     ours = [process for process in psutil.Process().children(recursive=True) if process.name() != "python"]
     sockets = [socket for process in ours for socket in process.net_connections()]

@@ -195,13 +195,14 @@ def connect(options: Ray) -> Any:
         import ray
     except ImportError as error:
         raise InputError(f"engine ray: {error}; install it with ncpipe's extra `ray`") from None
-    own = {"include_dashboard": False} if options.address is None else {}
+    own: dict[str, Any] = {"include_dashboard": False} if options.address is None else {}
+    if options.address is None or host in LOOPBACK:  # elsewhere Ray finds this machine's address
+        own["_node_ip_address"] = host
     try:
         ray.init(
             address=options.address or "local",
             log_to_driver=False,
             logging_level="error",
-            _node_ip_address=host,
             **own,
         )
     except Exception as error:  # of a dozen types: RuntimeError, ConnectionError, ValueError, ...

@@ -158,6 +158,7 @@ class GaussianMixtureData:
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
+    mean_rank: dimension of a random subspace that all u_k are drawn from; every coordinate's without it.
     """
 
     kind: ClassVar[Kind] = "vector"
@@ -173,6 +174,13 @@ class GaussianMixtureData:
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
     transfer: Transfer | None = None
+    mean_rank: Size | None = None
+
+    def __post_init__(self) -> None:
+        if self.mean_rank is not None and self.mean_rank > self.dimension:
+            raise ValueError(
+                f"mean_rank: {self.mean_rank} is more than the {self.dimension} of `dimension`; lower it"
+            )
 
     @property
     def side(self) -> int:

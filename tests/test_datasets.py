@@ -822,6 +822,29 @@ def test_noise_is_standard_normal_and_fresh_in_each_split(raw):
     assert (noise * test_noise).mean().abs() < 5 / 30000**0.5
 
 
+def test_means_lie_in_a_subspace_where_they_are_asked_to(raw):
+    """Of that dimension, not along coordinates, another for another seed; noise is of every coordinate.
+
+    Red: the first coordinates; a factor that is not orthonormal, which changes the length of means."""
+    spec = replace(CLOUDS, classes=7, dimension=12, mean_rank=3)
+    found = [
+        torch.tensor(prepare(replace(spec, seed=seed), raw, None, progress=False).facts["centres"])
+        for seed in (0, 1)
+    ]
+    for centres in found:
+        assert torch.linalg.matrix_rank(centres) == 3
+        torch.testing.assert_close(centres.norm(dim=1), torch.full((7,), 2.0))
+        assert bool((centres.abs().amax(0) > 0.01).all())
+    assert torch.linalg.matrix_rank(torch.cat(found)) == 6
+    inputs = prepare(spec, raw, None, progress=False).train.inputs
+    assert torch.linalg.matrix_rank(inputs) == 12
+
+
+def test_a_mean_rank_above_the_dimension_is_refused():
+    with pytest.raises(ValueError, match="mean_rank: 6 is more than the 5 of `dimension`; lower it"):
+        replace(CLOUDS, mean_rank=6)
+
+
 # --- network, mirror and progress ---------------------------------------------------------------------
 
 

@@ -16,18 +16,29 @@ COPIES = 3  # of the samples in float64, while they are drawn
 def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
     """x = separation * u_k + noise * z, shape (N, dimension), ordered by class; both splits share the u_k."""
     _check_memory(spec)
-    generator = seeded_generator(spec.seed, "data centres")
-    directions = torch.randn(spec.classes, spec.dimension, generator=generator, dtype=torch.float64)
-    centres = spec.separation * directions / directions.norm(dim=1, keepdim=True)
+    centres = _centres(spec)
     train = _draw(spec, centres, spec.per_class, "train")
     test = _draw(spec, centres, spec.test_per_class, "test")
     facts = describe(spec.source, spec.classes, spec.seed, train, test, {}) | {"centres": centres.tolist()}
     return Prepared("vector", spec.classes, None, train, test, facts)
 
 
+def _centres(spec: GaussianMixtureData) -> Tensor:
+    """separation * u_k (K, dimension), u_k uniform on the unit sphere, or on that of a random subspace."""
+    rank = spec.dimension if spec.mean_rank is None else spec.mean_rank
+    generator = seeded_generator(spec.seed, "data centres")
+    directions = torch.randn(spec.classes, rank, generator=generator, dtype=torch.float64)
+    centres = spec.separation * directions / directions.norm(dim=1, keepdim=True)
+    if spec.mean_rank is None:
+        return centres
+    generator = seeded_generator(spec.seed, "data subspace")
+    across = torch.randn(spec.dimension, rank, generator=generator, dtype=torch.float64)
+    return centres @ torch.linalg.qr(across).Q.T
+
+
 def _check_memory(spec: GaussianMixtureData) -> None:
     """InputError if the samples of both splits do not fit into memory, a few times over in float64."""
-    samples = spec.classes * (1 + spec.per_class + spec.test_per_class)
+    samples = spec.classes * (1 + spec.per_class + spec.test_per_class) + (spec.mean_rank or 0)
     need, free = COPIES * 8 * samples * spec.dimension, free_memory()
     if need > free:
         raise InputError(

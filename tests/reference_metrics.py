@@ -31,6 +31,7 @@ def all_metrics(features: Array, labels: Array, weight: Array, bias: Array) -> d
         "nc1_pinv": np.trace(within @ inverse) / classes,
         "nc1_pinv_rank": np.linalg.matrix_rank(between, tol=1e-10),
         "dnc1_trace_pinv": np.trace(within) / np.trace(inverse),
+        "tcv": np.trace(within),
         "cdnv": cdnv(features, labels),
         "nc2_means": to_etf(directions @ directions.T),
         "nc3_duality": to_etf(weight @ directions.T),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ncpipe.cli import app
 from ncpipe.commands.measure import terms_of
-from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, TRANSFERS, entry, page_table
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, RANKS, TRANSFERS, entry, page_table
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.metrics.transfer import transfer_metrics
 
@@ -36,7 +36,7 @@ def test_the_catalogue_has_every_metric_and_no_other() -> None:
 
 
 def test_the_pages_tables_are_the_catalogues() -> None:
-    for metrics in (ENTRIES, GAPS, MINORITIES, TRANSFERS):
+    for metrics in (ENTRIES, GAPS, MINORITIES, TRANSFERS, RANKS):
         assert "\n".join(page_table(metrics)) in PAGE, "\n".join(page_table(metrics))
 
 

@@ -23,7 +23,15 @@ from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, m
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
 SCALE_FREE = {"nc1_trace_ratio", "nc1_pinv", "cdnv", "nc2_means", "nc3_duality", "nc3_cosine", "ncc_error"}
 SCALE_FREE |= {"nc2_equinorm_means", "nc2_equiangular_means", "nc2_condition", "effective_rank_means"}
-SHIFT_FREE = {"nc1_trace_ratio", "nc1_pinv", "dnc1_trace_pinv", "cdnv", "nc2_means", "nc2_equinorm_means"}
+SHIFT_FREE = {
+    "nc1_trace_ratio",
+    "nc1_pinv",
+    "dnc1_trace_pinv",
+    "tcv",
+    "cdnv",
+    "nc2_means",
+    "nc2_equinorm_means",
+}
 SHIFT_FREE |= {"nc2_equiangular_means", "nc3_duality", "ncc_error"}
 
 

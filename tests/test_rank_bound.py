@@ -1,15 +1,37 @@
 """The distance of decayed weights from rank K and its bound by the spread of what enters the layer."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from conftest import experiment_tree, vector_data
 
 from ncpipe.claims.theory import CALLS
+from ncpipe.commands.measure import ranks_of
+from ncpipe.features.files import read_features, write_features
+from ncpipe.features.passes import extract
+from ncpipe.features.rank_bound import matrix_ranks
+from ncpipe.metrics.catalogue import RANKS
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.models.build import build_model, input_shape
+from ncpipe.models.network import Network
 from ncpipe.optima.rank_bound import clusters, layer_ranks, trained_ranks
+from ncpipe.records import read
+from ncpipe.specs import Experiment, Run
+from ncpipe.training.loop import train_batch
 
 DECAY = 0.02
+CPU = torch.device("cpu")
+DATA = vector_data(per_class=5)
+MLP = {
+    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
+}  # fmt: skip
+PLAIN = {key: value for key, value in MLP.items() if key != "batch_norm_eps"} | {"norm": "none"}
+ALL = {"rule": "constant", "value": DECAY, "last_layer": None, "scope": "all"}
 
 
 def drawn(seed: int, width: int = 6, depth: int = 4, classes: int = 2) -> list[torch.Tensor]:
@@ -70,3 +92,79 @@ def test_classes_of_several_clusters_need_more_than_rank_k() -> None:
     assert 0.01 < CALLS["rank_bound.share"].number(**args, decay=0.003) <= 1
     assert CALLS["rank_bound.distance"].number(**args, decay=0.003) > 0.5
     assert CALLS["rank_bound.decay_slope"].number(**args, low=0.0003, high=0.01) < 0
+
+
+def perceptron(model: dict[str, Any] = MLP, **changes: Any) -> Run:
+    tree = experiment_tree(**{"penalty": ALL} | changes) | {"model": model}
+    return Run("x", 4, 0, read(Experiment, tree))
+
+
+def built(run: Run) -> Network:
+    """With weights as drawn, in float64, running statistics far from the batch's."""
+    return build_model(run.spec.model, input_shape(DATA, run.spec.model), 3, run.depth, 0).double().eval()
+
+
+def fit(network: Network, shifted: int | None = None, shift: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean cross-entropy of a perceptron, written out; what comes out of one of its matrices shifted."""
+    state = network.state_dict()
+    h = DATA.train.inputs.double()
+    for at in range(3):
+        z = h @ state[f"maps.{at}.weight"].T + state[f"maps.{at}.bias"]
+        z = z + shift if at == shifted and shift is not None else z
+        if f"norms.{at}.weight" in state:
+            z = (z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt()
+            z = z * state[f"norms.{at}.weight"] + state[f"norms.{at}.bias"]
+        h = z.clamp(min=0)
+    logits = h @ state["last.weight"].T + state["last.bias"]
+    return torch.nn.functional.cross_entropy(logits, DATA.train.labels)
+
+
+@pytest.mark.parametrize("model", [MLP, PLAIN], ids=["batch norm", "none"])
+def test_networks_have_the_parts_of_the_definition(model: dict[str, Any]) -> None:
+    """Of the second, by differences of the loss. Red: batch norm by running statistics; the fit's sum."""
+    run = perceptron(model)
+    network = built(run)
+    found = matrix_ranks(network, run, DATA, CPU)
+    assert list(found) == ["maps.0", "maps.1", "maps.2"]
+    weight = network.get_parameter("maps.1.weight").detach()
+    samples, step = len(DATA.train), 1e-6
+    delta = torch.zeros(samples, 7, dtype=torch.float64)
+    for i in range(samples):
+        for j in range(7):
+            moved = torch.zeros_like(delta)
+            moved[i, j] = step
+            delta[i, j] = (fit(network, 1, moved) - fit(network, 1, -moved)) / (2 * step)
+    first = DATA.train.inputs.double() @ network.get_parameter("maps.0.weight").detach().T
+    first = first + network.get_parameter("maps.0.bias").detach()
+    if model is MLP:
+        first = (first - first.mean(0)) / (first.var(0, unbiased=False) + 1e-5).sqrt()
+    h = first.clamp(min=0)
+    spread = sum(
+        (h[i] - h[DATA.train.labels == DATA.train.labels[i]].mean(0)).square().sum() for i in range(samples)
+    )
+    gradient = (delta.T @ h + DECAY * weight).norm()
+    bound = (delta.norm() * spread.sqrt() + gradient) / DECAY
+    assert found["maps.1"].bound == pytest.approx(bound.item(), rel=1e-5)
+    assert found["maps.1"].distance == pytest.approx(np.linalg.norm(np.linalg.svd(weight)[1][3:]), rel=1e-9)
+    assert found["maps.1"].size == pytest.approx(weight.norm().item())
+    assert all(rank.distance <= rank.bound for rank in found.values())
+    assert not network.training
+
+
+def test_runs_with_decay_on_everything_have_both_columns(tmp_path: Path) -> None:
+    """Through the file of features. Red: of the first matrix alone; of networks whose first layer is free."""
+    run = perceptron()
+    (trained,) = train_batch([run], DATA, CPU, "float32")
+    write_features(tmp_path / "f.safetensors", extract(run, trained.state, DATA, CPU))
+    features = read_features(tmp_path / "f.safetensors")
+    ranks = features.ranks.values()
+    assert list(features.ranks) == ["maps.0", "maps.1", "maps.2"]
+    values = {row.metric: row.value for row in ranks_of(features)}
+    assert set(values) == {metric.name for metric in RANKS}
+    assert values["rank_distance"] == max(r.distance / r.size for r in ranks) < 1
+    assert values["rank_bound_share"] == max(r.distance / r.bound for r in ranks) <= 1
+    for other in (perceptron(penalty=ALL | {"scope": "matrices"}), perceptron(batch_size=4)):
+        assert matrix_ranks(built(other), other, DATA, CPU) == {}
+    broken = built(run)
+    torch.nn.init.constant_(broken.last.weight, float("nan"))
+    assert matrix_ranks(broken, run, DATA, CPU) == {}

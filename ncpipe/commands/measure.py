@@ -65,6 +65,7 @@ def measure(experiment: str) -> None:
         measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
         measurements += [key | asdict(row) for row in _by_size(run, features)]
         measurements += [key | asdict(row) for row in _of_target(run, features)]
+        measurements += [key | asdict(row) for row in ranks_of(features)]
         places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
         gram += [key | row for row in _gram(features)]
         runs.append(key | description)
@@ -124,6 +125,15 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
     for metric in ("gap_last_penalty", "inner_penalty"):
         yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
     yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
+def ranks_of(features: Features) -> Iterator[Measurement]:
+    """The largest shares that a decayed matrix has: what is beyond rank K of its size, and of its bound."""
+    if ranks := [rank for rank in features.ranks.values() if rank.distance]:  # a bound of 0 leaves none
+        far = max(rank.distance / rank.size for rank in ranks)
+        yield Measurement(LAST_LAYER, WEIGHTS, "rank_distance", far)
+        share = max(rank.distance / rank.bound for rank in ranks)
+        yield Measurement(LAST_LAYER, WEIGHTS, "rank_bound_share", share)
 
 
 def _by_size(run: Run, features: Features) -> Iterator[Measurement]:

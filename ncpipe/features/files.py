@@ -1,7 +1,7 @@
 """A run's features on disk: one safetensors file, arrays by name and what the network says of itself."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Split
 from ncpipe.errors import InputError
 from ncpipe.features.passes import Features, LayerOnSplit, Traits
+from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
@@ -41,6 +42,8 @@ def write_features(path: Path, features: Features) -> None:
         tensors |= {"target.features": features.target.inputs, "target.labels": features.target.labels}
     if features.bias is not None:
         tensors["bias"] = features.bias
+    for name, rank in features.ranks.items():
+        tensors[f"ranks/{name}"] = torch.tensor(astuple(rank), dtype=torch.float64)
     for index, (name, splits) in enumerate(features.layers.items()):
         for split, layer in splits.items():
             for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
@@ -79,6 +82,11 @@ def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
         _read_layers(tensors),
         traits,
         Split(tensors["target.features"], tensors["target.labels"]) if "target.labels" in tensors else None,
+        {
+            key.removeprefix("ranks/"): MatrixRank(*tensors[key].tolist())
+            for key in sorted(tensors)
+            if key.startswith("ranks/")
+        },
     )
 
 

@@ -3,7 +3,7 @@
 N  samples    K  classes    d  width
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network, places
 from ncpipe.features.gradient import gradient_norm
+from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
@@ -51,7 +52,7 @@ class Features:
     None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
     that is penalised, of features too. gradient_norm: `ncpipe.features.gradient`. layers:
     by name, in the order of the network, then by split. target: features (N, d) of classes that it was not
-    trained on, where there are such.
+    trained on, where there are such. ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`).
     """
 
     train: Split
@@ -64,6 +65,7 @@ class Features:
     layers: dict[str, dict[str, LayerOnSplit]]
     traits: Traits
     target: Split | None = None
+    ranks: dict[str, MatrixRank] = field(default_factory=dict)
 
 
 def last_layer_of(features: Features) -> Features:
@@ -118,6 +120,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         },
         Traits(network.bounded or network.on_sphere, roles, places(network, one.inputs, one.lengths)),
         None if data.target is None else _last_layer(network, run, data, data.target, device),
+        matrix_ranks(network, run, data, device),
     )
 
 

@@ -107,6 +107,18 @@ ENTRIES = (
         order=2,
     ),
     Metric(
+        "tcv",
+        "NC1",
+        "0",
+        "total cluster variation: within-class variance as it is",
+        "tr Σ_W; grows with the square of scale",
+        "[0, ∞]",
+        "ZDBGT24 by name, formula ours",
+        EVERY,
+        order=2,
+        label="TCV",
+    ),
+    Metric(
         "cdnv",
         "NC1",
         "0",
@@ -560,7 +572,32 @@ TRANSFERS = (
         rounding="features",
     ),
 )
-CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS)}
+# Of runs with decay on all that is learned, of whose matrices the one that has most of it counts.
+RANKS = (
+    Metric(
+        "rank_distance",
+        "rank",
+        "0",
+        "distance of decayed matrices from rank K, as a share",
+        "largest ‖W_l − nearest of rank K‖/‖W_l‖ of the matrices before the last layer",
+        "[0, 1)",
+        "ZDBGT24",
+        WEIGHTS,
+        label="distance from rank $K$",
+    ),
+    Metric(
+        "rank_bound_share",
+        "rank",
+        "-",
+        "that distance over its bound by TCV",
+        "largest ‖W_l − nearest of rank K‖ λ/(√(Σ‖δ_i‖²) √(N `tcv`) + ‖G_l‖), `tcv` of what enters W_l",
+        "[0, 1]",
+        "ZDBGT24, [constants ours](theory.md)",
+        WEIGHTS,
+        scale="linear",
+    ),
+)
+CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS, *RANKS)}
 SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.

@@ -20,6 +20,7 @@ BY_SAMPLE = (
     "nc1_trace_ratio",
     "nc1_pinv",
     "dnc1_trace_pinv",
+    "tcv",
     "nc3_cosine",
     "nc4_mismatch",
     "ncc_error",

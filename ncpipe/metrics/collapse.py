@@ -49,6 +49,15 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     return value_times_two_to(ratio, 4 * statistics.exponent)
 
 
+def tcv(statistics: ClassStatistics) -> float:
+    """tr(Sigma_W), the total cluster variation with classes as clusters, in the features' own unit, squared.
+
+    0 at collapse; of features twice as long four times as much. Named after Zangrando et al. [arXiv
+    2402.03991]; `ncpipe.features.rank_bound` has what it bounds.
+    """
+    return value_times_two_to(within_trace(statistics).item(), 2 * statistics.exponent)
+
+
 def cdnv(statistics: ClassStatistics) -> float:
     """Mean over pairs of classes of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
 

@@ -19,6 +19,7 @@ from ncpipe.metrics.collapse import (
     dnc1_trace_pinv,
     nc1_pinv,
     nc1_trace_ratio,
+    tcv,
 )
 from ncpipe.metrics.geometry import (
     nc2_condition,
@@ -176,6 +177,7 @@ def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]
     """What follows from class statistics alone, as (metric, value)."""
     yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
     yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
+    yield "tcv", tcv(statistics)
     yield "cdnv", cdnv(statistics)
     yield "nc2_means", nc2_means(statistics)
     yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())

@@ -10,7 +10,7 @@ comparing forward passes in float32 and float64). 1024 eps = 2^-42 = 2.3e-13 lea
 - a difference of losses, which are of order 1 at most, at or below 2^-42 again.
 
 Other metrics have no floor: shares of samples are exact, ranks, margins and condition numbers do not vanish
-at collapse, and `dnc1_trace_pinv` carries the fourth power of the features' scale.
+at collapse, and `tcv` and `dnc1_trace_pinv` carry the square and the fourth power of the features' scale.
 
 Training in float32 is another matter: it puts weights on a grid of relative width 2^-24, so that `nc2_etf`
 hardly falls below 1e-8. Such a value is far above the floor, and is what the trained network has.

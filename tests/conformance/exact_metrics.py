@@ -87,6 +87,7 @@ def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, 
     yield "nc1_pinv", nc1_pinv(own, directions) if directions else INF
     yield "nc1_pinv_rank", mpf(len(directions))
     yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
+    yield "tcv", own.within
     yield "cdnv", cdnv(own)
     yield from of_vectors("means", own.centred)
     units = [unit(m) for m in own.centred]

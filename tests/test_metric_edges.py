@@ -143,12 +143,12 @@ def times_two_to(array: Tensor, exponent: int) -> Tensor:
 @pytest.mark.parametrize("weight_exponent", [-1000, 0, 1000])
 @pytest.mark.parametrize("exponent", [-1010, -500, -151, -150, 100, 151, 500, 1015])
 def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) -> None:
-    """Beyond 2^+-512 squares leave float64; beyond 2^+-256 the fourth powers in dnc1_trace_pinv."""
+    """Beyond 2^+-512 squares leave float64, tcv too; beyond 2^+-256 the fourth powers in dnc1_trace_pinv."""
     features, labels, weight, test = extreme_case()
     before = by_key(measure_arrays(features, labels, weight, None, test, labels))
     moved = [times_two_to(features, exponent), labels, times_two_to(weight, weight_exponent)]
     after = by_key(measure_arrays(*moved, None, times_two_to(test, exponent), labels))
-    powers = {"margin": exponent + weight_exponent, "dnc1": 4 * exponent}
+    powers = {"margin": exponent + weight_exponent, "tcv": 2 * exponent, "dnc1": 4 * exponent}
     for (split, metric), value in before.items():
         power = exponent if split != "weights" else weight_exponent
         power = powers.get(metric.split("_")[0], power if metric.startswith("singular") else 0)

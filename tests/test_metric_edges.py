@@ -22,7 +22,7 @@ NEVER = 10**9
 INFINITE = ["nc1_trace_ratio", "nc1_pinv", "dnc1_trace_pinv", "cdnv"]
 INFINITE_ON_TEST = [*INFINITE, "weak_test_collapse", "strong_test_collapse"]
 UNDEFINED = ["nc2_means", "nc2_equinorm_means", "nc2_equiangular_means", "nc3_duality"]
-IN_UNITS = ("margin", "dnc1", "singular")  # all other metrics are free of the features' scale
+IN_UNITS = ("margin", "tcv", "dnc1", "singular")  # all other metrics are free of the features' scale
 
 
 @pytest.fixture(scope="module", autouse=True, params=["tensors", "compiled"])

@@ -87,7 +87,7 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
         axes.legend(
             frameon=False, handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3
         )
-    axes.margins(y=0.12)
+    axes.margins(y=0.35 if kind == "place" and len(series) > 1 else 0.12)  # room for the legend
     axes.tick_params(colors=INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)
 

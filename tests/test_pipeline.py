@@ -449,6 +449,36 @@ class TestExperiments:
         assert {row["difference"] for row in rows if row["experiment"] == "beta"} == {"", "0.0"}
         assert compared.run("git", "status", "--porcelain").out == before
 
+    @pytest.mark.long
+    def test_a_page_of_both_and_plots_on_log_axes(self, compared: Clone, tmp_path: Path) -> None:
+        """Red: layers read from the workspace; one experiment's curve in the other's colour; a template of
+        DVC's that lies in no project."""
+        before = compared.run("git", "status", "--porcelain").out
+        page = tmp_path / "page.html"
+        compared.run("ncpipe", "report", "--compare", "quick", "slow", "--to", str(page))
+        text = page.read_text(encoding="utf-8")
+        assert "One over the other, against depth L" in text
+        assert "experiments.alpha.optimizer.learning_rate" in text
+        data = json.loads(text.split('<script id="data" type="application/json">')[1].split("</script>")[0])
+        assert data["lines"] == [f"{name} ({of})" for of in ("quick", "slow") for name in BOTH]
+        values = {
+            of: [
+                value
+                for value, line in zip(data["series"][0]["values"], data["runs"]["line"], strict=True)
+                if data["lines"][line] == f"alpha ({of})"
+            ]
+            for of in ("quick", "slow")
+        }
+        theirs = compared.json("dvc", "metrics", "diff", "quick", "slow")["data/results/metrics.json"]
+        for of, column in (("quick", "old"), ("slow", "new")):
+            [value] = values[of]
+            log10 = theirs["alpha.deepest.log10_nc1_trace_ratio"][column]
+            assert value == pytest.approx(10**log10, rel=1e-4)
+        compared.run("dvc", "plots", "diff", "quick", "slow", "--out", str(tmp_path / "plots"))
+        drawn = (tmp_path / "plots/index.html").read_text(encoding="utf-8")
+        assert drawn.count('"scale": {"type": "log"') >= 4
+        assert compared.run("git", "status", "--porcelain").out == before
+
     @pytest.mark.parametrize(
         ("revisions", "message"),
         [

@@ -2,23 +2,30 @@
 
 import dataclasses
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ncpipe.artifacts import CLAIMS, FIGURES, RESULTS
+import pandas as pd
+
+from ncpipe.artifacts import AHEAD, CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
 from ncpipe.commands.report import contents
-from ncpipe.commands.status import counted, look
+from ncpipe.commands.status import ENDED, Seen, counted, look
 from ncpipe.console import say
 from ncpipe.errors import InputError
-from ncpipe.params import PARAMS_FILE
+from ncpipe.params import PARAMS_FILE, load_params
+from ncpipe.report.chart_data import curve_data
 from ncpipe.report.page import NOTHING, Contents, render
+from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.tables.convergence import failure_lines, judge_runs
 
 HOST = "127.0.0.1"
 LOGS_AT = "/logs/"
 READ = (RESULTS, FIGURES, CLAIMS)
+RENEWED = 30.0  # seconds between two pages of runs that have ended: each takes a second or two
 
 
 class Live:
@@ -27,24 +34,30 @@ class Live:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.made: tuple[str, str] = ("", "")  # of which version, and the page
+        self.ended: tuple[float, list[str]] = (-RENEWED, [])  # when looked at, and the runs that had ended
 
     def page(self) -> str:
         with self.lock:
-            version = self.version()
+            seen = look()
+            version = self.version(seen)
             if self.made[0] != version:
-                self.made = version, render(dataclasses.replace(_contents(), live=True))
+                self.made = version, render(dataclasses.replace(_contents(seen), live=True))
             return self.made[1]
 
-    def version(self) -> str:
-        """Another one when a result has changed."""
-        return repr([(path.stat().st_mtime_ns, path.stat().st_size) for path in _files()])
+    def version(self, seen: Seen) -> str:
+        """Another one when a result has changed, and some time after a run has ended."""
+        at, names = self.ended
+        if time.monotonic() - at >= RENEWED:
+            names = [run.name for run, state in seen.states.items() if state in ENDED]
+            self.ended = time.monotonic(), names
+        return repr([names, *((path.stat().st_mtime_ns, path.stat().st_size) for path in _files())])
 
     def state(self) -> bytes:
         """Where the runs are, as JSON."""
         seen = look()
         columns, rows = counted(seen)
         told = {
-            "version": self.version(),
+            "version": self.version(seen),
             "columns": columns,
             "rows": rows,
             "lines": [*seen.training, seen.summary()],
@@ -64,13 +77,40 @@ def _files() -> Iterator[Path]:
         yield from sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _contents() -> Contents:
-    """The page of what is there; of a sweep without results only its title."""
+def _contents(seen: Seen) -> Contents:
+    """The page of what is there; of a sweep without results how the runs that have ended trained."""
     try:
         return contents()
     except InputError as error:
         lead = [f"No results yet ({error}): they come when all runs of the sweep are trained and measured."]
-        return dataclasses.replace(NOTHING, title="Neural collapse", lead=lead)
+        nothing = dataclasses.replace(NOTHING, title="Neural collapse", lead=lead)
+    ended = {run: state for run, state in seen.states.items() if state in ENDED}
+    if not ended:
+        return nothing
+    from ncpipe.training.run_folder import read_history  # which loads PyTorch
+
+    params = load_params()
+    runs, history = [], []
+    for run, state in ended.items():
+        folder = RUNS / run.path
+        if state == "trained":
+            folder = AHEAD / Stamp(run, data_checksum(PREPARED / run.data), params.compute).key()
+        try:
+            finished = bool(read_json(folder / RUN_RECORD)["outcome"]["finished"])
+            history += [run.columns | row for row in read_history(folder)]
+        except (InputError, KeyError):  # taken by its stage a moment ago, or damaged: the stage will say so
+            continue
+        runs.append(run.columns | {"finished": finished, "gradient_norm": math.nan})
+    if not history:
+        return nothing
+    rule = dataclasses.replace(params.convergence, gradient=None)  # which is measured later
+    judged = judge_runs(pd.DataFrame(runs), pd.DataFrame(history), rule)
+    return dataclasses.replace(
+        nothing,
+        lead=[*lead, f"{len(runs)} of {len(seen.states)} runs are trained, and this is how."],
+        charts=curve_data(judged, pd.DataFrame(history)),
+        failures=failure_lines(judged, rule),
+    )
 
 
 def make_server(port: int) -> ThreadingHTTPServer:

@@ -35,6 +35,7 @@ STATES = {
     "stale": "the result of other params, data or code",
     "waiting": "nothing yet",
 }
+ENDED = ("done", "trained")
 FAILED = "not converged"  # beside the states: by data/results
 
 

@@ -37,6 +37,18 @@ def chart_data(
     places: pd.DataFrame,
 ) -> dict[str, Any]:
     """Everything that the charts can be asked for, from the tables of `aggregate` and `measure`."""
+    data = curve_data(runs, history)
+    return data | {
+        "series": _series(runs, points, slopes, data["lines"]),
+        "layers": _layers(runs, measurements, places),
+    }
+
+
+def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
+    """What there is of runs that nothing has been measured of yet: their training curves.
+
+    runs: with converged and reason.
+    """
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
     return {
@@ -53,8 +65,8 @@ def chart_data(
             "converged": runs["converged"].astype(int).tolist(),
             "reason": runs["reason"].fillna("").tolist(),
         },
-        "series": _series(runs, points, slopes, lines),
-        "layers": _layers(runs, measurements, places),
+        "series": [],
+        "layers": {"nets": [], "which": [], "series": []},
         "history": _history(runs, history),
     }
 

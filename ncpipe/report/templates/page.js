@@ -459,18 +459,19 @@
     return draw("curve-chart", { data: { values: rows }, width: widthOf("curve-chart"), height: 340, layer }, says);
   }
 
+  const panel = data.series.length ? drawPanel : () => {}; // nothing is measured while the first runs train
   const metrics = distinct(data.series.map(metricOf));
   const nameOf = (metric) => data.series.find((each) => each.metric === metric && each.split !== "test") ?? data.series.find((each) => each.metric === metric);
-  fill(at("metric"), metrics.map((metric) => [metric, nameOf(metric).title.replace(/, test$/, "")]), metrics[0]);
-  at("panel-choice").addEventListener("change", drawPanel);
+  if (at("metric")) fill(at("metric"), metrics.map((metric) => [metric, nameOf(metric).title.replace(/, test$/, "")]), metrics[0]);
+  at("panel-choice")?.addEventListener("change", panel);
   at("curves-choice").addEventListener("change", drawCurves);
   for (const form of all("form.chooser")) form.addEventListener("submit", (event) => event.preventDefault());
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
-    drawPanel();
+    panel();
     drawCurves();
   });
-  Promise.all([drawPanel(), drawCurves()]).then(() => { document.documentElement.dataset.drawn = "yes"; });
+  Promise.all([panel(), drawCurves()]).then(() => { document.documentElement.dataset.drawn = "yes"; });
 })();

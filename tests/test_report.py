@@ -24,6 +24,7 @@ from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
 from ncpipe.commands.report_live import make_server
 from ncpipe.errors import InputError
+from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.params import load_params, parse_params
 from ncpipe.report.chart_data import chart_data, kept, number, packed
 from ncpipe.report.grids import cell
@@ -396,6 +397,35 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
     assert data["lines"] == ["one (base)", "one (slower)"]
     own = next(series for series in data["series"] if series["title"] == "NC1")["values"]
     assert own[6:] == pytest.approx([2 * value for value in own[:6]], rel=1e-4)
+
+
+def test_a_figure_of_two_revisions_has_each_ones_means_and_slopes():
+    """Read back from the artists. Red: one's curve under the other's name; one of no used run."""
+    base, slower = tables(("one", "two")), tables(("one", "two"))
+    for name in ("summary", "slopes"):
+        shifted = {"log10_mean", "intercept"} & set(slower[name])
+        slower[name] = slower[name].assign(**{column: slower[name][column] + 1 for column in shifted})
+    empty = slower["summary"]["experiment"] == "two"
+    slower["summary"] = slower["summary"].assign(n_used=slower["summary"]["n_used"].where(~empty, 0))
+    sweeps = {
+        name: Sweep(made["runs"], made["summary"], made["slopes"])
+        for name, made in (("base", base), ("slower", slower))
+    }
+    figure = overlay(sweeps, ["one", "two"])
+    first, other = figure.axes[0], figure.axes[4]
+    assert [axes.get_title() for axes in figure.axes[:2]] == [r"$\log_{10}$ NC1", r"$\log_{10}$ NC2 (ETF)"]
+    assert first.get_xscale() == "log"
+    for i, name in enumerate(sweeps):
+        summary = sweeps[name].summary
+        own = (summary["experiment"] == "one") & (summary["metric"] == "nc1_trace_ratio")
+        rows = summary[own & (summary["split"] == "train")]
+        line = first.containers[i].lines[0]
+        assert line.get_xdata().tolist() == [2, 3, 5]
+        assert line.get_ydata() == pytest.approx(rows["log10_mean"])
+        assert line.get_color() == figure.legends[0].get_lines()[i].get_color()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", "slower", "least squares"]
+    assert len(first.get_legend().get_texts()) == 2
+    assert (len(first.containers), len(other.containers)) == (2, 1)
 
 
 def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):

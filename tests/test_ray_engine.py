@@ -134,6 +134,7 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
             assert (ended.state, set(parcels)) == ("done", set(work.keys))
             assert again == parcels
             assert not any(waits(key) for key in work.keys)
+            assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
             assert [receive(key, parcel) for key, parcel in parcels.items()] == [True] * len(parcels)
             before = in_store()
             assert [receive(key, parcel) for key, parcel in again.items()] == [False] * len(parcels)
@@ -183,6 +184,7 @@ def need(run: float, free: float, device: str = "cuda:0") -> Need:
         (10, need(2e9, 100e9), 0.3),  # 29.6 of 100 GB
         (35, need(2e9, 100e9), 1.0),
         (1, need(9e9, 10e9), 1.0),
+        (1, need(1e8, 10e9), 0.15),  # a tenth is the process
     ],
 )
 def test_the_share_of_a_gpu_is_that_of_its_memory(runs: int, wanted: Need, found: float) -> None:

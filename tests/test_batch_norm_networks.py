@@ -508,6 +508,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         os.chdir(before)
 
 
+def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a process that draws from what another has changed."""
+    from ncpipe.commands import plot
+
+    monkeypatch.chdir(results.parent)
+    alone = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
+    drawn: list[str] = []
+    monkeypatch.setattr(plot, "save_figure", lambda *_: drawn.append("here"))
+    monkeypatch.setattr(plot, "ROWS_PER_PROCESS", 1)
+    monkeypatch.setattr(plot, "_cores", lambda: 2)
+    plot.plot()
+    assert drawn == []
+    assert {path.name: path.read_bytes() for path in (results / "figures").iterdir()} == alone
+
+
 def test_both_networks_go_from_params_to_figures(results: Any) -> None:
     runs = pd.read_csv(results / "results" / "runs.csv")
     assert runs.groupby("experiment").size().to_dict() == {"conv": 2, "perceptron": 2}

@@ -1,8 +1,11 @@
 """Stage plot: the figures of the sweep."""
 
+import concurrent.futures
+import functools
+import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +19,7 @@ from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
 
+ROWS_PER_PROCESS = 8  # experiments from which on a process more, which takes seconds to start, is worth it
 # The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
@@ -24,13 +28,32 @@ def plot() -> None:
     """data/results -> data/figures, as PNG and SVG.
 
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
+    Of many experiments figures are tall, and are drawn by as many processes as there are cores.
     """
-    figures = sweep_figures(
-        load_params().sweep.experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate")
-    )
+    experiments = load_params().sweep.experiments
+    figures = _figures(experiments)
+    workers = min(_cores(), len(experiments) // ROWS_PER_PROCESS)
     with publish_folder(FIGURES) as folder:
-        for name, draw in figures.items():
-            save_figure(draw(), folder, name)
+        if workers < 2:
+            for name, draw in figures.items():
+                save_figure(draw(), folder, name)
+            return
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(workers, context, load_params) as pool:
+            for _ in pool.map(functools.partial(_draw, experiments, folder), figures):
+                pass
+
+
+def _draw(experiments: Sequence[str], folder: Path, name: str) -> None:
+    save_figure(_figures(experiments)[name](), folder, name)
+
+
+def _figures(experiments: Sequence[str]) -> Mapping[str, Callable[[], Figure]]:
+    return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:

@@ -11,18 +11,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import experiment_tree
+from filelock import FileLock
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
 TIMEOUT = 1800  # seconds for one command, on a machine that others use too
-EPOCHS = 1500  # about a second: long enough to be killed in
+EPOCHS = 500  # a second or two: long enough to be killed in
 
 # A shell's background job, as pytest may be, ignores Ctrl-C, and so would everything that it starts.
 HEAR_CTRL_C = """
@@ -257,6 +258,7 @@ class Clone:
 
 
 Copy = Callable[[Clone], Clone]
+Made = tuple[Clone, Output]  # a clone, and what was said while it was made
 
 
 @pytest.fixture
@@ -265,30 +267,51 @@ def own_copy(tmp_path: Path) -> Copy:
     return lambda clone: clone.copy(tmp_path / "clone")
 
 
-@pytest.fixture(scope="session")
-def swept_first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("swept") / "clone", PARAMS)
-    return clone, clone.repro()
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> Made:
+    """A clone and what its making said, made once for all of xdist's workers; each has a copy of its own."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}"
+    said = folder / "said.json"
+    with FileLock(f"{folder}.lock"):
+        if not said.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a making that failed
+            folder.mkdir()
+            _, output = make(folder / "clone")
+            said.write_text(json.dumps(asdict(output)), encoding="utf-8")
+    clone = Clone(folder / "clone").copy(factory.mktemp(name) / "clone")
+    return clone, Output(**json.loads(said.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")
-def swept(swept_first: tuple[Clone, Output]) -> Clone:
+def swept_first(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    def make(folder: Path) -> Made:
+        clone = Clone.of_working_tree(folder, PARAMS)
+        return clone, clone.repro()
+
+    return shared(tmp_path_factory, "swept", make)
+
+
+@pytest.fixture(scope="session")
+def swept(swept_first: Made) -> Clone:
     """A fresh clone after `dvc repro`. Not to be changed."""
     return swept_first[0]
 
 
 @pytest.fixture(scope="session")
-def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
-    clone = swept.copy(tmp_path_factory.mktemp("cut") / "clone")
-    clone.edit_params("sweep.depths", [2])
-    clone.edit_params("sweep.seeds", [0])
-    output = clone.repro()
-    clone.commit()
-    return clone, output
+def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    def make(folder: Path) -> Made:
+        clone = swept.copy(folder)
+        clone.edit_params("sweep.depths", [2])
+        clone.edit_params("sweep.seeds", [0])
+        output = clone.repro()
+        clone.commit()
+        return clone, output
+
+    return shared(tmp_path_factory, "cut", make)
 
 
 @pytest.fixture(scope="session")
-def cut(cut_first: tuple[Clone, Output]) -> Clone:
+def cut(cut_first: Made) -> Clone:
     """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
     return cut_first[0]
 

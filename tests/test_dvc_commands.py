@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pipeline import PARAMS, ROOT, Clone, Copy, Output
+from pipeline import PARAMS, ROOT, Clone, Copy, Made, Output, shared
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -61,21 +61,25 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def root_and_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, Output]:
+def root_and_study(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """One run at the root by `dvc repro`, then stages/smoke by its own, on the same parameters; committed."""
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("commands") / "clone", ONE_RUN)
-    clone.repro()
-    study = clone.study("smoke")
-    study.write_params(ONE_RUN)
-    output = study.repro()
-    clone.commit()
-    return clone, output
+
+    def make(folder: Path) -> Made:
+        clone = Clone.of_working_tree(folder, ONE_RUN)
+        clone.repro()
+        study = clone.study("smoke")
+        study.write_params(ONE_RUN)
+        output = study.repro()
+        clone.commit()
+        return clone, output
+
+    return shared(tmp_path_factory, "commands", make)
 
 
 @pytest.fixture(scope="module", params=["root", "study"])
 def place(
     request: pytest.FixtureRequest,
-    root_and_study: tuple[Clone, Output],
+    root_and_study: Made,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Place:
     clone = root_and_study[0].copy(tmp_path_factory.mktemp(request.param) / "clone")
@@ -159,22 +163,20 @@ def test_push_and_pull_into_a_second_clone(
 
 
 class TestStudies:
-    def test_the_root_does_not_see_them(self, root_and_study: tuple[Clone, Output]) -> None:
+    def test_the_root_does_not_see_them(self, root_and_study: Made) -> None:
         """Red: a study without a .dvc of its own."""
         clone, _ = root_and_study
         assert clone.run("dvc", "stage", "list", "--all", "--name-only").out.count("grid") == 1
         assert clone.run("git", "status", "--porcelain").out == ""
 
-    def test_they_take_what_the_root_has_trained(self, root_and_study: tuple[Clone, Output]) -> None:
+    def test_they_take_what_the_root_has_trained(self, root_and_study: Made) -> None:
         """The study has the root's parameters. Red: a cache that is not the root's; a stage that differs."""
         clone, output = root_and_study
         assert output.ran == []
         assert "train@alpha-2-0" in output.restored
         assert clone.study("smoke").digests("data/results") == clone.digests("data/results")
 
-    def test_a_fresh_clone_needs_no_dvc_init(
-        self, root_and_study: tuple[Clone, Output], own_copy: Copy
-    ) -> None:
+    def test_a_fresh_clone_needs_no_dvc_init(self, root_and_study: Made, own_copy: Copy) -> None:
         """Red: a file below .dvc that git does not keep; a command that reads the root's params.yaml."""
         clone = own_copy(root_and_study[0])
         clone.run("git", "clean", "--quiet", "-xdf", "--exclude=/data", "--exclude=/.dvc")
@@ -189,7 +191,7 @@ class TestStudies:
             (path / "__pycache__/any.pyc").write_bytes(b"compiled")
         assert "code" not in study.stale()
 
-    def test_a_copied_package_is_refused(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
+    def test_a_copied_package_is_refused(self, root_and_study: Made, own_copy: Copy) -> None:
         """Red: a study whose dependencies are a copy of the package that nothing runs."""
         study = own_copy(root_and_study[0]).study("smoke")
         (study.folder / "ncpipe").unlink()
@@ -200,7 +202,7 @@ class TestStudies:
         assert line.startswith("ncpipe: ncpipe: a copy of the package")
 
     @pytest.mark.long
-    def test_runs_train_and_sweep_in_them(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
+    def test_runs_train_and_sweep_in_them(self, root_and_study: Made, own_copy: Copy) -> None:
         """Seed 0 is in the cache by the root's `dvc repro`, 7 by the study's, 8 is the sweep's to train.
 
         Red: a look for DVC's project, its lock or its run cache at the root; stage names with a path."""
@@ -218,7 +220,7 @@ class TestStudies:
         assert study.run("dvc", "status").out.splitlines() == [CLEAN]
         assert clone.run("dvc", "status").out.splitlines() == [CLEAN]
 
-    def test_gc_keeps_what_it_is_told_of(self, root_and_study: tuple[Clone, Output], own_copy: Copy) -> None:
+    def test_gc_keeps_what_it_is_told_of(self, root_and_study: Made, own_copy: Copy) -> None:
         """Red: studies at which the paths of README's line do not lead to a project."""
         clone = own_copy(root_and_study[0])
         clone.run("dvc", "gc", "-w", "-f", "-p", *(f"stages/{p.name}" for p in clone.folder.glob("stages/*")))

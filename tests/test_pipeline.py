@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Output, trained_in, trains
+from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Made, Output, trained_in, trains
 from ruamel.yaml import YAML
 
 from ncpipe import results
@@ -121,7 +121,7 @@ def stale_by_code(clone: Clone) -> list[str]:
 
 
 class TestFreshClone:
-    def test_one_command_makes_tables_and_figures(self, swept_first: tuple[Clone, Output]) -> None:
+    def test_one_command_makes_tables_and_figures(self, swept_first: Made) -> None:
         """Red: a stage that needs a file which no stage before it writes; a stage left out of dvc.yaml."""
         clone, output = swept_first
         assert sorted(output.ran) == ALL_STAGES
@@ -139,7 +139,7 @@ class TestFreshClone:
         assert [line.split(":")[0] for line in said] == BOTH
         assert all(f"{line}\n" in output.err for line in said)
 
-    def test_every_network_is_trained_once(self, swept_first: tuple[Clone, Output]) -> None:
+    def test_every_network_is_trained_once(self, swept_first: Made) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""
         clone, output = swept_first
         assert output.trained == ALL_TRAINS
@@ -264,9 +264,7 @@ class TestWhatRuns:
         assert sorted(name for name in would if name.startswith("train")) == new
         assert not [name for name in would if name.startswith("fetch")]
 
-    def test_a_removed_depth_and_seed_leave_tables_and_figures(
-        self, swept: Clone, cut_first: tuple[Clone, Output]
-    ) -> None:
+    def test_a_removed_depth_and_seed_leave_tables_and_figures(self, swept: Clone, cut_first: Made) -> None:
         """Red: a stage that globs data/runs instead of reading the grid, or does not depend on it."""
         clone, output = cut_first
         assert output.trained == []
@@ -766,7 +764,7 @@ class TestSweep:
         """Red: runs checked against the params.yaml that the sweep began with; a commit before the check."""
         clone = own_copy(cut)
         clone.edit_params("sweep.seeds", [0, 8])
-        clone.edit_params("experiments.alpha.epochs", 10 * EPOCHS)  # time to edit in
+        clone.edit_params("experiments.alpha.epochs", 4 * EPOCHS)  # time to edit in
         lock = (clone.folder / "dvc.lock").read_text()
         params = clone.params()
         process = clone.start("ncpipe", "sweep")

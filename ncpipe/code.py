@@ -96,7 +96,14 @@ PAGE_FILES: Mapping[str, str] = {"report": "report/templates"}
 # What only speaks to the user, and this.
 TALK = ("ncpipe", "ncpipe.code", "ncpipe.console", "ncpipe.errors")
 # Reads, checks and files away, but decides no number of a run.
-PLUMBING = ("ncpipe.artifacts", "ncpipe.params", "ncpipe.records", "ncpipe.stamps", "ncpipe.study")
+PLUMBING = (
+    "ncpipe.artifacts",
+    "ncpipe.code_memory",
+    "ncpipe.params",
+    "ncpipe.records",
+    "ncpipe.stamps",
+    "ncpipe.study",
+)
 
 
 @dataclass(frozen=True)
@@ -223,13 +230,18 @@ def reached(
 def files_digest() -> str:
     """Digest of every byte of the files that digests are taken of, comments and all."""
     digest = hashlib.sha256()
-    study = Path(f"{STUDY}.py")
-    pages = (path for stage in PAGE_FILES for path in _page_files(stage))
-    modules = sorted((ROOT / PACKAGE).rglob("*.py"))
-    for path in (*modules, *pages, *([study] if study.is_file() else [])):
-        digest.update(f"{path.relative_to(ROOT) if path != study else path}\0".encode())
+    for path in digested_files():
+        digest.update(f"{path.relative_to(ROOT) if path.is_absolute() else path}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def digested_files() -> list[Path]:
+    """The files that digests are taken of: the package's modules and pages, and study.py if there is one."""
+    study = Path(f"{STUDY}.py")
+    pages = [path for stage in PAGE_FILES for path in _page_files(stage)]
+    modules = sorted((ROOT / PACKAGE).rglob("*.py"))
+    return [*modules, *pages, *([study] if study.is_file() else [])]
 
 
 def forget() -> None:

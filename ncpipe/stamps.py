@@ -1,7 +1,6 @@
 """What a run's result depends on, as plain values: how a finished folder is known to be the one asked for."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from ncpipe.artifacts import check_seal, read_json
 from ncpipe.code import forget, training_digests
+from ncpipe.code_memory import Key, forget_state, recall, remember
 from ncpipe.errors import InputError
 from ncpipe.specs import Compute, Experiment, Run, recorded
 
@@ -155,12 +155,22 @@ def code_digest(spec: Experiment) -> str:
 def forget_code() -> None:
     """Let code be read anew: it may have changed since."""
     forget()
-    _code_digest.cache_clear()
+    forget_state()
+    _taken.clear()
 
 
-@functools.cache
-def _code_digest(choices: tuple[tuple[str, str], ...]) -> str:
-    return _digest(training_digests(dict(choices)))
+def remember_code() -> None:
+    """Let later processes know the digests that this one has taken."""
+    remember(_taken)
+
+
+_taken: dict[Key, str] = {}
+
+
+def _code_digest(choices: Key) -> str:
+    if choices not in _taken:
+        _taken[choices] = recall(choices) or _digest(training_digests(dict(choices)))
+    return _taken[choices]
 
 
 def _digest(value: object) -> str:

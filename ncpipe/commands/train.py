@@ -9,7 +9,7 @@ from ncpipe.scheduling.pending import batch_lock, is_missing, is_placed, sweep_s
 from ncpipe.scheduling.registry import cached_stages, dvc_wants_all, stage_name
 from ncpipe.scheduling.store import claim, prune
 from ncpipe.specs import Device
-from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.stamps import Stamp, data_checksum, remember_code
 
 
 def train(
@@ -53,6 +53,7 @@ def train(
         if not alone:
             grid = sweep_stamps(params, compute)
             prune({stamp.key(), *(other.key() for other in grid)})
+            remember_code()
             others = [other for other in grid if other.run != run]
             missing = [other for other in others if is_missing(other)]
             runs, finished = 1 + len(others), len(others) - len(missing)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import experiment, experiment_tree, vector_data, write_params
 
+from ncpipe.code_memory import MEMORY
 from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -16,7 +17,7 @@ from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.scheduling import registry
 from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp, check_run, is_current
+from ncpipe.stamps import Stamp, check_run, forget_code, is_current
 from ncpipe.training.loop import train_batch
 from ncpipe.training.run_folder import read_history, read_state, write_run
 
@@ -127,6 +128,7 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
     monkeypatch.chdir(tmp_path)
     write_params([3], [0, 1], one=experiment_tree())
     fetch("one")
+    forget_code()  # an edit of the case before
     train("one", 3, 0, workers=1)
     compute = load_params().compute
     if before is not None:
@@ -136,6 +138,7 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
         registry.LOCK.write_text("of another time")
         if edit == "code":
             monkeypatch.setattr("ncpipe.stamps.training_digests", lambda _: {"a module": "another digest"})
+            MEMORY.unlink(missing_ok=True)  # whose files are other ones after a real edit
         elif edit == "params":
             write_params([3], [0, 1], one=experiment_tree(epochs=21))
         else:

@@ -392,7 +392,11 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
         "3 of 3",
     ):
         assert words in page.text
-    assert any("base, slower in one panel each" in label for label in page.all("aria-label"))
+    [said] = [label for label in page.all("aria-label") if label.startswith("One over the other")]
+    slope = pd.read_csv(folders["base"] / "data/results/slopes.csv").iloc[0]["slope"]
+    assert re.search(
+        rf"one, slope nc1_trace_ratio: {slope:.2f} \[.*?\] in base, {slope:.2f} \[.*?\] in s", said
+    )
     data = json.loads(page.scripts[0])
     assert data["lines"] == ["one (base)", "one (slower)"]
     own = next(series for series in data["series"] if series["title"] == "NC1")["values"]

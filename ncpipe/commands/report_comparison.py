@@ -48,7 +48,7 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
         lead=[f"{_counted(len(different))} {legend(found.rule)}"],
         chapters=[],
         claims=None,
-        pictures=_pictures(tables, list(found.tables)),
+        pictures=_pictures(tables, found),
         charts=chart_data(*(together[name] for name in charts)),
         failures=[],
         failed=None,
@@ -106,13 +106,26 @@ def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.
     }
 
 
-def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], experiments: Sequence[str]) -> list[Picture]:
-    """One figure of all revisions, for the experiments that all have."""
+def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], found: Compared) -> list[Picture]:
+    """One figure of all revisions, for the experiments that all have; its words are the slopes."""
     sweeps = {revision: Sweep(own["runs"], own["summary"], own["slopes"]) for revision, own in tables.items()}
     with tempfile.TemporaryDirectory() as folder:
-        save_figure(overlay(sweeps, experiments), Path(folder), "overlay")
+        save_figure(overlay(sweeps, list(found.tables)), Path(folder), "overlay")
         of = "depth L" if abscissa(next(iter(sweeps.values())).runs) == "depth" else "the axis"
-        return read_pictures(Path(folder), "", of, {"overlay": f"{', '.join(tables)} in one panel each."})
+        return read_pictures(Path(folder), "", of, {"overlay": _said(found, list(tables))})
+
+
+def _said(found: Compared, revisions: Sequence[str]) -> str:
+    """one, slope nc1_trace_ratio: -0.37 [-0.43, -0.32] in base, -0.40 [-0.45, -0.35] in slower."""
+    columns = result_columns(revisions)
+    said = []
+    for experiment, table in found.tables.items():
+        for name, *cells in result_rows(table, revisions):
+            if name.startswith("slope "):
+                own = [cells[columns.index(revision)] for revision in revisions]
+                values = ", ".join(f"{value} in {of}" for value, of in zip(own, revisions, strict=True))
+                said.append(f"{experiment}, {name}: {values}.")
+    return " ".join(said)
 
 
 def _parameters(different: Mapping[str, Sequence[str]], revisions: Sequence[str]) -> Grid:

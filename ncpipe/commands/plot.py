@@ -1,7 +1,5 @@
 """Stage plot: the figures of the sweep."""
 
-import concurrent.futures
-import functools
 import multiprocessing
 import os
 import tempfile
@@ -32,20 +30,30 @@ def plot() -> None:
     """
     experiments = load_params().sweep.experiments
     figures = _figures(experiments)
-    workers = min(_cores(), len(experiments) // ROWS_PER_PROCESS)
+    workers = max(1, min(_cores(), len(experiments) // ROWS_PER_PROCESS))
+    own, *shares = (list(figures)[start::workers] for start in range(workers))
+    context = multiprocessing.get_context("spawn")
     with publish_folder(FIGURES) as folder:
-        if workers < 2:
-            for name, draw in figures.items():
-                save_figure(draw(), folder, name)
+        others = [context.Process(target=_draw, args=(folder, names), daemon=True) for names in shares]
+        for other in others:
+            other.start()
+        for name in own:
+            save_figure(figures[name](), folder, name)
+        for other in others:
+            other.join()
+        for name in (name for names in shares for name in names):
+            if not (folder / f"{name}.svg").exists():  # a process failed, and here it is said why
+                save_figure(figures[name](), folder, name)
+
+
+def _draw(folder: Path, names: Sequence[str]) -> None:
+    """Some of the figures, in a process of their own, which ends with the one that started it."""
+    figures = _figures(load_params().sweep.experiments)
+    starter = multiprocessing.parent_process()
+    for name in names:
+        if starter is None or not starter.is_alive():
             return
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(workers, context, load_params) as pool:
-            for _ in pool.map(functools.partial(_draw, experiments, folder), figures):
-                pass
-
-
-def _draw(experiments: Sequence[str], folder: Path, name: str) -> None:
-    save_figure(_figures(experiments)[name](), folder, name)
+        save_figure(figures[name](), folder, name)
 
 
 def _figures(experiments: Sequence[str]) -> Mapping[str, Callable[[], Figure]]:

@@ -39,11 +39,11 @@ def plot() -> None:
             other.start()
         for name in own:
             save_figure(figures[name](), folder, name)
-        for other in others:
+        for other, names in zip(others, shares, strict=True):
             other.join()
-        for name in (name for names in shares for name in names):
-            if not (folder / f"{name}.svg").exists():  # a process failed, and here it is said why
-                save_figure(figures[name](), folder, name)
+            if other.exitcode:  # it failed, and here it is said why
+                for name in names:
+                    save_figure(figures[name](), folder, name)
 
 
 def _draw(folder: Path, names: Sequence[str]) -> None:

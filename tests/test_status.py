@@ -184,6 +184,7 @@ def test_the_served_page_shows_how_the_runs_trained_that_have_ended(
     live = Live()
     fetch("one")
     assert "No results yet" in live.page()
+    assert "Provenance" not in live.page()
     before = json.loads(live.state())
     train("one", 2, 1, workers=1)  # and with it seed 0, which waits for its stage
     assert json.loads(live.state())["version"] == before["version"]

@@ -226,20 +226,33 @@ def sweep(
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster: -o address=...", show_default=False)
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit jobs and end; they go on, in Slurm.")
+    ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option("--collect", help="Take what jobs have finished by now, submit again what was lost."),
+    ] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the jobs of this folder.")] = False,
 ) -> None:
     """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    if dry_run + detach + collect + cancel > 1:
+        raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
     from ncpipe.scheduling.engines.options import load_options
 
     given = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, given)
     begin("sweep")
-    from ncpipe.commands.sweep import print_plan
+    from ncpipe.commands.sweep import cancel_jobs, print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
         print_plan(device, workers)
+    elif cancel:
+        cancel_jobs()
     else:
-        run_sweep(device, workers, checkpoint_seconds, keep_going, options)
+        jobs: Literal["wait", "detach", "collect"] = "detach" if detach else "collect" if collect else "wait"
+        run_sweep(device, workers, checkpoint_seconds, keep_going, options, jobs)
 
 
 @stage()

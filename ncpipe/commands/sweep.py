@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import psutil
 
@@ -14,8 +15,11 @@ from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
 from ncpipe.scheduling.batches import worker_count
 from ncpipe.scheduling.engines.choice import open_engine, works_of
+from ncpipe.scheduling.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.scheduling.engines.options import LOCAL, Options, Settings
 from ncpipe.scheduling.engines.protocol import drive
+from ncpipe.scheduling.engines.queue import cancel
+from ncpipe.scheduling.engines.work import Ended
 from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
 from ncpipe.scheduling.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.scheduling.registry import (
@@ -29,10 +33,12 @@ from ncpipe.scheduling.registry import (
     stage_name,
     stale_stages,
 )
-from ncpipe.scheduling.store import claim, drop_damaged_places, drop_damaged_waiting, prune, release
+from ncpipe.scheduling.store import claim, drop_damaged_places, drop_damaged_waiting, prune, release, waits
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import FACTS, Stamp, forget_code
 from ncpipe.training.device import prepare_device
+
+Jobs = Literal["wait", "detach", "collect"]
 
 
 def sweep(
@@ -41,6 +47,7 @@ def sweep(
     checkpoint_seconds: float,
     keep_going: bool,
     options: Options = LOCAL,
+    jobs: Jobs = "wait",
 ) -> None:
     """Bring the whole pipeline up to date, training all that is stale side by side.
 
@@ -48,26 +55,21 @@ def sweep(
     into the store. Then every run of the sweep is checked against params.yaml, data and code as they are
     by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
     are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets. options:
-    where the batches train.
+    where the batches train. jobs: with an engine whose jobs outlive this command, whether it waits for them,
+    detaches itself from them, or collects what they have finished by now and submits what was lost.
     """
     params = load_params()
     check_metrics(params)
     compute = params.compute_on(device)
     AHEAD.mkdir(parents=True, exist_ok=True)
-    if bring_lock_back():
-        say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
-    if remove_torn_rwlock():
-        say("sweep: DVC was stopped while it wrote .dvc/tmp/rwlock, which is removed")
-    try:
-        dvc("repro", "--quiet", "grid", "fetch")
-    except InputError:
-        if not set_damaged_lock_aside():
-            raise
-        say("sweep: dvc.lock is damaged and set aside; what it listed comes out of DVC's cache")
-        dvc("repro", "--quiet", "grid", "fetch")
+    _mend()
     say("sweep: asking DVC what is stale")
     stamps = sweep_stamps(load_params(), compute)
-    prune({stamp.key() for stamp in stamps})
+    keys = {stamp.key() for stamp in stamps}
+    if others := [job for job in read_jobs() if not job.keys & keys]:
+        cancel(others)
+        say(f"sweep: {len(others)} jobs cancelled, whose runs params.yaml, data or code no longer ask for")
+    prune(keys)
     drop_damaged_waiting(stamps)
     drop_damaged_places(stamps)
     names = stale_stages()
@@ -79,13 +81,45 @@ def sweep(
     if restored := len(wanted) - len(missing):
         say(f"sweep: {restored} runs restored from DVC's run cache")
     settings = Settings(compute, workers, checkpoint_seconds, keep_going, len(stamps))
-    if missing and not _train(missing, settings, options):
+    if jobs != "wait":
+        failed = _look_at_jobs(missing, settings, options, jobs)
+        left = [stamp for stamp in missing if is_missing(stamp)]
+        if jobs == "collect" and left:
+            _register_some(compute, names)
+            say(f"sweep: {len(left)} runs to come")
+        if failed:
+            raise InputError(f"{failed} runs failed, see above and data/logs; the others are kept")
+        if jobs == "detach" or left:
+            return
+    elif missing and not _train(missing, settings, options):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
         raise InputError("some runs failed, see above; the others are kept")
     if stale:
         _register(compute, names)
     dvc("repro")
+
+
+def cancel_jobs() -> None:
+    """End all jobs of this folder; what they have finished waits in the store."""
+    jobs = read_jobs()
+    cancel(jobs)
+    say(f"sweep: {len(jobs)} jobs cancelled; what they have finished or saved is kept")
+
+
+def _mend() -> None:
+    """Bring grid and data up to date, and before that what a kill has left of DVC's files."""
+    if bring_lock_back():
+        say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
+    if remove_torn_rwlock():
+        say("sweep: DVC was stopped while it wrote .dvc/tmp/rwlock, which is removed")
+    try:
+        dvc("repro", "--quiet", "grid", "fetch")
+    except InputError:
+        if not set_damaged_lock_aside():
+            raise
+        say("sweep: dvc.lock is damaged and set aside; what it listed comes out of DVC's cache")
+        dvc("repro", "--quiet", "grid", "fetch")
 
 
 def print_plan(device: Device | None, workers: int | None) -> None:
@@ -146,13 +180,45 @@ def _print_batches(planned: Sequence[Planned]) -> None:
 
 
 def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> bool:
-    """Train into the store whatever is not there yet; whether all of it went well."""
+    """Train into the store whatever is not there yet; whether all of it went well.
+
+    What is in jobs already is waited for, whatever the engine is.
+    """
     locks = {lock.lock_file: lock for lock in map(batch_lock, missing)}
     with contextlib.ExitStack() as held:
         for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
             held.enter_context(lock)
-        todo = [stamp for stamp in missing if is_missing(stamp)]
-        return not drive(open_engine(options, settings), works_of(todo, settings), settings.keep_going)
+        failed: list[Ended] = []
+        jobs = read_jobs()
+        if jobs and options.engine != "slurm":
+            say(f"sweep: waits for {len(jobs)} jobs of an earlier sweep; --collect would not wait")
+            engine = open_engine(Options("slurm", jobs[0].options), settings)
+            failed += drive(engine, [], settings.keep_going)
+        under_way = keys_in_jobs()
+        todo = [stamp for stamp in missing if is_missing(stamp) and stamp.key() not in under_way]
+        if todo or under_way:
+            failed += drive(open_engine(options, settings), works_of(todo, settings), settings.keep_going)
+    return not failed
+
+
+def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options, how: Jobs) -> int:
+    """Take what jobs have finished and submit what they lost; with `detach` also what is in no job.
+
+    How many runs failed, of which it is said why.
+    """
+    jobs = read_jobs()
+    if how == "collect" and jobs:
+        options = Options("slurm", jobs[0].options)
+    if options.engine != "slurm":
+        if how == "detach":
+            raise InputError(f"--detach: jobs of the engine {options.engine} end with the sweep; use slurm")
+        say("sweep: no jobs to collect from")
+        return 0
+    under_way = keys_in_jobs(jobs)
+    todo = [stamp for stamp in missing if how == "detach" and stamp.key() not in under_way]
+    engine = open_engine(options, settings)
+    failed = drive(engine, works_of(todo, settings), keep_going=True, wait=False)
+    return len({key for end in failed for key in end.work.keys if not waits(key)})
 
 
 def _register(compute: Compute, stale: set[str]) -> None:
@@ -174,6 +240,25 @@ def _register(compute: Compute, stale: set[str]) -> None:
             raise InputError("params.yaml: changed while DVC registered the runs; run ncpipe sweep again")
     release(stamps)
     say(f"sweep: {len(waiting)} runs registered with DVC")
+
+
+def _register_some(compute: Compute, stale: set[str]) -> None:
+    """`_register` for those runs of the sweep that are finished, while others train."""
+    source = PARAMS_FILE.read_bytes()
+
+    def present() -> dict[str, Stamp]:
+        forget_code()
+        stamps = sweep_stamps(load_params(), compute)
+        return {stage_name(stamp.run): stamp for stamp in stamps if not is_missing(stamp)}
+
+    drop_damaged_waiting(present().values())
+    finished = {name: stamp for name, stamp in present().items() if name in stale and claim(stamp)}
+    with lock_kept():
+        register(finished.keys())
+        if not finished.keys() <= present().keys() or PARAMS_FILE.read_bytes() != source:
+            raise InputError("params.yaml, data or code: changed while DVC registered runs; run it again")
+    release(finished.values())
+    say(f"sweep: {len(finished)} runs registered with DVC")
 
 
 def _present_runs(compute: Compute) -> list[Stamp]:

@@ -5,6 +5,7 @@ from ncpipe.bounds import Number
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
+from ncpipe.scheduling.engines.jobs import keys_in_jobs
 from ncpipe.scheduling.pending import batch_lock, is_missing, is_placed, sweep_stamps
 from ncpipe.scheduling.registry import cached_stages, dvc_wants_all, stage_name
 from ncpipe.scheduling.store import claim, prune
@@ -47,6 +48,12 @@ def train(
         if claim(stamp):
             say(f"train {run.name}: trained in an earlier batch")
             return
+        in_jobs = keys_in_jobs()
+        if job := in_jobs.get(stamp.key()):
+            raise InputError(
+                f"{run.name}: in job {job.id}; wait for it (ncpipe status), run ncpipe sweep --collect for "
+                "what jobs have finished, or --cancel to end them"
+            )
         mates: list[Stamp] = []
         later: list[Stamp] = []
         runs, finished = 1, 0
@@ -55,7 +62,7 @@ def train(
             prune({stamp.key(), *(other.key() for other in grid)})
             remember_code()
             others = [other for other in grid if other.run != run]
-            missing = [other for other in others if is_missing(other)]
+            missing = [other for other in others if is_missing(other) and other.key() not in in_jobs]
             runs, finished = 1 + len(others), len(others) - len(missing)
             mates = [other for other in missing if other.batch_key() == stamp.batch_key()]
             if ahead:

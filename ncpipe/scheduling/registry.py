@@ -109,9 +109,15 @@ def _in_run_cache(repo: Any, stages: Collection[str], dry: bool) -> set[str]:
     return found
 
 
-def register() -> None:
-    """Make DVC take the runs in their places as the results of their stages, in one write of dvc.lock."""
-    dvc("commit", "--quiet", "--force", "train")
+def register(stages: Collection[str] | None = None) -> None:
+    """Make DVC take the runs in their places as the results of their stages, in one write of dvc.lock.
+
+    stages: those of which it is to do so; all runs', if there are none named.
+    """
+    if stages is None:
+        dvc("commit", "--quiet", "--force", "train")
+    elif stages:
+        dvc("commit-runs", text="\n".join(stages))
 
 
 @contextlib.contextmanager
@@ -212,10 +218,11 @@ def _is_torn(file: Path) -> bool:
     return False
 
 
-def dvc(*arguments: str, capture: bool = False) -> str:
-    """Run DVC here; what it printed, if `capture`. InputError if it fails: it has said why."""
+def dvc(*arguments: str, capture: bool = False, text: str | None = None) -> str:
+    """Run DVC here, on the input `text`; what it printed, if `capture`. InputError if it fails."""
     command = [sys.executable, "-P", "-m", PROGRAM, *arguments]
-    result = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
+    output = subprocess.PIPE if capture else None
+    result = subprocess.run(command, input=text, stdout=output, text=True, check=False)
     if result.returncode:
         if lock_is_damaged():
             raise InputError(

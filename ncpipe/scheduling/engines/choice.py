@@ -26,7 +26,9 @@ def _local(options: Options, settings: Settings) -> Engine:
 
 
 def _slurm(options: Options, settings: Settings) -> Engine:
-    raise InputError("engine slurm is not there yet")
+    from ncpipe.scheduling.engines.slurm import SlurmEngine
+
+    return SlurmEngine(options.slurm)
 
 
 def _ray(options: Options, settings: Settings) -> Engine:

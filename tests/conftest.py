@@ -161,7 +161,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The long forms of attacks, and what else takes long, are left out unless an expression of -m names them.
     """
-    for marker in ("attack", "long", "ray"):
+    for marker in ("attack", "long", "ray", "slurm"):
         if marker not in config.getoption("markexpr"):
             long = [item for item in items if item.get_closest_marker(marker)]
             items[:] = [item for item in items if not item.get_closest_marker(marker)]

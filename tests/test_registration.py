@@ -3,6 +3,7 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -212,3 +213,24 @@ def test_parameters_are_parsed_once_and_given_anew(folder: Path, monkeypatch: py
     file.write_text("a: {b: [1, 2], c: 3}\n")
     assert read() == expected
     assert len(parsed) == 5
+
+
+def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_path: Path) -> None:
+    """In one write of dvc.lock, and DVC then finds them up to date; what lies in other places is not taken.
+
+    Red: a commit of all, which fails for want of outputs or certifies a stale one.
+    """
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
+        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[3, 4, 5]").replace("  a:", "  train:"))
+        for item in (3, 4):
+            Path(f"out{item}").write_text(f"{item}\n")
+        registry.register(["train@3"])
+        registry.register([])
+        assert [line for line in LOCK.read_text().splitlines() if "train@" in line] == ["  train@3:"]
+        assert registry.stale_stages() == {"train@4", "train@5"}
+        with pytest.raises(InputError, match="dvc commit-runs failed; see above"):
+            registry.register(["train@3", "train@5"])

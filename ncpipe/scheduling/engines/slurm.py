@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ncpipe.artifacts import remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.scheduling.engines.jobs import Job, read_jobs
@@ -100,19 +101,19 @@ class SlurmEngine:
         _submitit()
         self.options = options
         self.jobs = {job.id: job for job in read_jobs()}
+        self._own: list[Any] = []  # submitit's of those that were submitted here
 
     def submit(self, works: Sequence[Work]) -> None:
         tasks = deal([_with_cores(work, self.options) for work in works], self.options.array)
         start = time.monotonic()
         FILES.mkdir(parents=True, exist_ok=True)
         try:
-            ids = [
-                str(job.job_id)
-                for job in _executor(self.options).submit_array([Task(os.getcwd(), task) for task in tasks])
-            ]
+            own = _executor(self.options).submit_array([Task(os.getcwd(), task) for task in tasks])
         except (RuntimeError, OSError) as error:  # submitit's own are below RuntimeError
             last = str(error).strip().splitlines()[-1:]
             raise InputError(f"slurm: sbatch refuses ({' '.join(last)}); see engine.yaml") from None
+        self._own += own
+        ids = [str(job.job_id) for job in own]
         for job_id, task in zip(ids, tasks, strict=True):
             job = Job(job_id, tuple(task), self.options)
             job.write()
@@ -131,20 +132,25 @@ class SlurmEngine:
             jobs = list(self.jobs.values())
             states, told_of = job_states(jobs), with_result(jobs)  # in this order
             over = [job for job in jobs if job.id in told_of or states[job.id] in (*OVER, GONE)]
+            going = [job for job in jobs if job not in over]
+            if (line := summary(going, states)) != told and going:
+                say(f"sweep: {line}")
+                told = line
             if not all(job.id in told_of for job in over) and self.options.cluster == "slurm":
                 time.sleep(SETTLED)
             for job in over:
                 ends = list(_ends(job, states[job.id]))
                 job.forget()
                 del self.jobs[job.id]
+                if all(end.state == "done" for end in ends):
+                    _tidy(job)
                 yield from ends
-            if (line := summary(list(self.jobs.values()), states)) != told and self.jobs:
-                say(f"sweep: {line}")
-                told = line
             if not wait:
                 return
             if self.jobs and not over:
                 time.sleep(POLL if self.options.cluster == "slurm" else LOOK)
+        while self.options.cluster == "local" and not all(own.done() for own in self._own):
+            time.sleep(LOOK)  # their results are there, and in a moment they end
 
     def collect(self, ended: Ended) -> None:
         """The store is on the shared disk."""
@@ -225,6 +231,12 @@ def _executor(options: Slurm) -> Any:
         additional_parameters={name: value if equals else True for name, equals, value in lines},
     )
     return executor
+
+
+def _tidy(job: Job) -> None:
+    """Remove what submitit wrote of a job that did all it had to."""
+    for file in FILES.glob(f"{job.id}_*"):
+        remove(file)
 
 
 def _ends(job: Job, state: str) -> Iterator[Ended]:

@@ -1,0 +1,309 @@
+"""Jobs that outlive who submitted them: by submitit's processes here, and by a real Slurm.
+
+The latter, marker `slurm`, is Debian's on this machine alone, set up and taken down by .ci/slurm.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import architecture, experiment_tree, write_params
+
+from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import train
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.scheduling.engines.choice import works_of
+from ncpipe.scheduling.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
+from ncpipe.scheduling.engines.options import Settings, Slurm
+from ncpipe.scheduling.engines.protocol import drive
+from ncpipe.scheduling.engines.queue import FILES, cancel, job_states, summary
+from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, deal
+from ncpipe.scheduling.engines.work import Ended, Work
+from ncpipe.scheduling.engines.worker import train_work
+from ncpipe.scheduling.pending import is_missing, sweep_stamps
+from ncpipe.scheduling.signs_of_life import Life
+from ncpipe.scheduling.store import saved_epochs
+from ncpipe.stamps import Stamp, check_waiting
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+HERE = Slurm(cluster="local", array=2)
+DRIVER = """
+from ncpipe.params import load_params
+from ncpipe.scheduling.engines.choice import works_of
+from ncpipe.scheduling.engines.options import Settings, Slurm
+from ncpipe.scheduling.engines.protocol import drive
+from ncpipe.scheduling.engines.slurm import SlurmEngine
+from ncpipe.scheduling.pending import sweep_stamps
+compute = load_params().compute
+settings = Settings(compute, None, 600.0, True, 0)
+engine = SlurmEngine({options!r})
+engine.submit(works_of(sweep_stamps(load_params(), compute), settings))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stamps() -> list[Stamp]:
+    return sweep_stamps(load_params(), load_params().compute)
+
+
+def works() -> list[Work]:
+    return works_of(stamps(), Settings(load_params().compute, None, 600.0, True, 0))
+
+
+def submit_and_go(options: Slurm) -> None:
+    """A driver that submits all runs and is gone."""
+    program = DRIVER.format(options=options)
+    subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL)
+
+
+def until(happened: object, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not happened():  # type: ignore[operator]
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.1)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
+
+
+def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
+    """What jobs put into the store is, to the byte, what a worker here trains in a store of its own."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(PREPARED, elsewhere / PREPARED)
+    wanted = works_of(some, Settings(load_params().compute, 1, 600.0, True, 0))
+    with contextlib.chdir(elsewhere):
+        for work in wanted:
+            assert train_work(work).state == "done"
+    for stamp in some:
+        check_waiting(AHEAD / stamp.key(), stamp)
+        assert contents(AHEAD / stamp.key()) == contents(elsewhere / AHEAD / stamp.key())
+
+
+def test_jobs_go_on_without_the_driver_and_are_collected(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One job is killed: what it had to do is submitted again, once, and nothing else is.
+
+    Red: jobs known to who submitted them alone; what was killed never found; results that differ.
+    """
+    write_params([2], [0, 1], one=experiment_tree(), two=experiment_tree(epochs=21))
+    for name in ("one", "two"):
+        fetch(name)
+    submit_and_go(HERE)
+    first, second = read_jobs()
+    victim = psutil.Process(int(first.id))
+    for process in [victim, *victim.children(recursive=True)]:
+        process.kill()
+    assert set(keys_in_jobs()) == {stamp.key() for stamp in stamps()}
+    killed = first.works[0].runs[0]["experiment"]
+    with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
+        train(killed, 2, 0)
+    until(lambda: job_states([first, second])[second.id] == "GONE")
+    capsys.readouterr()
+    engine = SlurmEngine(HERE)
+    assert drive(engine, [], keep_going=True) == []
+    said = capsys.readouterr().err
+    assert "was lost" in said
+    assert said.count("of job") == 1
+    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    check_bytes(stamps(), tmp_path)
+    assert read_jobs() == []
+
+
+def test_a_signal_saves_and_the_next_goes_on_to_the_same_bytes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a job that hears nothing while it trains; one that begins anew."""
+    write_params([2], [0, 1], one=experiment_tree(epochs=100, log_every=20))
+    fetch("one")
+    task = Task(str(folder), [dataclasses.replace(work, workers=1) for work in works()])
+    found: list[object] = []
+
+    def hear(number: int, frame: object) -> None:
+        found.append(task.checkpoint())
+        raise InterruptedError
+
+    def at(life: Life, epoch: int) -> None:
+        if epoch == 30 and not found:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            until(lambda: found or task._stop.is_set())
+
+    monkeypatch.setattr(Life, "at", at)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    signal.signal(signal.SIGUSR2, hear)
+    try:
+        with pytest.raises(InterruptedError):
+            task()
+        assert {saved_epochs(stamp) for stamp in stamps()} == {31}
+        again = found[0].function  # type: ignore[attr-defined]
+        assert [ended.state for ended in again()] == ["done"]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    check_bytes(stamps(), tmp_path)
+
+
+def made(runs: int, depth: int = 2, epochs: int = 10) -> Work:
+    plain = {"experiment": "one", "depth": depth, "seed": 0, "axis": None, "spec": {"epochs": epochs}}
+    return Work((plain,) * runs, tuple(f"{depth}-{at}" for at in range(runs)), "", {}, 60.0, 1)
+
+
+def test_runs_are_dealt_out_evenly() -> None:
+    """Every run is in one task; no more tasks than asked for; none much longer than the others."""
+    for shapes, runs, most in ((4, 250, 100), (28, 36, 100), (28, 36, 8), (1, 3, 100), (3, 1, 1)):
+        given = [made(runs, depth) for depth in range(2, 2 + shapes)]
+        tasks = deal(given, most)
+        assert len(tasks) <= most
+        assert all(tasks)
+        keys = [key for task in tasks for work in task for key in work.keys]
+        assert sorted(keys) == sorted(key for work in given for key in work.keys)
+        costs = [sum(len(work.runs) * work.runs[0]["depth"] for work in task) for task in tasks]
+        if runs * shapes > 10 * most:
+            assert max(costs) <= 3 * sum(costs) / most
+
+
+def test_what_a_job_left_says_how_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that is gone without a result: the system's word for too little memory, or none."""
+    monkeypatch.setattr("ncpipe.scheduling.engines.queue._ask", lambda *rest, **options: "7|OUT_OF_MEMORY")
+    monkeypatch.setattr("ncpipe.scheduling.engines.slurm.SETTLED", 0.0)
+    options = Slurm()
+    for job_id in ("7", "8", "9"):
+        Job(job_id, (made(2, int(job_id)),), options).write()
+    FILES.mkdir()
+    (FILES / "8_0_log.err").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=8.0\n")
+    (FILES / "9_0_log.err").write_text("one\n\nlast\n")
+    (JOBS / "10.json").write_text("{")
+    ends: list[Ended] = list(SlurmEngine(options).watch(wait=False))
+    assert [end.state for end in ends] == ["memory", "memory", "lost"]
+    assert ends[2].reason.endswith("job 9 ended (GONE) without a word\none\n\nlast")
+
+
+def test_what_slurm_does_not_say_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    Job("7", (made(2),), Slurm()).write()
+    with pytest.raises(InputError, match="no squeue here; run this where you run sbatch"):
+        list(SlurmEngine(Slurm()).watch())
+    with pytest.raises(InputError, match="no srun here"):
+        SlurmEngine(Slurm()).submit([made(2)])
+    (folder / "squeue").write_text("#!/bin/sh\necho cannot reach the controller >&2; exit 1\n")
+    (folder / "squeue").chmod(0o755)
+    with pytest.raises(InputError, match="squeue: cannot reach the controller; its jobs go on"):
+        list(SlurmEngine(Slurm()).watch())
+    assert len(read_jobs()) == 1
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if missing := [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin:/sbin") is None]:
+        pytest.skip(f"no {', '.join(missing)} here (Debian: munge slurmctld slurmd slurm-client)")
+    if os.geteuid():
+        pytest.skip("Slurm's daemons are started by root alone")
+    folder = tmp_path_factory.mktemp("slurm")
+    script = str(ROOT / ".ci" / "slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        try:
+            subprocess.run([script, "up", str(folder)], check=True)
+            yield
+        finally:
+            subprocess.run([script, "down", str(folder)], check=True)
+
+
+def running() -> list[str]:
+    """Ids of the jobs that run."""
+    command = ["squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+@pytest.mark.slurm
+def test_thirty_runs_by_slurm(
+    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an array of which four tasks may run at a time; the driver is gone, one job is killed, one loses the
+    time that it has and queues again.
+
+    Red: jobs that only their driver knows; lost runs that stay lost; a time limit that ends a run.
+    """
+    two = experiment_tree(model=architecture("L-RN2", "pre"))
+    write_params([2, 3], [*range(5)], one=experiment_tree(), two=two, three=experiment_tree(epochs=21))
+    for name in ("one", "two", "three"):
+        fetch(name)
+    submit_and_go(Slurm(array=6, at_once=4))
+    jobs = read_jobs()
+    assert len(jobs) == 6
+    assert len(keys_in_jobs(jobs)) == 30
+    until(running)
+    most = len(running())
+    [victim, *_] = running()
+    subprocess.run(["scancel", "--signal=KILL", victim], check=True)
+    engine = SlurmEngine(Slurm(array=6, at_once=4))
+    seen: list[int] = []
+
+    def count() -> None:
+        while engine.jobs:
+            seen.append(len(running()))
+            time.sleep(0.3)
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    assert drive(engine, [], keep_going=True) == []
+    counting.join()
+    assert max(most, *seen) <= 4
+    assert "was lost" in capsys.readouterr().err
+    check_bytes(stamps(), tmp_path)
+    assert read_jobs() == []
+
+
+@pytest.mark.slurm
+def test_a_time_limit_queues_a_job_again(
+    cluster: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm tells the job a minute before its limit of one; it goes on from its checkpoint.
+
+    Red: no signal heard, no requeue, a beginning anew.
+    """
+    monkeypatch.setattr("ncpipe.scheduling.engines.slurm._tidy", lambda job: None)
+    write_params([2], [0], one=experiment_tree(epochs=60_000, log_every=20_000))
+    fetch("one")
+    engine = SlurmEngine(Slurm(minutes=1, signal_seconds=50))
+    engine.submit(works())
+    [job] = engine.jobs.values()
+    assert drive(engine, [], keep_going=True) == []
+    log = (FILES / f"{job.id}_0_log.err").read_text()
+    assert ", from the checkpoint after " in log
+    [stamp] = stamps()
+    check_waiting(AHEAD / stamp.key(), stamp)
+
+
+@pytest.mark.slurm
+def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
+    write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
+    fetch("one")
+    engine = SlurmEngine(Slurm(array=2, at_once=1))
+    engine.submit(works())
+    until(running)
+    jobs = read_jobs()
+    assert summary(jobs, job_states(jobs)) == "1 job running (1 runs), 1 job waiting (1 runs)"
+    cancel(jobs)
+    until(lambda: not running(), 20.0)
+    assert read_jobs() == []

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ncpipe.errors import InputError
 from ncpipe.scheduling.batches import groups
 from ncpipe.scheduling.engines.local import LocalEngine
 from ncpipe.scheduling.engines.options import Options, Settings

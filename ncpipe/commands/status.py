@@ -1,5 +1,6 @@
 """`ncpipe status`: how far the sweep is, run by run. Asks nothing of DVC, and takes no lock."""
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from ncpipe.artifacts import PREPARED, RESULTS, RUNS
 from ncpipe.console import duration
 from ncpipe.errors import InputError
 from ncpipe.params import Params, load_params
+from ncpipe.scheduling.engines.jobs import Job, read_jobs
+from ncpipe.scheduling.engines.queue import job_states, summary
 from ncpipe.scheduling.failures import log_of
 from ncpipe.scheduling.signs_of_life import Sign, signs
 from ncpipe.scheduling.store import saved_epochs, waits
@@ -24,12 +27,14 @@ from ncpipe.stamps import Stamp, data_checksum, is_current
 from ncpipe.tables.keys import run_keys
 
 REFRESH = 2.0  # seconds
+ASK_JOBS = 30.0  # seconds between two questions to a scheduler
 PLAIN_WIDTH = 120  # columns where no terminal says how many there are
 
 STATES = {
     "done": "the result of params.yaml, data and code as they are now",
     "trained": "waits for its stage",
     "training": "now",
+    "queued": "in a job, and not begun",
     "failed": "could not be trained, its log says why",
     "begun": "has a checkpoint, and nobody trains it",
     "stale": "the result of other params, data or code",
@@ -64,7 +69,8 @@ def status(watch: bool) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """states: of every run. not_converged: some of those that are done. training: a line for each batch."""
+    """states: of every run. not_converged: some of those that are done. training: a line for each batch, and
+    one for all jobs of a cluster."""
 
     states: dict[Run, str]
     not_converged: set[Run]
@@ -89,10 +95,12 @@ def look() -> Seen:
     stamps = {run: _stamp(run, params) for run in params.grid()}
     alive = list(signs())
     training = {key for sign in alive for key in sign.keys}
-    states = {run: _state(run, stamp, training) for run, stamp in stamps.items()}
+    jobs = read_jobs()
+    queued = {key for job in jobs for key in job.keys}
+    states = {run: _state(run, stamp, training, queued) for run, stamp in stamps.items()}
     names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
     lines = [_line(sign, names) for sign in alive if set(sign.keys) & set(names)]
-    return Seen(states, _not_converged(states), lines)
+    return Seen(states, _not_converged(states), lines + _job_lines(jobs))
 
 
 def _page() -> tuple[RenderableType, bool]:
@@ -116,7 +124,25 @@ def _stamp(run: Run, params: Params) -> Stamp | None:
         return None
 
 
-def _state(run: Run, stamp: Stamp | None, training: set[str]) -> str:
+def _job_lines(jobs: list[Job]) -> list[str]:
+    """How many jobs run and wait, and what has ended and is to be collected."""
+    if not jobs:
+        return []
+    try:
+        line = _summary(tuple(job.id for job in jobs), int(time.monotonic() // ASK_JOBS))
+    except InputError as error:
+        line = str(error)
+    return [f"jobs: {line}"]
+
+
+@functools.lru_cache(maxsize=1)
+def _summary(ids: tuple[str, ...], turn: int) -> str:
+    """Asked once a turn: a scheduler has many users."""
+    jobs = [job for job in read_jobs() if job.id in ids]
+    return summary(jobs, job_states(jobs))
+
+
+def _state(run: Run, stamp: Stamp | None, training: set[str], queued: set[str]) -> str:
     if stamp is not None:
         if is_current(RUNS / run.path, stamp):
             return "done"
@@ -124,6 +150,8 @@ def _state(run: Run, stamp: Stamp | None, training: set[str]) -> str:
             return "trained"
         if stamp.key() in training:
             return "training"
+        if stamp.key() in queued:
+            return "queued"
         if log_of(run).is_file():
             return "failed"
         if saved_epochs(stamp):

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -38,6 +39,7 @@ from ncpipe.training.session import Trained
 MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
 
 Batch = list[Stamp]
+Write = Callable[[Path, Trained, Stamp, str], None]  # folder, what is written, of which run, device
 
 
 def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> int:
@@ -159,12 +161,13 @@ def train_batches(
     keep_going: bool = False,
     ahead: Ahead | None = None,
     stop: threading.Event | None = None,
+    write: Write = write_run,
 ) -> list[InputError]:
     """Train every batch, `workers` at a time, and put the runs' folders into the store.
 
     Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
     the other batches in training have been saved in checkpoints. So are they on Ctrl-C, and once `stop` is
-    set, with Stopped. ahead: what workers do for whom no batch is left.
+    set, with Stopped. ahead: what workers do for whom no batch is left. write: a run into the store.
     """
     stop = stop or threading.Event()
     errors = []
@@ -173,7 +176,7 @@ def train_batches(
         todo = batch
         while todo:
             with logged([stamp.run for stamp in todo], Stopped), own_mistakes():
-                todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
+                todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop, write=write)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
@@ -205,6 +208,7 @@ def _train_some(
     work_per_epoch: Callable[[Stamp], float],
     stop: threading.Event,
     doing: str = "train",
+    write: Write = write_run,
 ) -> Batch:
     """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
     data = read_prepared(PREPARED / stamps[0].run.data)
@@ -240,10 +244,10 @@ def _train_some(
             raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
         half = len(stamps) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
-        left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop, doing)
+        left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop, doing, write)
         return left + stamps[half:]
     for stamp, trained in zip(stamps, results, strict=True):
-        write_run(AHEAD / stamp.key(), trained, stamp, place.type)
+        write(AHEAD / stamp.key(), trained, stamp, place.type)
         say(_outcome(trained))
     checkpoints.remove()
     progress.finish(name, len(stamps))

@@ -7,13 +7,14 @@ flipped bit, another run's, is dropped when it is asked for.
 
 import os
 import shutil
-from collections.abc import Iterable
+import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ncpipe.artifacts import AHEAD, RUNS, publish_folder, remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
-from ncpipe.stamps import Stamp, check_waiting, check_whole
+from ncpipe.stamps import RUN_RECORD, Stamp, check_waiting, check_whole
 
 CHECKPOINT = ".checkpoint"
 HEAD = 4096  # bytes: more than the lines before a checkpoint's state
@@ -37,6 +38,21 @@ def claim(stamp: Stamp) -> bool:
         shutil.copytree(AHEAD / stamp.key(), folder, copy_function=_link, dirs_exist_ok=True)
     remove(checkpoint_of(stamp))
     return True
+
+
+def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
+    """Have a run's folder written by this process alone, and renamed: of two that finish one run, one stays.
+
+    A process may be taken for dead, its run given to another, and go on all the same.
+    """
+    own = folder.with_name(f".{folder.name}.{socket.gethostname()}-{os.getpid()}")
+    write(own)
+    try:
+        os.rename(own, folder)
+    except OSError:  # the other one was first
+        if not (folder / RUN_RECORD).is_file():
+            raise
+        remove(own)
 
 
 def release(stamps: Iterable[Stamp]) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,19 @@ OVER = {
 }  # fmt: skip
 GONE = "GONE"  # neither in the queue nor known to have ended
 RUNNING = ("RUNNING", "COMPLETING")
+USUAL = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime")  # reasons to wait
+
+
+@dataclass(frozen=True)
+class State:
+    """What Slurm calls a job's state, GONE where it knows none, and why it waits."""
+
+    name: str
+    reason: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.name in (GONE, *OVER)
 
 
 def cancel(jobs: Sequence[Job]) -> None:
@@ -45,20 +59,20 @@ def with_result(jobs: Sequence[Job]) -> set[str]:
     return {job.id for job in jobs if paths_of(job).result_pickle.name in names}
 
 
-def job_states(jobs: Sequence[Job]) -> dict[str, str]:
-    """Id -> what Slurm calls a job's state; GONE where it knows none."""
-    states = {job.id: GONE for job in jobs}
+def job_states(jobs: Sequence[Job]) -> dict[str, State]:
+    """By id."""
+    states = {job.id: State(GONE) for job in jobs}
     if any(job.options.cluster == "slurm" for job in jobs):
         listed = _ask(
-            ["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T"], answer=True
+            ["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T|%r"], answer=True
         )
         for line in listed.splitlines():
-            job_id, _, state = line.strip().partition("|")
+            job_id, state, reason = [*line.strip().split("|"), "", ""][:3]
             if job_id in states:
-                states[job_id] = state
+                states[job_id] = State(state, reason)
     for job in jobs:
         if job.options.cluster == "local" and _process(job.id) is not None:
-            states[job.id] = "RUNNING"
+            states[job.id] = State(RUNNING[0])
     return states
 
 
@@ -74,16 +88,19 @@ def _process(job_id: str) -> psutil.Process | None:
     return None
 
 
-def summary(jobs: Sequence[Job], states: dict[str, str]) -> str:
-    """How many jobs run and wait, and of how many runs, in a line."""
-    running = [job for job in jobs if states[job.id] in RUNNING]
-    waiting = [job for job in jobs if states[job.id] not in (*RUNNING, GONE, *OVER)]
+def summary(jobs: Sequence[Job], states: Mapping[str, State]) -> str:
+    """How many jobs run, wait and have ended, and of how many runs; and why one waits."""
+    kinds: dict[str, list[Job]] = {"running": [], "waiting": [], "ended, to be collected": []}
+    for job in jobs:
+        state = states[job.id]
+        kinds[list(kinds)[2 if state.is_over else 0 if state.name in RUNNING else 1]].append(job)
     said = [
-        f"{len(some)} {'job' if len(some) == 1 else 'jobs'} {how} ({sum(len(job.keys) for job in some)} runs)"
-        for some, how in ((running, "running"), (waiting, "waiting"))
+        f"{len(some)} {'job' if len(some) == 1 else 'jobs'} {kind} ({sum(len(j.keys) for j in some)} runs)"
+        for kind, some in kinds.items()
         if some
     ]
-    return ", ".join(said) or "no job runs or waits"
+    why = {states[job.id].reason for job in kinds["waiting"]} - set(USUAL)
+    return (", ".join(said) or "none") + (f"; Slurm: {', '.join(sorted(why))}" if why else "")
 
 
 def last_line(text: str) -> str:

@@ -23,8 +23,6 @@ from ncpipe.scheduling.engines.jobs import Job, read_jobs
 from ncpipe.scheduling.engines.options import Slurm
 from ncpipe.scheduling.engines.queue import (
     FILES,
-    GONE,
-    OVER,
     cancel,
     job_states,
     last_line,
@@ -131,7 +129,7 @@ class SlurmEngine:
         while self.jobs:
             jobs = list(self.jobs.values())
             states, told_of = job_states(jobs), with_result(jobs)  # in this order
-            over = [job for job in jobs if job.id in told_of or states[job.id] in (*OVER, GONE)]
+            over = [job for job in jobs if job.id in told_of or states[job.id].is_over]
             going = [job for job in jobs if job not in over]
             if (line := summary(going, states)) != told and going:
                 say(f"sweep: {line}")
@@ -139,7 +137,7 @@ class SlurmEngine:
             if not all(job.id in told_of for job in over) and self.options.cluster == "slurm":
                 time.sleep(SETTLED)
             for job in over:
-                ends = list(_ends(job, states[job.id]))
+                ends = list(_ends(job, states[job.id].name))
                 job.forget()
                 del self.jobs[job.id]
                 if all(end.state == "done" for end in ends):
@@ -163,15 +161,15 @@ class SlurmEngine:
 def deal(works: Sequence[Work], most: int) -> list[list[Work]]:
     """Works as the tasks of an array, at most so many: even shares of what is expected to take equally long.
 
-    Works are split where there are fewer than tasks, by their expected cost; where there are more, the most
-    costly are dealt out first, each to the task with the least so far.
+    Works are split where there are fewer than tasks, by their expected cost, unless they are tried again;
+    where there are more, the most costly are dealt out first, each to the task with the least so far.
     """
     costs = [_cost(work) for work in works]
     whole = sum(costs)
     parts = [
         part
         for work, cost in zip(works, costs, strict=True)
-        for part in work.in_parts(max(1, int(most * cost / whole)))
+        for part in work.in_parts(1 if work.tries else max(1, int(most * cost / whole)))
     ]
     if len(parts) <= most:
         return [[part] for part in parts]

@@ -16,13 +16,15 @@ from ncpipe.errors import InputError
 from ncpipe.records import read
 from ncpipe.scheduling.batches import batches_that_fit, groups, train_batches, worker_count
 from ncpipe.scheduling.engines.work import Ended, Work
-from ncpipe.scheduling.store import waits
+from ncpipe.scheduling.store import waits, write_beside
 from ncpipe.specs import Compute, Experiment, Run
 from ncpipe.stamps import Stamp, data_checksum
 from ncpipe.study import load_study, loaded
 from ncpipe.training.cost import bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped
+from ncpipe.training.run_folder import write_run
+from ncpipe.training.session import Trained
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ def train_work(
     return Ended(work, "done")
 
 
+def _write(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None:
+    write_beside(folder, lambda own: write_run(own, trained, stamp, device))
+
+
 def _train(stamps: list[Stamp], work: Work, stop: threading.Event, progress: Progress | Unseen) -> None:
     compute = stamps[0].compute
     place, dtype = prepare_device(compute), DTYPES[compute.precision]
@@ -93,7 +99,14 @@ def _train(stamps: list[Stamp], work: Work, stop: threading.Event, progress: Pro
     parts = workers if len(found) < 2 * workers else 1
     batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
     errors = train_batches(
-        batches, workers, work.checkpoint_seconds, progress, lambda stamp: 1.0, keep_going=True, stop=stop
+        batches,
+        workers,
+        work.checkpoint_seconds,
+        progress,
+        lambda stamp: 1.0,
+        keep_going=True,
+        stop=stop,
+        write=_write,
     )
     if errors:
         raise errors[0]

@@ -40,12 +40,17 @@ def test_the_pages_tables_are_the_catalogues() -> None:
         assert "\n".join(page_table(metrics)) in PAGE, "\n".join(page_table(metrics))
 
 
-@pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")  # a dozen images of width 512
+@pytest.mark.filterwarnings("ignore")  # a dozen images of width 512; what Lightning and Trainer advise
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names: dict[str, object] = {}
+    for library in ("accelerate", "dvclive", "lightning", "torchmetrics"):
+        pytest.importorskip(
+            library, reason="the page's examples need it: pip install 'ncpipe[doors]' dvclive"
+        )
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)
     assert names["rows"]
     assert CliRunner().invoke(app, ["metrics", "features.npz"]).exit_code == 0
+    assert len(list(tmp_path.glob("live/**/nc/last/train/nc1_trace_ratio.tsv"))) == 1

@@ -34,6 +34,7 @@ FORBIDDEN = {
     "training": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "models": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "metrics": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "doors": {"dvc", "typer", "pandas", "sklearn", "torchvision"},
     "flows": {"dvc", "typer", "pandas", "sklearn", "torch", "torchvision", "transformers"},
     "optima": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},

@@ -5,8 +5,10 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +248,39 @@ def test_the_command_imports_what_it_needs(tmp_path: Path, command: str, absent:
     result = ncpipe("-c", script)
     assert result.returncode == 0, result.stderr
     assert result.stderr.strip() == "[]"
+
+
+ALONE = """
+import sys
+import tomllib
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(name)
+
+absent = set(sys.argv[2:])
+sys.meta_path.insert(0, Absent())
+import torch
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.table import measure_arrays
+
+model = torch.nn.Linear(4, 2)
+assert measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)])
+absent -= {"psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}
+from ncpipe.cli import app
+
+app(["metrics", sys.argv[1]])
+"""
+
+
+def test_metrics_need_no_pipeline(tmp_path: Path) -> None:
+    """Nothing of DVC, and no requirement but those of docs/metrics.md: NumPy and torch alone for models."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    modules = {"pyyaml": "yaml", "scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
+    required = [re.split("[><=]", line)[0] for line in project["dependencies"]]
+    absent = [modules.get(name, name) for name in required if name not in ("numpy", "torch")]
+    assert "dvc" in absent
+    result = ncpipe("-c", ALONE, str(saved(tmp_path)), *absent, "rich", "dvc_data", "dvc_objects", "scmrepo")
+    assert result.returncode == 0, result.stderr
+    assert "nc1_trace_ratio" in result.stdout

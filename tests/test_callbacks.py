@@ -115,11 +115,11 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
     model, data, held_out = make(), texts(12, 1), texts(9, 2)
     last = dict(model.named_modules())[head]
     head_of = {"weight": last.weight, "bias": last.bias}
-    start = measure_arrays(*by_hand(model, data), **arrays(head_of), **tests(model, held_out))
+    start = measure_arrays(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
     loop = trainer(model, tmp_path)
     watch(loop, head, data, held_out, every=2, **options)
     loop.train()
-    end = measure_arrays(*by_hand(model, data), **arrays(head_of), **tests(model, held_out))
+    end = measure_arrays(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
     found = logged(loop.state.log_history)
     assert [entry["epoch"] for entry in loop.state.log_history if "nc/last/train/cdnv" in entry] == [0, 2]
     for values, rows in zip(found, (start, end), strict=True):
@@ -141,7 +141,7 @@ def arrays(head: dict[str, Tensor | None]) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in head.items() if value is not None}
 
 
-def tests(model: nn.Module, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def held(model: nn.Module, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     features, labels = by_hand(model, data)
     return {"test_features": features, "test_labels": labels}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import architecture, experiment_tree, write_params
+from pipeline import PARAMS, Clone
 
 from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
 from ncpipe.commands.fetch import fetch
@@ -37,6 +38,7 @@ from ncpipe.scheduling.pending import is_missing, sweep_stamps
 from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import saved_epochs, write_beside
 from ncpipe.stamps import Stamp, check_waiting
+from ncpipe.yamlfile import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -359,3 +361,23 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     cancel(jobs)
     until(lambda: not running(), 20.0)
     assert read_jobs() == []
+
+
+@pytest.mark.long
+@pytest.mark.pipeline
+def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
+    """Submitted by one command, collected by another: every output, to the byte, and each entry of dvc.lock.
+
+    Red: runs registered before they are there, twice, or as another stage's.
+    """
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
+    engine = ("--engine", "slurm", "--option", "cluster=local", "--option", "array=2")
+    clone.run("ncpipe", "sweep", *engine, "--detach")
+    waits = clone.folder / AHEAD
+    until(lambda: len([path for path in waits.iterdir() if len(path.name) == 64]) == 8, 300.0)
+    clone.run("ncpipe", "sweep", "--collect")
+    assert clone.stale() == []
+    assert clone.digests(*outputs) == swept.digests(*outputs)
+    locks = [read_yaml(each.folder / "dvc.lock") for each in (clone, swept)]
+    assert locks[0] == locks[1]  # whose entries stand in the order in which DVC heard of them

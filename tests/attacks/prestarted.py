@@ -84,14 +84,22 @@ def _adopt(orphans: bool) -> None:
     ctypes.CDLL(None).prctl(SUBREAPER, int(orphans), 0, 0, 0)
 
 
-def bury_orphans() -> None:
-    """Wait for the dead that this process has adopted. What it forked without `subprocess` counts too."""
+def bury_orphans(seconds: float = 5.0) -> None:
+    """Wait for what this process has adopted, as the system's first process does.
+
+    Until somebody has, DVC takes the dead for alive. What was forked without `subprocess` counts too.
+    """
     import psutil
 
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if child.pid not in _children and child.status() == psutil.STATUS_ZOMBIE:
-                os.waitpid(child.pid, os.WNOHANG)
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        orphans = [child.pid for child in psutil.Process().children() if child.pid not in _children]
+        if not orphans:
+            return
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
 
 
 # Who asks for a program

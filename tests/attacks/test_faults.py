@@ -193,6 +193,7 @@ def attack_sweep(
 ) -> tuple[str, str]:
     """How a sweep went on after one fault, and what was said."""
     first = faulty(clone, command, at, kind, log)
+    bury_orphans()
     done = finished(clone.folder, first.err)
     again = clone.run(*command, check=False)
     end = "went on"

@@ -3,13 +3,17 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL
 
+import psutil
 import pytest
 from dvc.repo import Repo
 
@@ -164,16 +168,16 @@ def test_a_torn_rwlock_is_removed(folder: Path, content: str, capfd: pytest.Capt
     Repo.init(no_scm=True)
     Path("dvc.yaml").write_text("stages: {one: {cmd: echo said by the stage}}\n")
     rwlock = folder / ".dvc" / "tmp" / "rwlock"
-    assert not registry.remove_torn_rwlock()
+    assert not registry.remove_dead_rwlock()
     rwlock.parent.mkdir(exist_ok=True)
     rwlock.write_text('{"write": {}, "read": {}}')
-    assert not registry.remove_torn_rwlock()
+    assert not registry.remove_dead_rwlock()
     assert rwlock.exists()
     rwlock.write_text(content)
     with pytest.raises(InputError):
         dvc("repro", "--quiet")
     assert "rwlock" in capfd.readouterr().err
-    assert registry.remove_torn_rwlock()
+    assert registry.remove_dead_rwlock()
     dvc("repro", "--quiet")
 
 
@@ -234,3 +238,27 @@ def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_pa
         assert registry.stale_stages() == {"train@4", "train@5"}
         with pytest.raises(InputError, match="dvc commit-runs failed; see above"):
             registry.register(["train@3", "train@5"])
+
+
+@pytest.mark.parametrize("who", ["a zombie", "a later process", "who runs", "a zombie and who runs"])
+def test_a_rwlock_of_the_dead_is_removed(who: str, folder: Path) -> None:
+    """Which DVC takes for alive: nobody has waited for them, or another process has their number.
+
+    Red: a sweep that a kill blocks for as long as the machine runs; the note of one who works taken away."""
+    Repo.init(no_scm=True)
+    rwlock = folder / ".dvc" / "tmp" / "rwlock"
+    rwlock.parent.mkdir(exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        entry = {"pid": other.pid, "cmd": "dvc repro"}
+        if who.startswith("a zombie"):
+            other.kill()
+            while psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+        read = [entry, {"pid": os.getpid(), "cmd": "dvc repro"}] if who.endswith("and who runs") else [entry]
+        rwlock.write_text(json.dumps({"write": {"/a": entry}, "read": {"/b": read}}))
+        if who == "a later process":
+            os.utime(rwlock, (0, 0))
+        dead = who in ("a zombie", "a later process")
+        assert registry.remove_dead_rwlock() == dead
+        assert rwlock.exists() != dead
+        other.kill()

@@ -27,7 +27,7 @@ from ncpipe.scheduling.registry import (
     dvc,
     lock_kept,
     register,
-    remove_torn_rwlock,
+    remove_dead_rwlock,
     restore_cached,
     set_damaged_lock_aside,
     stage_name,
@@ -111,8 +111,8 @@ def _mend() -> None:
     """Bring grid and data up to date, and before that what a kill has left of DVC's files."""
     if bring_lock_back():
         say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
-    if remove_torn_rwlock():
-        say("sweep: DVC was stopped while it wrote .dvc/tmp/rwlock, which is removed")
+    if remove_dead_rwlock():
+        say("sweep: a DVC that was killed has left .dvc/tmp/rwlock, which is removed")
     try:
         dvc("repro", "--quiet", "grid", "fetch")
     except InputError:

@@ -184,22 +184,24 @@ def set_damaged_lock_aside() -> bool:
     return True
 
 
-def remove_torn_rwlock() -> bool:
-    """Whether DVC's note of who reads and writes what was torn by a kill; then it is gone.
+def remove_dead_rwlock() -> bool:
+    """Whether a kill tore DVC's note of who reads and writes what, or all whom it names have ended;
+    then it is gone.
 
-    Who is named in one that can be read, DVC itself looks after.
+    Who is named in one that can be read and has left no trace, DVC itself looks after. But it takes for alive
+    what nobody has waited for, and a later process of the same number.
     """
     folder = _dvc_folder()
-    if folder is None or not _is_torn(file := folder / "tmp" / "rwlock"):
+    if folder is None or not _is_dead(file := folder / "tmp" / "rwlock"):
         return False
     from dvc.lock import make_lock
     from dvc.rwlock import RWLOCK_LOCK
 
     with make_lock(str(file.with_name(RWLOCK_LOCK)), tmp_dir=str(file.parent)):  # nobody is writing it now
-        torn = _is_torn(file)
-        if torn:
+        dead = _is_dead(file)
+        if dead:
             file.unlink()
-    return torn
+    return dead
 
 
 def _dvc_folder() -> Path | None:
@@ -208,14 +210,28 @@ def _dvc_folder() -> Path | None:
     return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
-def _is_torn(file: Path) -> bool:
+def _is_dead(file: Path) -> bool:
+    """Whether it is torn, or names somebody and nobody that still runs."""
     try:
-        json.loads(file.read_bytes())
+        note, written = json.loads(file.read_bytes()), file.stat().st_mtime
+        named = [entry for of in note["read"].values() for entry in of] + [*note["write"].values()]
+        numbers = {int(entry["pid"]) for entry in named}
     except FileNotFoundError:
         return False
     except ValueError:
         return True
-    return False
+    except (KeyError, TypeError, AttributeError):  # of another version of DVC
+        return False
+    return bool(numbers) and not any(_runs(number, written) for number in numbers)
+
+
+def _runs(number: int, written: float) -> bool:
+    """Whether the process that had this number when something was written still runs."""
+    try:
+        process = psutil.Process(number)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= written + 1
+    except psutil.NoSuchProcess:
+        return False
 
 
 def dvc(*arguments: str, capture: bool = False, text: str | None = None) -> str:

@@ -36,15 +36,15 @@ RULE = Slopes(draws=20, seed=0, level=0.9)
 @pytest.fixture(autouse=True)
 def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their functions, in the line that emits them, and their entries."""
-    emitted = table._class_metrics
+    emitted = table.two_pass_metrics
 
-    def with_two_more(statistics, samples):
-        yield from emitted(statistics, samples)
+    def with_two_more(statistics, samples, train, weight):
+        yield from emitted(statistics, samples, train, weight)
         variances = statistics.squares / statistics.counts
         yield NEW.name, (variances.max() / table.between_trace(statistics)).item()
         yield SHARE.name, 0.25
 
-    monkeypatch.setattr(table, "_class_metrics", with_two_more)
+    monkeypatch.setattr(table, "two_pass_metrics", with_two_more)
     for entry in (NEW, SHARE):
         monkeypatch.setitem(CATALOGUE, entry.name, entry)
 

@@ -156,16 +156,24 @@ class Terminal(io.StringIO):
         return rows
 
 
+ON_REQUEST = {"attack", "long", "ray", "slurm"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those that run DVC first: they are few and long, and two workers are to end at the same time.
 
-    The long forms of attacks, and what else takes long, are left out unless an expression of -m names them.
+    The long forms of attacks, and what else takes long or needs a cluster, are left out unless an
+    expression of -m names one of their markers.
     """
-    for marker in ("attack", "long", "ray", "slurm"):
-        if marker not in config.getoption("markexpr"):
-            long = [item for item in items if item.get_closest_marker(marker)]
-            items[:] = [item for item in items if not item.get_closest_marker(marker)]
-            config.hook.pytest_deselected(items=long)
+    asked = {marker for marker in ON_REQUEST if marker in config.getoption("markexpr")}
+    left_out = []
+    for item in items:
+        own = {marker.name for marker in item.iter_markers()} & ON_REQUEST
+        if own and not own & asked:
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    kept = set(items) - set(left_out)
+    items[:] = [item for item in items if item in kept]
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
 
 

@@ -76,7 +76,7 @@ def root_and_study(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return shared(tmp_path_factory, "commands", make)
 
 
-@pytest.fixture(scope="module", params=["root", "study"])
+@pytest.fixture(scope="module", params=["root", pytest.param("study", marks=pytest.mark.long)])
 def place(
     request: pytest.FixtureRequest,
     root_and_study: Made,

@@ -787,6 +787,7 @@ class TestSweep:
         assert "3 runs registered" in output.err
         assert clone.stale() == []
 
+    @pytest.mark.long
     def test_what_dvc_has_in_its_cache_is_not_trained(self, cut: Clone, own_copy: Copy) -> None:
         """Red: a sweep that does not ask DVC's run cache."""
         clone = own_copy(cut)
@@ -830,6 +831,7 @@ class TestSweep:
         clone.edit_params(rate, 0.04)  # what dvc.lock holds is in the cache, what is asked for is not
         assert clone.repro("train@alpha-2-7").trained == trains(["alpha"], [2], [0, 7])
 
+    @pytest.mark.long
     def test_keep_going_finishes_the_others(self, cut: Clone, own_copy: Copy) -> None:
         """Red: one experiment that cannot train takes the others with it, or counts as trained."""
         clone = own_copy(cut)

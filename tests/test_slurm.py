@@ -329,6 +329,7 @@ def test_thirty_runs_by_slurm(
 
 
 @pytest.mark.slurm
+@pytest.mark.long
 def test_a_time_limit_queues_a_job_again(
     cluster: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,9 +356,9 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     fetch("one")
     engine = SlurmEngine(Slurm(array=2, at_once=1))
     engine.submit(works())
-    until(running)
     jobs = read_jobs()
-    assert summary(jobs, job_states(jobs)) == "1 job running (1 runs), 1 job waiting (1 runs)"
+    told = "1 job running (1 runs), 1 job waiting (1 runs)"
+    until(lambda: summary(jobs, job_states(jobs)) == told)  # another test's job may end meanwhile
     cancel(jobs)
     until(lambda: not running(), 20.0)
     assert read_jobs() == []

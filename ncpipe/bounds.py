@@ -6,6 +6,7 @@ deep in a library, or never. What a run of allowed numbers takes in memory is es
 
 import contextlib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,11 @@ def free_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # no such file, or `max` where there is no limit
             free = min(free, int(path.read_text()))
     return free
+
+
+def usable_cores() -> int:
+    """Cores of this machine that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 LARGEST = 3.4028234e38  # of float32, rounded down

@@ -518,7 +518,7 @@ def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: py
     save = plot.save_figure
     monkeypatch.setattr(plot, "save_figure", lambda *args: drawn.append(args[2]) or save(*args))
     monkeypatch.setattr(plot, "ROWS_PER_PROCESS", 1)
-    monkeypatch.setattr(plot, "_cores", lambda: 2)
+    monkeypatch.setattr(plot, "usable_cores", lambda: 2)
     plot.plot()
     assert len(drawn) == -(-len(alone) // 4)  # the other half there; a PNG and an SVG each
     assert {path.name: path.read_bytes() for path in (results / "figures").iterdir()} == alone

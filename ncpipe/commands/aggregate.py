@@ -1,13 +1,11 @@
 """Stage aggregate: all experiments of the sweep in a few tidy tables."""
 
-import pandas as pd
-
-from ncpipe.artifacts import GRID, METRICS, RESULTS, publish_folder, write_json
+from ncpipe.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.console import say
 from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.params import load_params
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs
-from ncpipe.tables.files import read_table
+from ncpipe.tables.files import read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
@@ -27,10 +25,7 @@ def aggregate() -> None:
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
     measurements, places, runs, history, gram = (
-        pd.concat(
-            [read_table(METRICS / name / f"{table}.csv", "measure") for name in names], ignore_index=True
-        )
-        for table in ("measurements", "places", "runs", "history", "gram")
+        read_measured(table, names) for table in ("measurements", "places", "runs", "history", "gram")
     )
     runs = judge_runs(runs, history, params.convergence)
     single = measurements["metric"].str.startswith(SINGULAR)

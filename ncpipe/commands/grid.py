@@ -5,7 +5,7 @@ import csv
 from ncpipe.artifacts import GRID, publish_folder
 from ncpipe.bounds import Number
 from ncpipe.errors import InputError, cut, shown
-from ncpipe.metrics.catalogue import ENTRIES, SINGULAR, own_metrics
+from ncpipe.metrics.catalogue import ENTRIES, one_of_a_spectrum, own_metrics
 from ncpipe.params import Params, load_params
 from ncpipe.records import suggest
 from ncpipe.specs import Run
@@ -38,7 +38,7 @@ def _columns(params: Params) -> list[str]:
 
 def check_metrics(params: Params) -> None:
     """InputError names what `history` asks for and no last layer has; also the gaps and singular values."""
-    names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not metric.name.startswith(SINGULAR)]
+    names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     mistakes = [
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
         for name in params.sweep.experiments

@@ -17,7 +17,7 @@ from ncpipe.features.low_rank import low_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
-from ncpipe.metrics.catalogue import SINGULAR, own_metrics, series_name
+from ncpipe.metrics.catalogue import one_of_a_spectrum, own_metrics, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error
@@ -164,8 +164,8 @@ def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
-    """Without the single singular values, which would outnumber all else."""
-    return (row for row in rows if not row.metric.startswith(SINGULAR))
+    """Without the single singular values."""
+    return (row for row in rows if not one_of_a_spectrum(row.metric))
 
 
 def _gram(features: Features) -> Iterator[dict[str, Any]]:

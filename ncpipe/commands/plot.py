@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
+from ncpipe.bounds import usable_cores
 from ncpipe.errors import InputError
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
@@ -30,7 +31,7 @@ def plot() -> None:
     """
     experiments = load_params().sweep.experiments
     figures = _figures(experiments)
-    workers = max(1, min(_cores(), len(experiments) // ROWS_PER_PROCESS))
+    workers = max(1, min(usable_cores(), len(experiments) // ROWS_PER_PROCESS))
     own, *shares = (list(figures)[start::workers] for start in range(workers))
     context = multiprocessing.get_context("spawn")
     with publish_folder(FIGURES) as folder:
@@ -58,10 +59,6 @@ def _draw(folder: Path, names: Sequence[str]) -> None:
 
 def _figures(experiments: Sequence[str]) -> Mapping[str, Callable[[], Figure]]:
     return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:

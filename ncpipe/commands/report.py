@@ -13,7 +13,6 @@ from ncpipe.artifacts import (
     CLAIMS,
     FIGURES,
     LOW_RANK,
-    METRICS,
     MODELS,
     REPORT,
     RESULTS,
@@ -32,7 +31,7 @@ from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.convergence import failure_lines
-from ncpipe.tables.files import present, read_table
+from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
 from ncpipe.tables.sentences import rate
 
@@ -128,11 +127,7 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
         read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "points", "slopes", "history")
     )
     measurements, places = (
-        pd.concat(
-            [read_table(METRICS / name / f"{table}.csv", "measure") for name in params.sweep.experiments],
-            ignore_index=True,
-        )
-        for table in ("measurements", "places")
+        read_measured(table, params.sweep.experiments) for table in ("measurements", "places")
     )
     runs = runs.assign(reason=runs["reason"].fillna(""))
     against = "depth L" if abscissa(runs) == "depth" else symbol(runs)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ncpipe.errors import InputError
-from ncpipe.metrics.catalogue import SINGULAR
+from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.passes import same_samples
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
@@ -178,7 +178,7 @@ class SampleCollapse(Metric):
 
 
 def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
-    return {metric: value for metric, value in metrics if not metric.startswith(SINGULAR)}
+    return {metric: value for metric, value in metrics if not one_of_a_spectrum(metric)}
 
 
 def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ncpipe.errors import InputError, shown
-from ncpipe.metrics.catalogue import SINGULAR
+from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.hooks import measure_model
 
 
@@ -39,5 +39,5 @@ class Watch:
         return {
             f"nc/{row.layer}/{row.split}/{row.metric}": float(row.value)
             for row in rows
-            if not row.metric.startswith(SINGULAR)
+            if not one_of_a_spectrum(row.metric)
         }

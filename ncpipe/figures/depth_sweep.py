@@ -12,19 +12,21 @@ from matplotlib.path import Path
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.guides import Guide, guide_of
-from ncpipe.figures.labels import Column, paper_columns, rank_label, slope_label
+from ncpipe.figures.labels import Column, paper_columns, rank_label
 from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
     ROW_HEIGHT,
     Colour,
     absence,
+    draw_power,
+    last_layer,
+    objective_of,
     state_gap,
     state_nothing,
     thin_ticks,
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
-from ncpipe.tables.points import LAST
 
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
@@ -59,7 +61,7 @@ def depth_sweep(
     """
     of = abscissa_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
-    titles = {name: columns(*_objective(own)) for name, own in rows.items()}
+    titles = {name: columns(*objective_of(own)) for name, own in rows.items()}
     guides = {
         name: [guide_of(column.metric, own) if of.is_depth else None for column in titles[name]]
         for name, own in rows.items()
@@ -75,9 +77,9 @@ def depth_sweep(
                 of.scale(axes, np.unique(own[of.column]))
                 _draw_panel(
                     axes,
-                    _series(points, name, column),
-                    _series(summary, name, column),
-                    _series(slopes, name, column),
+                    last_layer(points, name, column),
+                    last_layer(summary, name, column),
+                    last_layer(slopes, name, column),
                     of,
                     guides[name][i],
                     colours[i],
@@ -89,7 +91,7 @@ def depth_sweep(
         for axes in grid[-1]:
             axes.set_xlabel(of.label)
         figure.align_ylabels(grid[:, 0])
-        shown = [_series(slopes, name, column) for name in rows for column in titles[name]]
+        shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
         averaged = {name: own["converged"].any() for name, own in rows.items()}
         guided = any(any(row) and averaged[name] for name, row in guides.items())
@@ -97,19 +99,6 @@ def depth_sweep(
         _draw_key(figure, slopes, of, any(averaged.values()), rejected, guided, failed)
         figure.draw_without_rendering()
     return figure
-
-
-def _objective(own: pd.DataFrame) -> tuple[str, bool]:
-    return str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])
-
-
-def _series(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
-    return table[
-        (table["experiment"] == experiment)
-        & (table["layer"] == LAST)
-        & (table["split"] == column.split)
-        & (table["metric"] == column.metric)
-    ]
 
 
 def _tally(own: pd.DataFrame) -> str:
@@ -183,12 +172,8 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: Abscissa, places: np.ndarray
     if fitted.empty:
         return
     fit = fitted.iloc[0]
-    ends = np.array([places.min(), places.max()])
-    label, dashes = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol), FIT_DASHES
-    if fit["rejected"]:
-        label, dashes = label + DAGGER, REJECTED_DASHES
-    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    (line,) = axes.plot(ends, heights, color=INK, linestyle=dashes, linewidth=0.9, label=label)
+    mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
+    line = draw_power(axes, fit, places, of, mark=mark, color=INK, linestyle=dashes)
     _draw_legend(axes, line, handlelength=1.9)
 
 

@@ -10,10 +10,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of, with_lines
-from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns, slope_label
-from ncpipe.figures.panels import FIT_DASHES, ROW_HEIGHT, Colour, state_nothing, thin_ticks
+from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
+from ncpipe.figures.panels import (
+    FIT_DASHES,
+    ROW_HEIGHT,
+    Colour,
+    draw_power,
+    last_layer,
+    objective_of,
+    state_nothing,
+    thin_ticks,
+)
 from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
-from ncpipe.tables.points import LAST
 
 MARKERS = ("o", "s", "^", "v", "D")
 
@@ -63,7 +71,7 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
 
 
 def _columns(own: pd.DataFrame) -> tuple[Column, ...]:
-    return (*paper_columns(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])), GAP_COLUMNS[0])
+    return (*paper_columns(*objective_of(own)), GAP_COLUMNS[0])
 
 
 def _places(sweeps: Mapping[str, Sweep], line: str, of: Abscissa) -> np.ndarray:
@@ -84,7 +92,7 @@ def _draw(
 ) -> None:
     fits = []
     for i, (name, sweep) in enumerate(sweeps.items()):
-        means = _series(sweep.summary, line, column)
+        means = last_layer(sweep.summary, line, column)
         means = means[means["n_used"] > 0]
         if means.empty:
             continue
@@ -92,9 +100,10 @@ def _draw(
             means[of.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
             marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
         )  # fmt: skip
-        fit = _series(sweep.slopes, line, column)
+        fit = last_layer(sweep.slopes, line, column)
         if of.log and len(fit) and fit["slope"].notna().all():
-            fits.append(_draw_fit(axes, fit.iloc[0], means[of.column], of, colours[name]))
+            places, colour = means[of.column].to_numpy(), colours[name]
+            fits.append(draw_power(axes, fit.iloc[0], places, of, color=colour, linestyle=FIT_DASHES))
     if not axes.lines and not axes.containers:
         state_nothing(axes, "no usable value")
         return
@@ -104,16 +113,3 @@ def _draw(
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.17 * len(fits) * (high - low))  # room for the legend
         axes.legend(handles=fits, loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.6)
-
-
-def _draw_fit(axes: Axes, fit: pd.Series, places: pd.Series, of: Abscissa, colour: Colour) -> Line2D:
-    ends = np.array([places.min(), places.max()])
-    label = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol)
-    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    (drawn,) = axes.plot(ends, heights, color=colour, linestyle=FIT_DASHES, linewidth=0.9, label=label)
-    return drawn
-
-
-def _series(table: pd.DataFrame, line: str, column: Column) -> pd.DataFrame:
-    own = (table["experiment"] == line) & (table["layer"] == LAST)
-    return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]

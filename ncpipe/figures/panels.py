@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.abscissa import Abscissa
+from ncpipe.figures.labels import Column, slope_label
 from ncpipe.figures.style import FAINT
+from ncpipe.tables.points import LAST
 
 ROW_HEIGHT = 1.65  # inches
 DASHES = (0, (3, 1.5))
@@ -18,6 +21,31 @@ ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 
 Colour = tuple[float, float, float]
+
+
+def objective_of(own: pd.DataFrame) -> tuple[str, bool]:
+    """Of one experiment's runs: the loss's name and whether the last layer has a bias."""
+    return str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])
+
+
+def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
+    """The rows of a column's metric and split at one experiment's last layer."""
+    own = (table["experiment"] == experiment) & (table["layer"] == LAST)
+    return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]
+
+
+def draw_power(
+    axes: Axes, fit: pd.Series, places: np.ndarray, of: Abscissa, *, mark: str = "", **style: Any
+) -> Line2D:
+    """A row of `tables.slopes` as a line over the places that it was fitted to, labelled by its slope.
+
+    mark: behind the label.
+    """
+    ends = np.array([places.min(), places.max()])
+    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
+    label = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol) + mark
+    (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, **style)
+    return line
 
 
 def state_nothing(axes: Axes, note: str) -> None:

@@ -598,11 +598,16 @@ RANKS = (
     ),
 )
 CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS, *RANKS)}
-SINGULAR = "singular_"  # metrics named so are one value of a spectrum each
+SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
 SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
+
+
+def one_of_a_spectrum(metric: str) -> bool:
+    """Whether that is one singular value of many, which would outnumber all else where values are shown."""
+    return metric.startswith(SINGULAR)
 
 
 def own_metrics() -> Mapping[Metric, Callable[..., float]]:

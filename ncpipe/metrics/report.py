@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from ncpipe.metrics.catalogue import CATALOGUE, SINGULAR, UNKNOWN, entry
+from ncpipe.metrics.catalogue import CATALOGUE, UNKNOWN, entry, one_of_a_spectrum
 
 PLAIN_WIDTH = 160  # columns where no terminal says how many there are
 
@@ -37,7 +37,7 @@ def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=file, highlight=False, width=PLAIN_WIDTH)
     rows = list(rows)
-    shown = [row for row in rows if not row.metric.startswith(SINGULAR)]
+    shown = [row for row in rows if not one_of_a_spectrum(row.metric)]
     for layer in dict.fromkeys(row.layer for row in shown):
         console.print(_table(layer, [row for row in shown if row.layer == layer], console.is_terminal))
     if len(shown) < len(rows):

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import csv
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
+from ncpipe.bounds import usable_cores
 from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
@@ -48,8 +48,7 @@ def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> i
         return wanted
     if place.type != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // compute.threads)
+    return max(1, usable_cores() // compute.threads)
 
 
 def groups(stamps: Sequence[Stamp]) -> list[Batch]:
@@ -58,6 +57,11 @@ def groups(stamps: Sequence[Stamp]) -> list[Batch]:
     for stamp in stamps:
         found.setdefault((stamp.batch_key(), epochs_done(checkpoint_of(stamp))), []).append(stamp)
     return list(found.values())
+
+
+def parts_of_each(found: Sequence[Batch], workers: int) -> int:
+    """Batches that a group is to be cut into at least: few groups alone would leave workers idle."""
+    return workers if len(found) < 2 * workers else 1
 
 
 def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int, parts: int) -> list[Batch]:

@@ -12,7 +12,7 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
-from ncpipe.scheduling.batches import Batch, batches_that_fit, groups
+from ncpipe.scheduling.batches import Batch, batches_that_fit, groups, parts_of_each
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Run
 from ncpipe.stamps import Stamp
@@ -77,7 +77,7 @@ def plan_all(
     planned: list[Planned] = []
     failed = []
     found = groups(missing)
-    parts = workers if len(found) < 2 * workers else 1
+    parts = parts_of_each(found, workers)
     for group in found:
         try:
             with own_mistakes():

@@ -1,9 +1,11 @@
 """Tables from the pipeline's CSV files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
+from ncpipe.artifacts import METRICS
 from ncpipe.errors import InputError
 
 
@@ -21,3 +23,9 @@ def read_table(path: Path, stage: str) -> pd.DataFrame:
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: damaged ({reason}); delete it and run dvc repro") from None
+
+
+def read_measured(name: str, experiments: Iterable[str]) -> pd.DataFrame:
+    """Rows of one table that `measure` writes for each experiment, in the order of the experiments."""
+    tables = [read_table(METRICS / experiment / f"{name}.csv", "measure") for experiment in experiments]
+    return pd.concat(tables, ignore_index=True)

@@ -14,7 +14,7 @@ from ncpipe.console import Progress, Unseen
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.records import read
-from ncpipe.scheduling.batches import batches_that_fit, groups, train_batches, worker_count
+from ncpipe.scheduling.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
 from ncpipe.scheduling.engines.work import Ended, Work
 from ncpipe.scheduling.store import waits, write_beside
 from ncpipe.specs import Compute, Experiment, Run
@@ -96,7 +96,7 @@ def _train(stamps: list[Stamp], work: Work, stop: threading.Event, progress: Pro
     check_memory(run, data, place, dtype)
     need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, work.workers)
     found = groups(stamps)
-    parts = workers if len(found) < 2 * workers else 1
+    parts = parts_of_each(found, workers)
     batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
     errors = train_batches(
         batches,

@@ -16,7 +16,7 @@ from ncpipe.features.passes import Features, extract
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.params import load_params
 from ncpipe.scheduling.series import data_of, train_series
-from ncpipe.specs import Device, FreeData, Run
+from ncpipe.specs import Compute, Device, FreeData, Run
 from ncpipe.tables.low_rank import best_runs, with_ranks
 from ncpipe.training.device import prepare_device
 from ncpipe.training.session import Trained
@@ -40,30 +40,39 @@ def series(
         raise InputError(f"series.{experiment}: the experiment has no free features; series are of dufm")
     compute = params.compute_on(device)
     say(f"series {experiment}: {len(runs)} runs")
-    trained = train_series(runs, compute, workers, checkpoint_seconds, _announce)
-    double = prepare_device(dataclasses.replace(compute, device="cpu", precision="float64"))
-    ends: list[dict[str, Any]] = []
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("history", "spread", "singular_values")}
-    means = []
-    for found in tqdm(trained, desc=experiment, unit="run", disable=None, leave=False):
-        run, data = found.run, data_of(found.run.spec.data)
-        key = {"experiment": experiment, "depth": run.depth, "x": run.value, "seed": run.seed}
-        features = extract(run, found.state, data, double)
-        ends.append(key | _ending(found, features))
-        tables["history"] += [key | dataclasses.asdict(point) for point in found.history]
-        tables["singular_values"] += [key | row for row in singular_rows(run, features)]
-        means.append([key | row for row in mean_rows(run, features)])
-        for epoch, state in found.kept.items():
-            kept = extract(run, state, data, double)
-            tables["spread"] += [key | {"epoch": epoch} | row for row in spread_rows(run, kept)]
-    table = with_ranks(pd.DataFrame(ends).assign(place=range(len(ends))))
+    with tqdm(total=len(runs), desc=experiment, unit="run", disable=None, leave=False) as bar:
+        ends = train_series(runs, compute, workers, checkpoint_seconds, _measured, _announce, bar.update)
+    tables = {
+        name: [row for end in ends for row in end[name]] for name in ("history", "spread", "singular_values")
+    }
+    table = with_ranks(pd.DataFrame([end["runs"][0] for end in ends]).assign(place=range(len(ends))))
     best = [best_runs(own)["place"].iloc[0] for _, own in table.groupby("x", dropna=False)]
     frames = {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}
     frames["runs"] = table.drop(columns="place")
-    frames["class_means"] = pd.DataFrame([row for place in best for row in means[place]])
+    frames["class_means"] = pd.DataFrame([row for place in best for row in ends[place]["class_means"]])
     with publish_folder(SERIES / experiment) as folder:
         for name, frame in frames.items():
             frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _measured(trained: Trained, compute: Compute) -> dict[str, list[dict[str, Any]]]:
+    """A run's rows of each table, from features in float64."""
+    double = prepare_device(dataclasses.replace(compute, device="cpu", precision="float64"))
+    run, data = trained.run, data_of(trained.run.spec.data)
+    key = {"experiment": run.experiment, "depth": run.depth, "x": run.value, "seed": run.seed}
+    features = extract(run, trained.state, data, double)
+    rows = {
+        "runs": [_ending(trained, features)],
+        "history": [dataclasses.asdict(point) for point in trained.history],
+        "spread": [
+            {"epoch": epoch} | row
+            for epoch, state in trained.kept.items()
+            for row in spread_rows(run, extract(run, state, data, double))
+        ],
+        "singular_values": singular_rows(run, features),
+        "class_means": mean_rows(run, features),
+    }
+    return {name: [key | row for row in own] for name, own in rows.items()}
 
 
 def _announce(batch: Sequence[Run]) -> None:

@@ -1,21 +1,38 @@
 """Runs that one stage trains together, without a folder for each: the further series of a study."""
 
 import concurrent.futures
+import contextlib
 import functools
+import math
+import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from ncpipe.artifacts import RAW
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.scheduling.batches import starts_of, worker_count
+from ncpipe.errors import InputError
+from ncpipe.scheduling.batches import Batch, groups, starts_of, worker_count
+from ncpipe.scheduling.processes import Ended, Worker
 from ncpipe.scheduling.store import checkpoint_of
 from ncpipe.specs import Compute, Data, Run
 from ncpipe.stamps import Stamp
-from ncpipe.training.checkpoints import Checkpoints
-from ncpipe.training.device import prepare_device
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.cost import seconds_per_epoch
+from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
+
+WORTH = (
+    5.0  # seconds of training that a further process is started for: it takes two or three to load PyTorch
+)
+SLACK = 0.1  # of a worker's share, which a batch may take longer than that
+
+Found = TypeVar("Found")
 
 
 @functools.lru_cache(maxsize=8)
@@ -29,45 +46,113 @@ def train_series(
     compute: Compute,
     workers: int | None,
     checkpoint_seconds: float,
+    measure: Callable[[Trained, Compute], Found],
     on_batch: Callable[[Sequence[Run]], None] = lambda batch: None,
-) -> list[Trained]:
-    """Train runs of any shapes, those of one shape side by side, `workers` batches at a time; in their order.
+    on_done: Callable[[int], object] = lambda runs: None,
+) -> list[Found]:
+    """Train runs of any shapes, those of one shape side by side; what is measured of each, in their order.
 
-    Stopped, it goes on from checkpoints in data/.ahead. Each shape's runs are dealt out to all workers, so
-    that none waits for another's last shape. on_batch is told of a batch that begins.
+    Up to `workers` batches train at a time, each in a process of its own, where they are long enough: what
+    measure gives comes from there, and it is a function of a module. Stopped, all go on from checkpoints in
+    data/.ahead. on_batch is told of a batch that begins, on_done how many runs one had.
     """
     place = prepare_device(compute)
-    count = worker_count(compute, place, workers)
     stamps = [Stamp(run, repr(run.spec.data), compute) for run in runs]
-    shapes: dict[str, list[int]] = {}
-    for index, stamp in enumerate(stamps):
-        shapes.setdefault(stamp.batch_key(), []).append(index)
-    batches = [part for own in shapes.values() for part in (own[at::count] for at in range(count)) if part]
-    found: dict[int, Trained] = {}
-    files: list[Checkpoints] = []
+    count, batches = _dealt_out(groups(stamps), place, worker_count(compute, place, workers))
+    found: dict[str, Found] = {}
     stop = threading.Event()
+    with _hands(count, stop) as hands, concurrent.futures.ThreadPoolExecutor(count) as pool:
 
-    def work(batch: list[int]) -> None:
-        own = [runs[index] for index in batch]
-        data = data_of(own[0].spec.data)
-        on_batch(own)
-        saved = Checkpoints([checkpoint_of(stamps[index]) for index in batch], checkpoint_seconds)
-        files.append(saved)
-        prepare_device(compute)  # each thread has its own settings
-        starts = starts_of(own, data)
-        trained = train_batch(
-            own, data, place, compute.precision, checkpoints=saved, stop=stop.is_set, starts=starts
-        )
-        found.update(zip(batch, trained, strict=True))
+        def work(batch: Batch) -> int:
+            hand = hands.get()
+            try:
+                own = [stamp.run for stamp in batch]
+                on_batch(own)
+                ends = hand(_Task(batch, checkpoint_seconds, measure))
+                found.update(zip((stamp.key() for stamp in batch), ends, strict=True))
+            except Ended as error:
+                raise InputError(f"{own[0].experiment}: {error}; run dvc repro to go on") from None
+            finally:
+                hands.put(hand)
+            return len(batch)
 
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
         try:
             for future in concurrent.futures.as_completed([pool.submit(work, batch) for batch in batches]):
-                future.result()
+                on_done(future.result())
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    for saved in files:
-        saved.remove()
-    return [found[index] for index in range(len(runs))]
+    Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds).remove()
+    return [found[stamp.key()] for stamp in stamps]
+
+
+@dataclass(frozen=True)
+class _Task(Generic[Found]):
+    """Runs to train side by side, and what is to be measured of them."""
+
+    batch: Batch
+    checkpoint_seconds: float
+    measure: Callable[[Trained, Compute], Found]
+
+
+def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
+    runs, compute = [stamp.run for stamp in task.batch], task.batch[0].compute
+    data = data_of(runs[0].spec.data)
+    place = prepare_device(compute)  # each thread has its own settings
+    saved = Checkpoints([checkpoint_of(stamp) for stamp in task.batch], task.checkpoint_seconds)
+    starts = starts_of(runs, data)
+    try:
+        trained = train_batch(
+            runs, data, place, compute.precision, checkpoints=saved, stop=stop, starts=starts
+        )
+        return [task.measure(found, compute) for found in trained]
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    raise InputError(
+        f"{runs[0].experiment}: {len(runs)} runs side by side do not fit in the memory of {place}; take "
+        "fewer seeds, or make model.width, the depth or the data smaller"
+    )
+
+
+def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tuple[int, list[Batch]]:
+    """How many batches are to train at a time, and the batches, the longest first.
+
+    Small steps take the same time however many runs do them, so runs of a shape stay together unless they
+    take longer than each worker's share of all.
+    """
+    if workers == 1:
+        return 1, list(shapes)
+    seconds = {}
+    for index, own in enumerate(shapes):
+        run, dtype = own[0].run, DTYPES[own[0].compute.precision]
+        epochs = run.spec.epochs - epochs_done(checkpoint_of(own[0]))
+        seconds[index] = epochs * seconds_per_epoch(run, len(own), data_of(run.spec.data), place, dtype)
+    total = sum(seconds.values()) or 1.0
+    count = max(1, min(workers, int(total / WORTH)))
+    batches: list[Batch] = []
+    for index in sorted(seconds, key=lambda index: -seconds[index]):
+        own, parts = shapes[index], math.ceil(seconds[index] * count / total - SLACK)
+        batches += [part for at in range(max(1, parts)) if (part := own[at :: max(1, parts)])]
+    return min(count, len(batches)), batches
+
+
+Hand = Callable[[_Task[Any]], list[Any]]
+
+
+@contextlib.contextmanager
+def _hands(count: int, stop: threading.Event) -> Iterator["queue.SimpleQueue[Hand]"]:
+    """Who trains: this process and so many others less one."""
+    others: list[Worker[_Task[Any], list[Any]]] = []
+    hands: queue.SimpleQueue[Hand] = queue.SimpleQueue()
+    hands.put(lambda task: _train(task, stop.is_set))
+    try:
+        for _ in range(count - 1):
+            worker: Worker[_Task[Any], list[Any]] = Worker(_train)
+            others.append(worker)
+            hands.put(functools.partial(worker, stop=stop))
+        yield hands
+    finally:
+        for worker in others:
+            worker.close()

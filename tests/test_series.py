@@ -1,0 +1,111 @@
+"""Series of runs in several processes: the same rows as in one, and no loss when one is ended."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import write_params
+from test_dufm import tree
+
+import ncpipe.scheduling.series as module
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.scheduling.processes import Ended
+from ncpipe.scheduling.series import train_series
+from ncpipe.scheduling.store import checkpoint_of, saved_epochs
+from ncpipe.specs import Compute, Run
+from ncpipe.stamps import Stamp
+from ncpipe.training.loop import Stopped
+from ncpipe.training.session import Trained
+
+COMPUTE = Compute("cpu", 1, "float32")
+EPOCHS = 12
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Five runs of two widths, none of them worth a process."""
+    monkeypatch.chdir(tmp_path)
+    write_params([3], [0], x=tree(epochs=EPOCHS, log_every=1))
+    with Path("params.yaml").open("a", encoding="utf-8") as file:
+        file.write("\nseries: {x: {depth: 3, axis: model.width, values: [8, 9], seeds: [2, 0, 1]}}\n")
+    return load_params().series_runs("x")[:5]
+
+
+def history(trained: Trained, compute: Compute) -> tuple[str, int, list[Any]]:
+    """What is measured here: which run it was, by which process, to the last digit of each row."""
+    rows = [repr(point) for point in trained.history]
+    return trained.run.name, os.getpid(), rows
+
+
+class EndedWorker:
+    """A process that something ends in its first task."""
+
+    def __init__(self, do: object) -> None:
+        pass
+
+    def __call__(self, task: object, stop: object) -> None:
+        raise Ended("a process that trained it was ended (signal 9)")
+
+    def close(self) -> None:
+        pass
+
+
+def test_two_processes_give_what_one_gives(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    done: list[int] = []
+    one = train_series(runs, COMPUTE, 1, 60.0, history, lambda batch: begun.append(len(batch)), done.append)
+    assert [name for name, _, _ in one] == [run.name for run in runs]
+    assert {process for _, process, _ in one} == {os.getpid()}
+    assert begun == done == [3, 2]
+    monkeypatch.setattr(module, "WORTH", 1e-9)
+    two = train_series(runs, COMPUTE, 2, 60.0, history)
+    assert [(name, rows) for name, _, rows in two] == [(name, rows) for name, _, rows in one]
+    assert not list(Path("data/.ahead").glob("*"))
+
+
+def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH", 1e-9)
+    monkeypatch.setattr(module, "Worker", EndedWorker)
+    with pytest.raises(InputError) as error:
+        train_series(runs, COMPUTE, 2, 60.0, history)
+    assert str(error.value) == "x: a process that trained it was ended (signal 9); run dvc repro to go on"
+
+
+def test_short_series_start_no_process(runs: list[Run]) -> None:
+    found = train_series(runs, COMPUTE, 8, 60.0, history)
+    assert {process for _, process, _ in found} == {os.getpid()}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "count", "sizes"),
+    [
+        ({8: 90, 9: 10}, 2, 2, [2, 1, 2]),  # one shape in parts where it is longer than a worker's share
+        ({8: 52, 9: 48}, 2, 2, [3, 2]),
+        ({8: 3, 9: 3}, 2, 1, [3, 2]),  # of six seconds a second process is worth none
+        ({8: 90, 9: 10}, 1, 1, [3, 2]),
+        ({8: 300, 9: 300}, 9, 5, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
+    seconds: dict[int, float], workers: int, count: int, sizes: list[int], runs: list[Run],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "seconds_per_epoch", lambda run, *_: seconds[run.spec.model.width] / EPOCHS)
+    shapes = module.groups([Stamp(run, "", COMPUTE) for run in runs])
+    found, batches = module._dealt_out(shapes, module.prepare_device(COMPUTE), workers)
+    assert (found, [len(batch) for batch in batches]) == (count, sizes)
+    assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
+
+
+def test_a_batch_that_is_stopped_goes_on_where_it_was(runs: list[Run]) -> None:
+    whole = train_series(runs, COMPUTE, 1, 60.0, history)
+    stamps = [Stamp(run, repr(run.spec.data), COMPUTE) for run in runs]
+    asked = iter([False] * 5 + [True])
+    with pytest.raises(Stopped):
+        module._train(module._Task(stamps[:3], 60.0, history), lambda: next(asked))
+    assert [saved_epochs(stamp) for stamp in stamps] == [5, 5, 5, 0, 0]
+    assert [len(batch) for batch in module.groups(stamps)] == [3, 2]
+    assert checkpoint_of(stamps[0]).is_file()
+    assert train_series(runs, COMPUTE, 1, 60.0, history) == whole

@@ -232,12 +232,44 @@ def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_pa
         Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[3, 4, 5]").replace("  a:", "  train:"))
         for item in (3, 4):
             Path(f"out{item}").write_text(f"{item}\n")
+        AHEAD.mkdir(parents=True, exist_ok=True)
         registry.register(["train@3"])
         registry.register([])
         assert [line for line in LOCK.read_text().splitlines() if "train@" in line] == ["  train@3:"]
         assert registry.stale_stages() == {"train@4", "train@5"}
         with pytest.raises(InputError, match="dvc commit-runs failed; see above"):
             registry.register(["train@3", "train@5"])
+
+
+def test_parts_stand_in_the_lock_as_if_registered_at_once(project: Path, tmp_path: Path) -> None:
+    """To the byte as `dvc commit` of all, behind what was there; also where the order of names is another.
+
+    Red: entries in the order in which runs were finished; those of an earlier sweep put among the new ones.
+    """
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
+        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[5]").replace("  a:", "  train:"))
+        Path("out5").write_text("5\n")
+        registry.register()
+        assert not registry.EARLIER.exists()
+        before = LOCK.read_bytes()
+        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[7, 5, 3, 6]").replace("  a:", "  train:"))
+        for item in (3, 6, 7):
+            Path(f"out{item}").write_text(f"{item}\n")
+        registry.register()
+        at_once = LOCK.read_bytes()
+        LOCK.write_bytes(before)
+        AHEAD.mkdir(parents=True, exist_ok=True)
+        for stages in (["train@6"], ["train@3"], None):
+            registry.register(stages)
+        names = [line for line in LOCK.read_text().splitlines() if "train@" in line]
+        assert names == [f"  train@{item}:" for item in (5, 7, 3, 6)]
+        assert LOCK.read_bytes() == at_once
+        registry.end_parts()
+        assert registry.stale_stages() == set()
 
 
 @pytest.mark.parametrize("who", ["a zombie", "a later process", "who runs", "a zombie and who runs"])

@@ -5,10 +5,13 @@ with which it would end without a word of why, leaves its errors. `commit-runs` 
 train`, of the stages alone whose names stand in the input; DVC takes a minute to read a few hundred targets.
 """
 
+import functools
+import itertools
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,6 +39,36 @@ def dump_whole(
         dumper(data, file, **options)
 
 
+def dump_in_order(
+    path: "str | os.PathLike[str]",
+    data: Any,
+    dumper: Callable[..., Any],
+    fs: Any = None,
+    *,
+    order: Sequence[str],
+    earlier: Collection[str],
+    **options: Any,
+) -> None:
+    """`dump_whole`, of dvc.lock with its last entries in this order, as far as they are of these stages.
+
+    earlier: stages that stay where they are.
+    """
+    if Path(path).name == "dvc.lock":
+        movable = set(order) - set(earlier)
+        last = set(itertools.takewhile(movable.__contains__, reversed(data["stages"])))
+        for name in order:
+            if name in last:
+                data["stages"].move_to_end(name)
+    dump_whole(path, data, dumper, fs, **options)
+
+
+def write_by(dump: Callable[..., None]) -> None:
+    """Have DVC write its YAML files by this."""
+    for module in (_common, _yaml):
+        if hasattr(module, WRITER):
+            setattr(module, WRITER, dump)
+
+
 set_level = dvc.logger.set_loggers_level
 
 
@@ -44,18 +77,22 @@ def set_level_with_errors(level: int = logging.INFO) -> Any:
     return set_level(min(level, logging.ERROR))
 
 
-def commit_runs(names: Collection[str]) -> int:
-    """Take what lies in the places of these stages for their results, in one write of dvc.lock."""
+def commit_runs(names: Collection[str] | None, earlier: Collection[str]) -> int:
+    """Take what lies in the places of these stages for their results, in one write of dvc.lock.
+
+    None names all of `train`. earlier: those that stay where they are in dvc.lock; the others are put in the
+    order of dvc.yaml.
+    """
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     try:
         with Repo() as repo:
-            every = repo.stage.collect_granular
+            every = repo.stage.collect_granular("train")
+            stages = {found.stage.addressing.rpartition(":")[2]: found for found in every}
+            write_by(functools.partial(dump_in_order, order=list(stages), earlier=earlier))
             repo.stage.collect_granular = lambda *rest, **options: [
-                found
-                for found in every(*rest, **options)
-                if found.stage.addressing.rpartition(":")[2] in names
+                found for name, found in stages.items() if names is None or name in names
             ]
             repo.commit("train", force=True)
     except DvcException as error:
@@ -66,10 +103,9 @@ def commit_runs(names: Collection[str]) -> int:
 
 if __name__ == "__main__":
     dvc.logger.set_loggers_level = set_level_with_errors
-    for module in (_common, _yaml):
-        if hasattr(module, WRITER):
-            setattr(module, WRITER, dump_whole)
+    write_by(dump_whole)
     with params_parsed_once():
         if sys.argv[1:] == ["commit-runs"]:
-            sys.exit(commit_runs(sys.stdin.read().split("\n")))
+            told = json.load(sys.stdin)
+            sys.exit(commit_runs(told["stages"], told["earlier"]))
         sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -21,6 +22,9 @@ from ncpipe.yamlfile import read_yaml
 LOCK = Path("dvc.lock")
 PROGRAM = "ncpipe.scheduling.dvc_program"
 FORMER = AHEAD / "dvc.lock"  # as it was, while runs are registered; empty if there was none
+EARLIER = (
+    AHEAD / "registered-earlier.json"
+)  # runs of dvc.lock before a sweep began to register some of its own
 
 
 def stage_name(run: Run) -> str:
@@ -112,12 +116,29 @@ def _in_run_cache(repo: Any, stages: Collection[str], dry: bool) -> set[str]:
 def register(stages: Collection[str] | None = None) -> None:
     """Make DVC take the runs in their places as the results of their stages, in one write of dvc.lock.
 
-    stages: those of which it is to do so; all runs', if there are none named.
+    stages: those of which it is to do so; all runs', if there are none named. Until `end_parts`, what one
+    part after the other adds to dvc.lock stands there as if `dvc repro` had added it: in dvc.yaml's order.
     """
-    if stages is None:
+    if stages is None and not EARLIER.exists():
         dvc("commit", "--quiet", "--force", "train")
-    elif stages:
-        dvc("commit-runs", text="\n".join(stages))
+    elif stages is None or stages:
+        if not EARLIER.exists():
+            with publish_file(EARLIER) as partial:
+                partial.write_text(json.dumps(_registered_runs()), encoding="utf-8")
+        earlier = json.loads(EARLIER.read_text(encoding="utf-8"))
+        told = {"stages": None if stages is None else sorted(stages), "earlier": earlier}
+        dvc("commit-runs", text=json.dumps(told))
+
+
+def end_parts() -> None:
+    """No more parts of this sweep are to come."""
+    EARLIER.unlink(missing_ok=True)
+
+
+def _registered_runs() -> list[str]:
+    """The stages `train` in dvc.lock, without a parse, which takes a minute for some thousand."""
+    text = LOCK.read_text(encoding="utf-8") if LOCK.exists() else ""
+    return re.findall(r"^  (train@\S+):$", text, re.MULTILINE)
 
 
 @contextlib.contextmanager

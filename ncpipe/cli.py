@@ -199,7 +199,11 @@ def train(
 @command()
 def sweep(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the batches with memory and time; train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the batches with memory and time, or what jobs would be given; train nothing.",
+        ),
     ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Train the other batches when one fails.")
@@ -247,7 +251,7 @@ def sweep(
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
-        print_plan(device, workers)
+        print_plan(device, workers, options)
     elif cancel:
         cancel_jobs()
     else:

@@ -182,6 +182,9 @@ def test_the_driver_tries_again_until_it_is_done_or_has_failed(
     with pytest.raises(InputError, match="why"):
         drive(engine, [work, work], keep_going=False)
     assert engine.cancelled
+    for key in work.keys:
+        (AHEAD / key).mkdir(parents=True)
+    assert drive(Faulty(["lost"]), [work], keep_going=False) == []  # with its last breath it was finished
 
 
 def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
@@ -200,7 +203,14 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ("slurm: {minute: 3}", [], r"engine.yaml: slurm.minute: unknown key; did you mean 'minutes'"),
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
         ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is no option; write it as --name=value"),
-        ("{}", ["a=1"], r"--option 'a=1': the engine local has no options"),
+        ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
+        ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is said by minutes; leave it out"),
+        ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is ncpipe's to say; leave it out"),
+        ("slurm: {minutes: 1}", [], r"signal_seconds: 90 of 1 minutes leave no time to train"),
+        ("slurm: {setup: module load cuda}", [], r"slurm.setup: expected a list"),
+        ("ray: {address: a:1, host: 10.0.0.1}", [], r"ray: host: is of a cluster without an address"),
+        ("ray: {address: 'a:70000'}", [], r"ray: address: 'a:70000' is no host:port"),
+        ("{}", ["a=1"], r"--option 'a=1': the engine local has no options; name another by --engine"),
         ("engine: slurm", ["gpus"], r"--option 'gpus': write it as KEY=VALUE"),
         ("engine: slurm", ["gpus=many"], r"^slurm.gpus: expected a whole number, got text"),
         ("engine: [", [], r"engine.yaml: not valid YAML: line"),

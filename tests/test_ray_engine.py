@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -21,6 +23,7 @@ import psutil
 import pytest
 import torch
 from conftest import experiment_tree, write_params
+from pipeline import PARAMS, Clone
 
 from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
 from ncpipe.commands.fetch import fetch
@@ -39,6 +42,15 @@ from ncpipe.scheduling.pending import sweep_stamps
 from ncpipe.scheduling.signs_of_life import signs
 from ncpipe.scheduling.store import waiting, waits
 from ncpipe.specs import Compute
+
+FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray takes another address of the machine
+HIDING = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'mount -t tmpfs none "$0" && exec "$@"',
+]  # the folder, of a command
 
 
 def make_project(folder: Path, seeds: int, epochs: int = 20) -> None:
@@ -213,6 +225,18 @@ def test_what_no_machine_could_do_is_an_error() -> None:
         load_options("ray", ["address=10.0.0.1"])
 
 
+def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = StandIn([])
+    monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
+    found = ray_cluster.outlook(works(), Ray("a:1"), load_params().compute)
+    assert (ray.asked, ray.down) == ([], True)
+    assert [len(work.runs) for [work] in found.pieces] == [2, 2]
+    assert found.said[0] == (
+        "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 batches or more, each asks for 1 core and "
+        "its memory"
+    )
+
+
 class RayError(Exception):
     pass
 
@@ -330,13 +354,20 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
-    """One that trains, once both do, without a word to what runs on it."""
-    while len(training := list(signs())) < 2:
+    """One that trains, without a word to what runs on it, which stands still until then."""
+    while not found:
         time.sleep(0.1)
-    found.append(psutil.Process(training[1].process))
+        for life in signs():
+            process = psutil.Process(life.process)
+            process.suspend()
+            if any(other.keys == life.keys for other in signs()):
+                found.append(process)
+                break
+            process.resume()  # it has ended its training meanwhile
     [machine] = [m for m in cluster.machines if m.all_processes["raylet"][0].process.pid == found[0].ppid()]
     cluster.machines.remove(machine)
     cluster.remove_node(machine, allow_graceful=False)
+    found[0].resume()
 
 
 @pytest.mark.ray
@@ -348,8 +379,8 @@ def test_one_of_two_machines_dies_while_it_trains(
     make_project(project, seeds=2, epochs=3000)
     expected = trained_here()
     ours = [process for process in psutil.Process().children(recursive=True) if process.name() != "python"]
-    sockets = [socket for process in ours for socket in process.net_connections()]
-    listening = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    sockets = [each for process in ours for each in process.net_connections()]
+    listening = {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert "engine ray: no cluster answers" in refused(cluster.address, "f" * 32)
     capsys.readouterr()
@@ -374,3 +405,77 @@ def test_one_of_two_machines_dies_while_it_trains(
 def as_if_elsewhere() -> Iterator[Home]:
     with at_home() as home:
         yield elsewhere(home)
+
+
+@contextlib.contextmanager
+def started(environment: dict[str, str], *command: str) -> Iterator[None]:
+    """A machine of a cluster, until the block ends."""
+    process = subprocess.Popen(
+        [*command, "--block"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "Ray runtime started." in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        yield
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.ray
+@pytest.mark.long
+@pytest.mark.pipeline
+@pytest.mark.parametrize("folder", ["shared", "hidden"])
+def test_a_cluster_of_two_gives_what_dvc_repro_gives(folder: str, swept: Clone, tmp_path: Path) -> None:
+    """Begun and joined as docs/clusters.md says it, by a machine that sees the folder or does not: every
+    output and dvc.lock, to the byte.
+
+    Red: a batch that is registered before its bytes are here; entries of dvc.lock in the order of arrival.
+    """
+    if importlib.util.find_spec("ray") is None:  # imported here, it would know no token ever after
+        pytest.skip("no ray: uv run --extra ray")
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    away = [*HIDING, str(clone.folder)]
+    if folder == "hidden" and subprocess.run([*away, "true"], capture_output=True).returncode:
+        pytest.skip("no folder can be hidden from a process here: not root, or no mounts of its own")
+    with socket.socket() as free:
+        free.bind((FIRST, 0))
+        port = free.getsockname()[1]
+    place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets' paths have to be short
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    told = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path), "RAY_TMPDIR": str(place)}
+    here = clone.environment | told
+    there = here | {"TMPDIR": str(rooms)}
+    head = ["--head", f"--node-ip-address={FIRST}", f"--port={port}", "--num-cpus=1"]
+    second = [f"--address={FIRST}:{port}", f"--node-ip-address={SECOND}", "--num-cpus=1"]
+    try:
+        clone.run("ray", "get-auth-token", "--generate", env=told)
+        with (
+            started(here, "ray", "start", *head, "--include-dashboard=false", "--disable-usage-stats"),
+            started(there, *(away if folder == "hidden" else []), "ray", "start", *second),
+        ):
+            output = clone.run("ncpipe", "sweep", "--engine", "ray", "--address", f"{FIRST}:{port}", env=told)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    assert "ray: 8 of 8 runs, " in output.err
+    assert bool(list(rooms.glob("ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
+    outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
+    assert clone.digests(*outputs) == swept.digests(*outputs)
+    assert (clone.folder / "dvc.lock").read_bytes() == (swept.folder / "dvc.lock").read_bytes()
+    assert clone.stale() == []

@@ -20,7 +20,8 @@ import pytest
 from conftest import architecture, experiment_tree, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
+from ncpipe.artifacts import AHEAD, PREPARED, RUNS, sha256_of
+from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
@@ -28,17 +29,17 @@ from ncpipe.errors import InputError
 from ncpipe.params import load_params
 from ncpipe.scheduling.engines.choice import works_of
 from ncpipe.scheduling.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
-from ncpipe.scheduling.engines.options import Settings, Slurm
+from ncpipe.scheduling.engines.options import Options, Settings, Slurm
 from ncpipe.scheduling.engines.protocol import drive
 from ncpipe.scheduling.engines.queue import FILES, cancel, job_states, summary
-from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, deal
+from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, arrays_before, deal
 from ncpipe.scheduling.engines.work import Ended, Work
 from ncpipe.scheduling.engines.worker import train_work
 from ncpipe.scheduling.pending import is_missing, sweep_stamps
+from ncpipe.scheduling.registry import stage_name
 from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import saved_epochs, write_beside
 from ncpipe.stamps import Stamp, check_waiting
-from ncpipe.yamlfile import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -46,7 +47,7 @@ HERE = Slurm(cluster="local", array=2)
 DRIVER = """
 from ncpipe.params import load_params
 from ncpipe.scheduling.engines.choice import works_of
-from ncpipe.scheduling.engines.options import Settings, Slurm
+from ncpipe.scheduling.engines.options import Options, Settings, Slurm
 from ncpipe.scheduling.engines.protocol import drive
 from ncpipe.scheduling.engines.slurm import SlurmEngine
 from ncpipe.scheduling.pending import sweep_stamps
@@ -234,6 +235,49 @@ def test_runs_are_dealt_out_evenly() -> None:
             assert max(costs) <= 3 * sum(costs) / most
 
 
+def test_no_more_tasks_than_asked_for_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array that could make them more waits for those before it, of an earlier driver too."""
+    jobs = [Job(job_id, (made(1),), Slurm()) for job_id in ("7_0", "7_1", "8", "9")]
+    states = "7_0|RUNNING|None\n7_1|PENDING|None\n8|RUNNING|None\n9|COMPLETED|None\n"
+    monkeypatch.setattr("ncpipe.scheduling.engines.queue._ask", lambda *rest, **options: states)
+    assert arrays_before(jobs, 2, Slurm(at_once=4)) == ["7", "8"]
+    assert arrays_before(jobs, 1, Slurm(at_once=4)) == []
+    assert arrays_before(jobs[3:], 4, Slurm(at_once=4)) == []
+    assert arrays_before(jobs, 9, Slurm(at_once=4, cluster="local")) == []
+
+
+def test_a_plan_says_what_would_be_submitted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: batches and times of this machine; a job that is made, or forgotten, by asking."""
+    write_params([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
+    for name in ("one", "two"):
+        fetch(name)
+    names = {stage_name(stamp.run) for stamp in stamps()}
+    monkeypatch.setattr(sweep, "stale_stages", lambda target: names)
+    monkeypatch.setenv("PATH", str(folder))
+    work = works_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))[0]
+    Job("7", (work,), Slurm()).write()
+    before = contents(folder)
+    capsys.readouterr()
+    sweep.print_plan(None, None, Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)))
+    assert contents(folder) == before
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 job of an earlier sweep go on"
+    assert [line.split() for line in lines[1:4]] == [
+        ["shape", "runs", "epochs", "tasks"],
+        ["one", "and", "1", "more", "L=2", "5", "20", "1"],
+        ["one", "and", "1", "more", "L=3", "6", "20", "2"],
+    ]
+    assert lines[-5:-1] == [
+        "11 runs to submit to Slurm: 3 tasks of a job array, 3 of them at a time",
+        "a task: 1 core, 2 GB, partition p; 240 minutes, then it queues again",
+        "how many of a task's runs train side by side, in what memory and time, its node's device decides",
+        "not from here: engine slurm: no srun here; run this where you run sbatch",
+    ]
+    assert lines[-1].startswith("the rest (DVC, features, metrics, tables, figures): about ")
+
+
 def test_what_a_job_left_says_how_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job that is gone without a result: the system's word for too little memory, or none."""
     monkeypatch.setattr(
@@ -369,18 +413,25 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.pipeline
 def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
-    """Submitted by one command, collected by another: every output, to the byte, and each entry of dvc.lock.
+    """Submitted by one command, collected by two others, a part at a time: every output and dvc.lock, to the
+    byte.
 
-    Red: runs registered before they are there, twice, or as another stage's.
+    Red: runs registered before they are there, twice, or as another stage's; in the order of collection.
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
     engine = ("--engine", "slurm", "--option", "cluster=local", "--option", "array=2")
     clone.run("ncpipe", "sweep", *engine, "--detach")
-    waits = clone.folder / AHEAD
-    until(lambda: len([path for path in waits.iterdir() if len(path.name) == 64]) == 8, 300.0)
+    runs = clone.folder / RUNS
+    until(lambda: finished(clone) > 1)
+    clone.run("ncpipe", "sweep", "--collect")
+    until(lambda: finished(clone) + len(list(runs.glob("*/*/*/run.json"))) == 8)
     clone.run("ncpipe", "sweep", "--collect")
     assert clone.stale() == []
     assert clone.digests(*outputs) == swept.digests(*outputs)
-    locks = [read_yaml(each.folder / "dvc.lock") for each in (clone, swept)]
-    assert locks[0] == locks[1]  # whose entries stand in the order in which DVC heard of them
+    assert (clone.folder / "dvc.lock").read_bytes() == (swept.folder / "dvc.lock").read_bytes()
+
+
+def finished(clone: Clone) -> int:
+    """Runs that wait in its store."""
+    return len([path for path in (clone.folder / AHEAD).iterdir() if len(path.name) == 64])

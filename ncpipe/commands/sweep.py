@@ -13,8 +13,8 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.console import duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
-from ncpipe.scheduling.batches import worker_count
-from ncpipe.scheduling.engines.choice import open_engine, works_of
+from ncpipe.scheduling.batches import groups, worker_count
+from ncpipe.scheduling.engines.choice import open_engine, outlook_of, works_of
 from ncpipe.scheduling.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.scheduling.engines.options import LOCAL, Options, Settings
 from ncpipe.scheduling.engines.protocol import drive
@@ -25,6 +25,7 @@ from ncpipe.scheduling.plan import Planned, headline, plan_all, rest_seconds, tr
 from ncpipe.scheduling.registry import (
     bring_lock_back,
     dvc,
+    end_parts,
     lock_kept,
     register,
     remove_dead_rwlock,
@@ -33,9 +34,18 @@ from ncpipe.scheduling.registry import (
     stage_name,
     stale_stages,
 )
-from ncpipe.scheduling.store import claim, drop_damaged_places, drop_damaged_waiting, prune, release, waits
+from ncpipe.scheduling.store import (
+    checkpoint_of,
+    claim,
+    drop_damaged_places,
+    drop_damaged_waiting,
+    prune,
+    release,
+    waits,
+)
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import FACTS, Stamp, forget_code
+from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
 Jobs = Literal["wait", "detach", "collect"]
@@ -97,6 +107,7 @@ def sweep(
         raise InputError("some runs failed, see above; the others are kept")
     if stale:
         _register(compute, names)
+    end_parts()
     dvc("repro")
 
 
@@ -122,8 +133,11 @@ def _mend() -> None:
         dvc("repro", "--quiet", "grid", "fetch")
 
 
-def print_plan(device: Device | None, workers: int | None) -> None:
-    """What `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing."""
+def print_plan(device: Device | None, workers: int | None, options: Options = LOCAL) -> None:
+    """What `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing.
+
+    With another engine than the local one: what it would be given, in which tasks, and where.
+    """
     start = time.time() - psutil.Process().create_time()  # all it did so far is what a stage begins with
     params = load_params()
     compute = params.compute_on(device)
@@ -140,12 +154,20 @@ def print_plan(device: Device | None, workers: int | None) -> None:
         for stamp in sweep_stamps(params, compute)
         if stage_name(stamp.run) in stale or ("train", stamp.run.experiment) in edited
     ]
-    place = prepare_device(compute)
-    count = worker_count(compute, place, workers)
-    planned, _ = plan_all([stamp for stamp in todo if is_missing(stamp)], place, count, keep_going=True)
-    if planned:
-        _print_batches(planned)
-    print(headline(planned, count, str(place)))
+    missing, under_way = [stamp for stamp in todo if is_missing(stamp)], keys_in_jobs()
+    if jobs := {under_way[stamp.key()].id for stamp in missing if stamp.key() in under_way}:
+        print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
+    missing = [stamp for stamp in missing if stamp.key() not in under_way]
+    planned: list[Planned] = []
+    if missing and options.engine != "local":
+        _print_outlook(missing, Settings(compute, workers, 0.0, True, len(missing)), options)
+    else:
+        place = prepare_device(compute)
+        count = worker_count(compute, place, workers)
+        planned, _ = plan_all(missing, place, count, keep_going=True)
+        if planned:
+            _print_batches(planned)
+        print(headline(planned, count, str(place)))
     if not stale | edited:
         print("the rest is up to date")
         return
@@ -158,21 +180,44 @@ def print_plan(device: Device | None, workers: int | None) -> None:
         for name, runs in remade.items()
         if all((PREPARED / run.data / FACTS).is_file() for run in runs)
     }
+    if missing and options.engine != "local":
+        try:
+            place = prepare_device(compute)
+        except InputError as error:
+            print(f"the rest, which runs here: {error}")
+            return
     rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
     print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
-    print(f"in all about {duration(train_seconds(planned, count) + rest)}")
+    if options.engine == "local" or not missing:
+        print(f"in all about {duration(train_seconds(planned, count) + rest)}")
+
+
+def _print_outlook(missing: Sequence[Stamp], settings: Settings, options: Options) -> None:
+    outlook = outlook_of(works_of(missing, settings), options, settings.compute)
+    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {outlook.name:>8}")
+    for batch in groups(missing):
+        run, keys = batch[0].run, {stamp.key() for stamp in batch}
+        tasks = sum(any(not keys.isdisjoint(work.keys) for work in piece) for piece in outlook.pieces)
+        left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
+        print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
+    print(
+        "\nshape: runs that can train side by side; runs: how many; epochs: that each has left; "
+        f"{outlook.name}: over which\nthey are dealt out\n"
+    )
+    print("\n".join(outlook.said))
+
+
+def _name(batch: Sequence[Stamp]) -> str:
+    run = batch[0].run
+    others = len({stamp.run.experiment for stamp in batch}) - 1
+    return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
 
 
 def _print_batches(planned: Sequence[Planned]) -> None:
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
     for batch in planned:
-        run = batch.stamps[0].run
-        others = len({stamp.run.experiment for stamp in batch.stamps}) - 1
-        name = f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
-        print(
-            f"{name:<40} {len(batch.stamps):>5} {batch.epochs:>7} {batch.memory / 1e6:>6.0f} MB "
-            f"{duration(batch.total):>8}"
-        )
+        counted = f"{len(batch.stamps):>5} {batch.epochs:>7}"
+        print(f"{_name(batch.stamps):<40} {counted} {batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}")
     print(
         "\nbatch: runs of one shape, which train side by side; runs: how many; epochs: that each has left; "
         "memory: of\nall its runs; alone: the time that it takes while no other batch trains\n"

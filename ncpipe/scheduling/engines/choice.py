@@ -6,13 +6,25 @@ from ncpipe.scheduling.batches import groups
 from ncpipe.scheduling.engines.local import LocalEngine
 from ncpipe.scheduling.engines.options import Options, Settings
 from ncpipe.scheduling.engines.protocol import Engine
-from ncpipe.scheduling.engines.work import Work, work_of
+from ncpipe.scheduling.engines.work import Outlook, Work, work_of
+from ncpipe.specs import Compute
 from ncpipe.stamps import Stamp
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
     """The engine that the options name; InputError if what it needs is not installed."""
     return ENGINES[options.engine](options, settings)
+
+
+def outlook_of(works: Sequence[Work], options: Options, compute: Compute) -> Outlook:
+    """What an engine for several machines would do with this work."""
+    if options.engine == "slurm":
+        from ncpipe.scheduling.engines import slurm
+
+        return slurm.outlook(works, options.slurm)
+    from ncpipe.scheduling.engines import ray_cluster
+
+    return ray_cluster.outlook(works, options.ray, compute)
 
 
 def works_of(missing: Sequence[Stamp], settings: Settings) -> list[Work]:

@@ -16,6 +16,12 @@ ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm", "ray"]
 FLAG = re.compile(r"--[a-z][a-z0-9-]*(=[^\n]*)?")
 Some = Annotated[int, Bound(1, 100_000)]
+OURS = {  # options of sbatch that are said otherwise, and how
+    "partition": "partition", "account": "account", "time": "minutes", "mem": "memory_gb",
+    "cpus-per-task": "cpus", "gpus-per-node": "gpus", "array": "array and at_once",
+    "signal": "signal_seconds", "error": "", "job-name": "", "nodes": "", "ntasks": "",
+    "ntasks-per-node": "", "open-mode": "", "output": "", "wait": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,14 @@ class Slurm:
     minutes: time limit of a job. One that reaches it saves its checkpoints and queues again.
     memory_gb: of a job.
     cpus: of a job.
-    gpus: of a job.
+    gpus: of a job, none or one.
     array: most tasks of an array; a task takes one or more batches, one after the other.
-    at_once: most tasks that run at a time.
+    at_once: most tasks of a sweep that run at a time. An array that could make more waits for the others.
     signal_seconds: before the time limit, when a job is told to save: longer than its longest epoch.
     sbatch: further options as `sbatch` has them, "--constraint=a100".
     setup: lines of shell before the worker, "module load cuda".
-    cluster: `local` runs the jobs as processes of this machine, to try things out.
+    cluster: `local` runs the jobs as processes of this machine, all at once, to try things out. Of the other
+    options it takes minutes, cpus, array and signal_seconds.
     """
 
     partition: str | None = None
@@ -41,7 +48,7 @@ class Slurm:
     minutes: Some = 240
     memory_gb: Positive | None = None
     cpus: Some = 1
-    gpus: Annotated[int, Bound(0, 64)] = 0
+    gpus: Annotated[int, Bound(0, 1, why="a job trains on one GPU; more tasks of the array take more")] = 0
     array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
     at_once: Some = 256
     signal_seconds: Some = 90
@@ -53,6 +60,15 @@ class Slurm:
         for line in self.sbatch:
             if not FLAG.fullmatch(line):
                 raise ValueError(f"sbatch: {shown(line)} is no option; write it as --name=value or --name")
+            name = line[2:].partition("=")[0]
+            if name in OURS:
+                how = f"is said by {OURS[name]}" if OURS[name] else "is ncpipe's to say"
+                raise ValueError(f"sbatch: --{name} {how}; leave it out")
+        if self.signal_seconds >= 60 * self.minutes:
+            raise ValueError(
+                f"signal_seconds: {self.signal_seconds} of {self.minutes} minutes leave no time to train; "
+                "make it smaller, or minutes larger"
+            )
 
 
 @dataclass(frozen=True)
@@ -60,15 +76,21 @@ class Ray:
     """Tasks of a Ray cluster.
 
     address: of its head node, host:port; without it a cluster on this machine, which ends with the sweep.
-    host: what that one listens on; machines that reach another address than 127.0.0.1 may join it.
+    host: what that one listens on; machines that reach another address than 127.0.0.1 may join it. It has no
+    place beside an address.
     """
 
     address: str | None = None
     host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        if self.address is not None and not re.fullmatch(r"[^\s/]+:[0-9]{1,5}", self.address):
+        if self.address is None:
+            return
+        found = re.fullmatch(r"[^\s/]+:([0-9]{1,5})", self.address)
+        if found is None or not 0 < int(found[1]) < 2**16:
             raise ValueError(f"address: {shown(self.address)} is no host:port, as 10.0.0.1:6379")
+        if self.host != "127.0.0.1":
+            raise ValueError("host: is of a cluster without an address; leave one of the two out")
 
 
 @dataclass(frozen=True)
@@ -125,7 +147,9 @@ def load_options(
         if not equals:
             raise InputError(f"--option {shown(each)}: write it as KEY=VALUE")
         if name not in ("slurm", "ray"):
-            raise InputError(f"--option {shown(each)}: the engine {name} has no options")
+            raise InputError(
+                f"--option {shown(each)}: the engine {name} has no options; name another by --engine"
+            )
         own = tree.setdefault(name, {})
         try:
             own[key] = parse_yaml(text)

@@ -57,7 +57,7 @@ def drive(engine: Engine, works: Sequence[Work], keep_going: bool, wait: bool = 
             if again:
                 say(f"sweep: {ended.work.name} {_told(ended)}; tried again{_how(ended, again)}")
                 engine.submit(again)
-            elif ended.state != "done":
+            elif ended.state != "done" and ended.work.missing():  # what was lost may have been finished
                 failed.append(ended)
                 if not keep_going:
                     raise InputError(ended.reason)

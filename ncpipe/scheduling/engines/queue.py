@@ -20,7 +20,7 @@ OVER = {
 }  # fmt: skip
 GONE = "GONE"  # neither in the queue nor known to have ended
 RUNNING = ("RUNNING", "COMPLETING")
-USUAL = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime")  # reasons to wait
+USUAL = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")  # to wait
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ncpipe.scheduling.batches import MEMORY_SHARE
 from ncpipe.scheduling.engines.options import Ray, Settings
 from ncpipe.scheduling.engines.parcels import pack, receive
 from ncpipe.scheduling.engines.remote import Home, at_home, data_of, need_there, train_there
-from ncpipe.scheduling.engines.work import Ended, State, Work
+from ncpipe.scheduling.engines.work import Ended, Outlook, State, Work
 from ncpipe.scheduling.engines.worker import Need
 from ncpipe.specs import Compute
 
@@ -45,12 +45,16 @@ Kind = Literal["need", "train"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What tasks can ask for: GPUs and cores in all, cores and bytes of memory of the largest machine."""
+    """What tasks can ask for: GPUs and cores in all, cores and bytes of memory of the largest machine.
+
+    machines: that train.
+    """
 
     gpus: float
     cores: float
     most_cores: float
     most_memory: float
+    machines: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,8 @@ class RayEngine:
         cluster = cluster_of(self.ray)
         check_cluster(self.settings.compute, cluster, self.options)
         new = sum(work.tries == 0 for work in works)
-        places = cluster.gpus if self.uses_gpu else cluster.cores // self.settings.compute.threads
         for work in works:
-            pieces = math.ceil(TURNS * places / new) if work.tries == 0 else 1
+            pieces = pieces_of(new, self.settings.compute, cluster) if work.tries == 0 else 1
             if work.keys[0] in self.needs:
                 self._train(work, pieces)
             else:
@@ -218,6 +221,7 @@ def environment(host: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of what will change
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` here has each machine make an environment anew
     }
     if host in LOOPBACK:  # else Ray takes this machine's address in the network in its place
         told["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -232,6 +236,7 @@ def cluster_of(ray: Any) -> Cluster:
         sum(resources.get("CPU", 0.0) for resources in own),
         max((resources.get("CPU", 0.0) for resources in own), default=0.0),
         max((resources["memory"] for resources in own if resources.get("CPU")), default=0.0),
+        sum(bool(resources.get("CPU")) for resources in own),
     )
 
 
@@ -252,6 +257,37 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
             f"compute.threads: {compute.threads}, and {where} has at most {cluster.most_cores:g} cores "
             "for Ray on a machine; start one with more (ray start --num-cpus)"
         )
+
+
+def pieces_of(works: int, compute: Compute, cluster: Cluster) -> int:
+    """In how many batches to train each of so many shapes, at least, so that no place is left idle."""
+    places = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
+    return math.ceil(TURNS * places / works)
+
+
+def outlook(works: Sequence[Work], options: Ray, compute: Compute) -> Outlook:
+    """What `submit` would do with this work, for which the cluster is asked what it has."""
+    ray = connect(options)
+    try:
+        cluster = cluster_of(ray)
+    finally:
+        ray.shutdown()
+    check_cluster(compute, cluster, options)
+    batches = [part for work in works for part in work.in_parts(pieces_of(len(works), compute, cluster))]
+    where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
+    has = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
+    counted = ", ".join(f"{count} {name if count == 1 else f'{name}s'}" for count, name in has if count)
+    cores = f"{compute.threads} {'core' if compute.threads == 1 else 'cores'}"
+    asked = f"a share of a GPU and {cores}" if uses_gpu(compute, cluster) else f"{cores} and its memory"
+    runs = sum(len(work.runs) for work in works)
+    return Outlook(
+        [[batch] for batch in batches],
+        "batches",
+        [
+            f"{runs} runs for {where} ({counted}): {len(batches)} batches or more, each asks for {asked}",
+            "how many runs fit into a batch, and how long it takes, a device of the cluster decides",
+        ],
+    )
 
 
 def parts_of(work: Work, need: Need, pieces: int) -> list[Work]:

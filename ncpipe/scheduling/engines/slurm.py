@@ -31,7 +31,7 @@ from ncpipe.scheduling.engines.queue import (
     tail,
     with_result,
 )
-from ncpipe.scheduling.engines.work import Ended, State, Work
+from ncpipe.scheduling.engines.work import Ended, Outlook, State, Work
 from ncpipe.scheduling.engines.worker import train_work
 from ncpipe.training.loop import Stopped
 
@@ -105,8 +105,10 @@ class SlurmEngine:
         tasks = deal([_with_cores(work, self.options) for work in works], self.options.array)
         start = time.monotonic()
         FILES.mkdir(parents=True, exist_ok=True)
+        before = arrays_before(list(self.jobs.values()), len(tasks), self.options)
         try:
-            own = _executor(self.options).submit_array([Task(os.getcwd(), task) for task in tasks])
+            executor = _executor(self.options, before)
+            own = executor.submit_array([Task(os.getcwd(), task) for task in tasks])
         except (RuntimeError, OSError) as error:  # submitit's own are below RuntimeError
             last = str(error).strip().splitlines()[-1:]
             raise InputError(f"slurm: sbatch refuses ({' '.join(last)}); see engine.yaml") from None
@@ -180,6 +182,45 @@ def deal(works: Sequence[Work], most: int) -> list[list[Work]]:
     return [task for _, task in tasks]
 
 
+def outlook(works: Sequence[Work], options: Slurm) -> Outlook:
+    """What `submit` would do with this work."""
+    tasks = deal(works, options.array)
+    runs = sum(len(work.runs) for work in works)
+    where = "processes of this machine" if options.cluster == "local" else "Slurm"
+    at_once = "" if options.cluster == "local" else f", {min(options.at_once, len(tasks))} of them at a time"
+    asked = [f"{options.cpus} {'core' if options.cpus == 1 else 'cores'}"]
+    if options.cluster == "slurm":
+        asked += [] if options.memory_gb is None else [f"{options.memory_gb:g} GB"]
+        asked += ["1 GPU"] if options.gpus else []
+        asked += [
+            f"{name} {value}"
+            for name, value in (("partition", options.partition), ("account", options.account))
+            if value is not None
+        ]
+    said = [
+        f"{runs} runs to submit to {where}: {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} of a job "
+        f"array{at_once}",
+        f"a task: {', '.join([*asked, *options.sbatch])}; {options.minutes} minutes, then it queues again",
+        "how many of a task's runs train side by side, in what memory and time, its node's device decides",
+    ]
+    try:
+        _executor(options)
+    except InputError as error:
+        said.append(f"not from here: {error}")
+    return Outlook(tasks, "tasks", said)
+
+
+def arrays_before(jobs: Sequence[Job], tasks: int, options: Slurm) -> list[str]:
+    """Ids of those arrays that have to end before so many more tasks begin: no more than at_once ever run."""
+    if options.cluster == "local" or len(jobs) + tasks <= options.at_once:
+        return []
+    states = job_states(jobs)
+    going = [job.id for job in jobs if not states[job.id].is_over and job.options.cluster == "slurm"]
+    if len(going) + tasks <= options.at_once:
+        return []
+    return sorted({job_id.partition("_")[0] for job_id in going})
+
+
 def _cost(work: Work) -> float:
     """In any unit: epochs times layers. Nothing is measured here, where the device may be another."""
     run = work.runs[0]
@@ -203,8 +244,8 @@ def _submitit() -> Any:
     return submitit
 
 
-def _executor(options: Slurm) -> Any:
-    """submitit's, with the options in its words."""
+def _executor(options: Slurm, before: Sequence[str] = ()) -> Any:
+    """submitit's, with the options in its words. before: jobs that end before its own begin."""
     submitit = _submitit()
     if options.cluster == "local":
         executor = submitit.LocalExecutor(FILES, max_num_timeout=TIME_LIMITS)
@@ -215,6 +256,10 @@ def _executor(options: Slurm) -> Any:
     except RuntimeError:
         raise InputError("engine slurm: no srun here; run this where you run sbatch") from None
     lines = [line.removeprefix("--").partition("=") for line in options.sbatch]
+    further = {name: value if equals else True for name, equals, value in lines}
+    if before:
+        ended = f"afterany:{':'.join(before)}"
+        further["dependency"] = ",".join(str(each) for each in (further.get("dependency"), ended) if each)
     executor.update_parameters(
         job_name="ncpipe",
         partition=options.partition,
@@ -226,7 +271,8 @@ def _executor(options: Slurm) -> Any:
         array_parallelism=options.at_once,
         signal_delay_s=options.signal_seconds,
         setup=list(options.setup),
-        additional_parameters={name: value if equals else True for name, equals, value in lines},
+        srun_args=["--ntasks=1", f"--cpus-per-task={options.cpus}"],  # which not every srun takes from sbatch
+        additional_parameters=further,
     )
     return executor
 

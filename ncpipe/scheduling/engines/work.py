@@ -71,6 +71,18 @@ class Ended:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What an engine would do with work, without doing it.
+
+    pieces: the work of each of its tasks. name: of several pieces. said: lines on where and how they train.
+    """
+
+    pieces: Sequence[Sequence[Work]]
+    name: str
+    said: Sequence[str]
+
+
 def work_of(stamps: Sequence[Stamp], checkpoint_seconds: float, workers: int | None) -> Work:
     """What to tell a worker of runs of one shape."""
     return Work(

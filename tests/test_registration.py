@@ -241,6 +241,17 @@ def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_pa
             registry.register(["train@3", "train@5"])
 
 
+def test_some_stages_run_in_the_order_of_all(folder: Path) -> None:
+    """Red: DVC's own, the order of a set, which is another one in each process."""
+    import networkx
+
+    from ncpipe.scheduling.dvc_program import plan_in_order
+
+    graph = networkx.DiGraph([(f"fetch@{index}", "code") for index in range(100, 0, -1)])
+    some = [f"fetch@{index}" for index in range(30, 0, -1)]
+    assert plan_in_order(graph, some) == ["code", *some]
+
+
 def test_parts_stand_in_the_lock_as_if_registered_at_once(project: Path, tmp_path: Path) -> None:
     """To the byte as `dvc commit` of all, behind what was there; also where the order of names is another.
 

@@ -1,8 +1,10 @@
 """`dvc`, with dvc.lock written beside its place and renamed, so that a kill leaves the old or the new one.
 
-DVC itself empties the file and writes it in place, for as long as that takes with many stages. And --quiet,
-with which it would end without a word of why, leaves its errors. `commit-runs` is ours: `dvc commit --force
-train`, of the stages alone whose names stand in the input; DVC takes a minute to read a few hundred targets.
+DVC itself empties the file and writes it in place, for as long as that takes with many stages. --quiet, with
+which it would end without a word of why, leaves its errors. And `repro` of some stages takes them in the
+order in which it takes all; DVC leaves that to a set, and with it the order of dvc.lock. `commit-runs` is
+ours: `dvc commit --force train`, of the stages alone whose names stand in the input; DVC takes a minute to
+read a few hundred targets.
 """
 
 import functools
@@ -17,14 +19,17 @@ from typing import Any, TextIO
 
 import dvc.logger
 from dvc.cli import main
+from dvc.repo import reproduce
 from dvc.utils.serialize import _common, _yaml
 
 from ncpipe.artifacts import publish_file
 from ncpipe.scheduling.dvc_params import params_parsed_once
 
 WRITER = "_dump_data"  # of DVC 3: all YAML files go through it
+PLANNER = "plan_repro"  # of DVC 3: the stages that `repro` takes, one after the other
 
 _in_place = getattr(_common, WRITER, None)
+_plan = getattr(reproduce, PLANNER, None)
 
 
 def dump_whole(
@@ -60,6 +65,15 @@ def dump_in_order(
             if name in last:
                 data["stages"].move_to_end(name)
     dump_whole(path, data, dumper, fs, **options)
+
+
+def plan_in_order(graph: Any, *rest: Any, **options: Any) -> list[Any]:
+    """In place of DVC's own: the same stages. What is in order in the whole graph is so in a part of it."""
+    import networkx
+
+    assert _plan is not None
+    order = {stage: place for place, stage in enumerate(networkx.dfs_postorder_nodes(graph))}
+    return sorted(_plan(graph, *rest, **options), key=order.__getitem__)
 
 
 def write_by(dump: Callable[..., None]) -> None:
@@ -104,6 +118,8 @@ def commit_runs(names: Collection[str] | None, earlier: Collection[str]) -> int:
 if __name__ == "__main__":
     dvc.logger.set_loggers_level = set_level_with_errors
     write_by(dump_whole)
+    if _plan is not None:
+        setattr(reproduce, PLANNER, plan_in_order)
     with params_parsed_once():
         if sys.argv[1:] == ["commit-runs"]:
             told = json.load(sys.stdin)

@@ -60,6 +60,14 @@ def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
     }
 
 
+def shared_inputs(experiment: str, spec: Experiment, axis: str | None, compute: Compute) -> dict[str, Any]:
+    """What `inputs_of` has of all runs of an experiment in common before its data are prepared; and the axis
+    of the study, if it has one, whose value is each run's own."""
+    inputs = inputs_of(Run(experiment, 0, 0, spec), "", compute)
+    del inputs["depth"], inputs["seed"], inputs["data_checksum"]
+    return inputs if axis is None else inputs | {"axis": axis}
+
+
 def data_checksum(folder: Path) -> str:
     """Checksum that a prepared data set was written with; InputError if there is none."""
     return read_facts(folder)["checksum"]

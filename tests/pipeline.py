@@ -341,10 +341,6 @@ AXIS = [
         "      depth: ${sweep.depths}\n      value: ${sweep.values}\n      seed: ${sweep.seeds}\n",
     ),
     (
-        "      - experiments.${item.experiment}\n",
-        "      - experiments.${item.experiment}\n      - sweep.axis\n",
-    ),
-    (
         "train.txt\n      - data/prepared/${item.experiment}\n",
         "train.txt\n      - data/prepared/${item.experiment}/x${item.value}\n",
     ),

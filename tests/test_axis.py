@@ -355,8 +355,10 @@ def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
 def test_another_axis_with_the_same_values_is_other_runs(study: Clone) -> None:
     params = study.params()
     study.edit_params("sweep.axis", "data.noise")
+    study.repro("code")
     stale = study.stale()
     study.write_params(params)
+    study.repro("code")
     assert {name for name in stale if name.startswith(("fetch", "train"))} >= {
         "train@one-2-1e-05-0",
         "fetch@one-0.01",

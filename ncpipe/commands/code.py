@@ -1,13 +1,26 @@
-"""Stage code: digests of the code behind every other stage, so that DVC knows when it has changed."""
+"""Stage code: digests of the code behind every other stage, so that DVC knows when it has changed.
 
+And, of what trains, the parameters. As DVC's own they would stand in dvc.lock once for each run, which DVC
+reads and writes for every run: half of what it costs.
+"""
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.artifacts import CODE, publish_folder
-from ncpipe.code import PACKAGE, ROOT, experiment_digests, files_digest, sweep_digests
+from ncpipe.artifacts import CODE, json_text, publish_folder
+from ncpipe.code import (
+    PACKAGE,
+    ROOT,
+    TRAIN,
+    experiment_digests,
+    files_digest,
+    sweep_digests,
+    training_digests,
+)
 from ncpipe.commands.watched import check_watched
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, Params, load_params
-from ncpipe.stamps import choices_of
+from ncpipe.stamps import choices_of, shared_inputs
 from ncpipe.study import FILE
 
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
@@ -18,7 +31,8 @@ Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it
 def write_code() -> None:
     """data/code/sweep and data/code/experiments/NAME: a file for each stage, a line for each module.
 
-    A file differs when what its stage runs has changed, and not when it is only written differently. A study
+    A file differs when what its stage runs has changed, and not when it is only written differently. That of
+    `train` ends with what params.yaml says of the experiment's runs, as their run.json has it. A study
     without params.yaml has no experiments.
     """
     params = _params()
@@ -51,18 +65,57 @@ def check_unedited(address: str) -> None:
     if not FILES.is_file() or FILES.read_text(encoding="utf-8") == files_digest():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
-    if (name, item.partition("-")[0] or None) in edited_stages(_params()):
+    params, experiment = _params(), item.partition("-")[0] or None
+    if name == TRAIN and params and experiment:
+        check_asked(params, [experiment])  # says what it was, if not code
+    if (name, experiment) in edited_stages(params):
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
+def check_asked(params: Params, experiments: Iterable[str]) -> None:
+    """InputError if params.yaml says something else of these experiments' runs than when `code` last ran.
+
+    DVC would take a run that trains now for a result of what it said then.
+    """
+    for name in experiments:
+        path = CODE / _place((TRAIN, name))
+        if path.is_file() and not path.read_text(encoding="utf-8").endswith(_asked(params, name)):
+            raise InputError(
+                f"{PARAMS_FILE}: what it says of {name}'s runs was edited after the stage code had run; "
+                "run dvc repro"
+            )
+
+
+def check_described(params: Params) -> None:
+    """The same of all of the sweep's experiments, and of the code that trains them."""
+    check_asked(params, params.sweep.experiments)
+    for name in params.sweep.experiments:
+        path = CODE / _place((TRAIN, name))
+        code = training_digests(choices_of(params.experiments[name]))
+        if path.is_file() and not path.read_text(encoding="utf-8").startswith(_lines(code)):
+            raise InputError(
+                f"{PACKAGE}: code of {TRAIN} was edited after the stage code had run; run dvc repro"
+            )
+
+
 def _texts(params: Params | None) -> dict[Stage, str]:
-    found: dict[Stage, dict[str, str]] = {(stage, None): own for stage, own in sweep_digests().items()}
-    for name, spec in params.experiments.items() if params else ():
-        found |= {(stage, name): own for stage, own in experiment_digests(choices_of(spec)).items()}
-    return {
-        stage: "".join(f"{digest}  {module}\n" for module, digest in own.items())
-        for stage, own in found.items()
-    }
+    found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in sweep_digests().items()}
+    if params is None:
+        return found
+    for name, spec in params.experiments.items():
+        found |= {(stage, name): _lines(own) for stage, own in experiment_digests(choices_of(spec)).items()}
+        found[TRAIN, name] += _asked(params, name)
+    return found
+
+
+def _lines(digests: Mapping[str, str]) -> str:
+    return "".join(f"{digest}  {module}\n" for module, digest in digests.items())
+
+
+def _asked(params: Params, experiment: str) -> str:
+    """What params.yaml says of an experiment's runs, in one text for all ways of writing the same."""
+    spec = params.experiments[experiment]
+    return json_text(shared_inputs(experiment, spec, params.sweep.axis, params.compute))
 
 
 def _params() -> Params | None:

@@ -8,7 +8,7 @@ from typing import Literal
 import psutil
 
 from ncpipe.artifacts import AHEAD, PREPARED
-from ncpipe.commands.code import edited_stages
+from ncpipe.commands.code import check_described, edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.console import duration, say
 from ncpipe.errors import InputError
@@ -302,6 +302,7 @@ def _register_some(compute: Compute, stale: set[str]) -> None:
         register(finished.keys())
         if not finished.keys() <= present().keys() or PARAMS_FILE.read_bytes() != source:
             raise InputError("params.yaml, data or code: changed while DVC registered runs; run it again")
+        check_described(load_params())
     release(finished.values())
     say(f"sweep: {len(finished)} runs registered with DVC")
 
@@ -309,11 +310,13 @@ def _register_some(compute: Compute, stale: set[str]) -> None:
 def _present_runs(compute: Compute) -> list[Stamp]:
     """The sweep's runs by params.yaml, data and code of this moment; InputError if one has no result."""
     forget_code()
-    stamps = sweep_stamps(load_params(), compute)
+    params = load_params()
+    stamps = sweep_stamps(params, compute)
     for stamp in stamps:
         if is_missing(stamp):
             raise InputError(
                 f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, or it is "
                 "damaged, so none is registered; run ncpipe sweep again (what is finished is kept)"
             )
+    check_described(params)
     return stamps

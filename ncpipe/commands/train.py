@@ -1,7 +1,10 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
+import os
+
 from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.bounds import Number
+from ncpipe.commands.code import check_asked
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
@@ -34,10 +37,13 @@ def train(
     checkpoint. device: in place of compute.device. workers: batches at a time, None for one per core (one on
     a GPU). ahead: workers without a batch take the sweep's other stale runs, which wait in data/.ahead too,
     trained or begun; all of them, if DVC is on its way through the whole pipeline. A run that diverges is a
-    result too: its folder says so.
+    result too: its folder says so. InputError where DVC runs this and params.yaml has been edited since DVC's
+    stage `code` said what it asks for.
     """
     params = load_params()
     run = params.run(experiment, depth, seed, value)
+    if "DVC_STAGE" in os.environ:
+        check_asked(params, [experiment])
     compute = params.compute_on(device)
     stamp = Stamp(run, data_checksum(PREPARED / run.data), compute)
     AHEAD.mkdir(parents=True, exist_ok=True)

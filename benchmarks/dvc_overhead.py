@@ -1,26 +1,37 @@
 """What DVC itself costs: plain `dvc repro train` against `ncpipe sweep`, on runs that hardly train.
 
-    python benchmarks/dvc_overhead.py [35 105 245]
+    python benchmarks/dvc_overhead.py 35 105 245
+    python benchmarks/dvc_overhead.py 35 105 245 --sweep 735
 
-In temporary clones of this repository; one epoch a run, so that what is left is starting programs and DVC.
-The sweep's time includes its own last `dvc repro`, up to and with the figures; that of `dvc repro` is
-measured on the same stages, in the same order: train alone, then all the rest. Of each: seconds by the clock,
-seconds of processors (which other work on the machine hardly moves), and those of the first process alone,
-which of `dvc repro` is DVC itself.
+In temporary clones of this repository, as its last commit has it; one epoch a run, so that what is left is
+starting programs and DVC. The sweep's time includes its own last `dvc repro`, up to and with the report; that
+of `dvc repro` is measured on the same stages, in the same order: train alone, then all the rest. Of each:
+seconds by the clock, seconds of processors (which other work on the machine hardly moves), and those of the
+first process alone, which of `dvc repro` is DVC itself. In the end, the power of the number of runs by which
+each of these grows. --sweep: numbers of runs of which only `ncpipe sweep` is measured.
 """
 
+import argparse
 import json
+import math
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS, SEEDS = [2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 3, 4]
+REPRO = {"repro train": ("dvc", "repro", "train"), "repro, the rest": ("dvc", "repro")}
+REPRO["repro, nothing"] = ("dvc", "repro")
+SWEEP = {"sweep, all": ("ncpipe", "sweep")}
+
+Times = tuple[float, float, float]  # seconds by the clock, of processors, of the first process
 
 
 def project(folder: Path, runs: int) -> Path:
@@ -38,6 +49,7 @@ def project(folder: Path, runs: int) -> Path:
     params["sweep"] = {"experiments": names, "depths": DEPTHS, "seeds": SEEDS}
     with (folder / "params.yaml").open("w") as file:
         yaml.dump(params, file)
+    shutil.copyfile(folder / "stages/smoke/claims.yaml", folder / "claims.yaml")  # asked of any experiment
     return folder
 
 
@@ -54,30 +66,81 @@ finally:
 """
 
 
-def seconds(folder: Path, *command: str) -> str:
-    """By the clock, of processors, of those in the first process."""
+def seconds(folder: Path, *command: str) -> Times:
+    """Of a command in the clone, which runs the clone's own package like the checkout of a user."""
     place = folder.parent / "seconds.json"
+    programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    environment = os.environ | {
+        "PATH": os.pathsep.join(programs),
+        "PYTHONPATH": str(folder),
+        "DVC_SITE_CACHE_DIR": str(folder.parent / "dvc-site"),
+        "DVC_NO_ANALYTICS": "1",
+    }
     start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-c", WATCH, str(place), *command], cwd=folder, check=True, capture_output=True
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, str(place), *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     clock = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     own, others = json.loads(place.read_text())
-    return f"{clock:6.1f} {own + others:6.1f} {own:6.1f} s"
+    return clock, own + others, own
+
+
+def measured(runs: int, repro: bool) -> dict[str, Times]:
+    """Seconds by column, of a sweep of that many runs in clones of its own."""
+    place = Path(tempfile.mkdtemp())
+    try:
+        found = {}
+        for columns in (REPRO, SWEEP) if repro else (SWEEP,):
+            folder = project(place / "-".join(columns).replace(" ", ""), runs)
+            found |= {column: seconds(folder, *command) for column, command in columns.items()}
+        return found
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def row(head: str, cells: dict[str, str]) -> str:
+    return f"{head:>15}" + "".join(f"{cells.get(column, ''):>24}" for column in (REPRO | SWEEP))
+
+
+def print_growth(times: dict[int, dict[str, Times]]) -> None:
+    """Exponents of the number of runs, between each two sizes."""
+    for (few, before), (many, after) in pairwise(times.items()):
+        powers = {
+            column: " ".join(
+                f"{math.log(one / other) / math.log(many / few):6.2f}"
+                for one, other in zip(after[column], before[column], strict=True)
+            )
+            for column in after
+            if column in before
+        }
+        print(row(f"{few} to {many}", powers))
 
 
 def main() -> None:
-    heads = ("repro train", "repro, the rest", "repro, nothing", "sweep, all")
-    print(f"{'runs':>5}" + "".join(f"{head:>24}" for head in heads), flush=True)
-    for runs in map(int, sys.argv[1:] or ["35", "105", "245"]):
-        place = Path(tempfile.mkdtemp())
-        try:
-            one, other = project(place / "repro", runs), project(place / "sweep", runs)
-            found = [seconds(one, "dvc", "repro", *rest) for rest in (["train"], [], [])]
-            found.append(seconds(other, "ncpipe", "sweep"))
-            print(f"{runs:>5}" + "".join(f"{each:>24}" for each in found), flush=True)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="*", type=int, default=[], help="how many: 35, 70, ...")
+    parser.add_argument("--sweep", nargs="+", type=int, default=[], help="the same, by ncpipe sweep alone")
+    given = parser.parse_args()
+    both = given.runs or ([] if given.sweep else [35, 105, 245])
+    print(
+        "seconds by the clock, of processors, of the first process; below, by which power of runs they grow"
+    )
+    print(row("runs", {column: column for column in REPRO | SWEEP}), flush=True)
+    times = {}
+    for runs in sorted({*both, *given.sweep}):
+        times[runs] = measured(runs, runs in both)
+        cells = {c: " ".join(f"{value:6.1f}" for value in own) for c, own in times[runs].items()}
+        print(row(str(runs), cells), flush=True)
+    print_growth(times)
 
 
 if __name__ == "__main__":

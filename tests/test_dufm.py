@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncpipe.datasets.free import prepare_free
+from ncpipe.datasets.free_labels import store_free
+from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.figures.class_means import class_means, matrix_of, ordered
@@ -75,6 +77,26 @@ def data_of(run: Run) -> Any:
 
 def train(*runs: Run, precision: str = "float64") -> list[Trained]:
     return train_batch(runs, data_of(runs[0]), CPU, precision)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(("classes", "per_class"), [(2, 1), (5, 3), (40, 7)])
+def test_free_data_are_stored_to_the_byte_as_any_other(
+    classes: int, per_class: int, reduced: bool, tmp_path: Path
+) -> None:
+    """Without torch, by the stage; through the tensors that training takes, by all else."""
+    spec = FreeData("free", classes, per_class, reduced)
+    count = store_free(tmp_path / "stage", spec)
+    write_prepared(tmp_path / "tensors", prepare_free(spec))
+    names = ["facts.json", "tensors.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "stage" / name).read_bytes() == (tmp_path / "tensors" / name).read_bytes()
+    data = read_prepared(tmp_path / "stage")
+    assert count == len(data.train) == classes * (1 if reduced else per_class)
+    assert data.train.labels.bincount().tolist() == [count // classes] * classes
+    assert data.train.labels.sort().values.equal(data.train.labels)
+    assert data.facts["copies"] == (per_class if reduced else 1)
 
 
 def naive(

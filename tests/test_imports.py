@@ -42,6 +42,7 @@ FORBIDDEN = {
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
     "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "scheduling/engines/ray_cluster": {"dvc", "typer", "pandas"},
+    "datasets/free_labels": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 

@@ -6,10 +6,8 @@ from ncpipe.artifacts import PREPARED, RAW
 from ncpipe.bounds import Number
 from ncpipe.commands.watched import check_watched
 from ncpipe.console import say
-from ncpipe.datasets.prepare import prepare
-from ncpipe.datasets.prepared import write_prepared
 from ncpipe.params import load_params
-from ncpipe.specs import ArraysData, data_place
+from ncpipe.specs import ArraysData, Data, FreeData, data_place
 
 
 def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
@@ -20,11 +18,21 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
     spec = load_params().experiment(experiment, value).data
     if isinstance(spec, ArraysData):
         check_watched("fetch", spec.file)
-    data = prepare(spec, RAW, mirror, progress=True)
     place = data_place(experiment, value)
-    write_prepared(PREPARED / place, data)
-    test = "no" if data.test is None else len(data.test)
-    say(
-        f"fetch {place}: {spec.source}, {len(data.train)} training and {test} test samples, "
-        f"{data.classes} classes"
-    )
+    if isinstance(spec, FreeData):  # nothing to read, and nothing that needs torch
+        from ncpipe.datasets.free_labels import store_free
+
+        train, test, classes = store_free(PREPARED / place, spec), 0, spec.classes
+    else:
+        train, test, classes = _store(PREPARED / place, spec, mirror)
+    say(f"fetch {place}: {spec.source}, {train} training and {test or 'no'} test samples, {classes} classes")
+
+
+def _store(folder: Path, spec: Data, mirror: Path | None) -> tuple[int, int, int]:
+    """Prepare and write a data set; its training samples, its test samples, its classes."""
+    from ncpipe.datasets.prepare import prepare
+    from ncpipe.datasets.prepared import write_prepared
+
+    data = prepare(spec, RAW, mirror, progress=True)
+    write_prepared(folder, data)
+    return len(data.train), 0 if data.test is None else len(data.test), data.classes

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ncpipe.artifacts import publish_folder, sha256_of, write_json
+from ncpipe.artifacts import sha256_of
+from ncpipe.datasets.stored import TENSORS, store
 from ncpipe.errors import InputError
 from ncpipe.stamps import FACTS, read_facts
 
-TENSORS = "tensors.safetensors"
 Kind = Literal["vector", "image", "tokens", "free"]
 
 
@@ -75,29 +75,20 @@ class Prepared:
 
 def write_prepared(folder: Path, data: Prepared) -> None:
     """Write `data` as `folder`, whole or not at all."""
-    with publish_folder(folder) as partial:
-        tensors = {
-            f"{name}.{part}": tensor.contiguous()
-            for name, split in (*data.splits(), ("target", data.target))
-            if split is not None
-            for part, tensor in (
-                ("inputs", split.inputs),
-                ("labels", split.labels),
-                ("lengths", split.lengths),
-            )
-            if tensor is not None
-        }
-        if data.true_labels is not None:
-            tensors["train.true_labels"] = data.true_labels.contiguous()
-        save_file(tensors, partial / TENSORS)
-        facts = {
-            "kind": data.kind,
-            "classes": data.classes,
-            "vocabulary": data.vocabulary,
-            "checksum": sha256_of(partial / TENSORS),
-            "facts": dict(data.facts),
-        }
-        write_json(partial / FACTS, facts)
+    tensors = {
+        f"{name}.{part}": tensor.contiguous()
+        for name, split in (*data.splits(), ("target", data.target))
+        if split is not None
+        for part, tensor in (
+            ("inputs", split.inputs),
+            ("labels", split.labels),
+            ("lengths", split.lengths),
+        )
+        if tensor is not None
+    }
+    if data.true_labels is not None:
+        tensors["train.true_labels"] = data.true_labels.contiguous()
+    store(folder, lambda path: save_file(tensors, path), data.kind, data.classes, data.vocabulary, data.facts)
 
 
 def read_prepared(folder: Path) -> Prepared:

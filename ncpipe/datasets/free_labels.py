@@ -1,0 +1,34 @@
+"""Labels of samples without inputs, without torch: see `ncpipe.datasets.free`."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from ncpipe.datasets.stored import store
+from ncpipe.specs import FreeData
+
+
+def rows_and_copies(spec: FreeData) -> tuple[int, int]:
+    """Samples of a class, and of how many samples each of them stands for."""
+    return (1, spec.per_class) if spec.reduced else (spec.per_class, 1)
+
+
+def free_labels(spec: FreeData) -> NDArray[np.int64]:
+    """(N,), ordered by class. Of reduced data N is K."""
+    return np.arange(spec.classes, dtype=np.int64).repeat(rows_and_copies(spec)[0])
+
+
+def free_facts(spec: FreeData) -> dict[str, object]:
+    """What is recorded of them."""
+    rows, copies = rows_and_copies(spec)
+    return {"source": spec.source, "counts": {"train": [rows] * spec.classes}, "copies": copies}
+
+
+def store_free(folder: Path, spec: FreeData) -> int:
+    """To the byte what `write_prepared` makes of `prepare_free`; the number of samples."""
+    labels = free_labels(spec)
+    tensors = {"train.inputs": np.arange(len(labels), dtype=np.int64), "train.labels": labels}
+    store(folder, lambda path: save_file(tensors, path), spec.kind, spec.classes, None, free_facts(spec))
+    return len(labels)

@@ -27,6 +27,7 @@ from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.params import Slopes
 from ncpipe.schema import schema_text
 from ncpipe.study import load_study
+from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, separation_law
@@ -185,6 +186,68 @@ def test_a_difference_takes_runs_of_one_seed_as_pairs():
     assert slope.value == pytest.approx(0, abs=1e-12)
     depths = answer(claim("difference", of="log10", depth=8, versus={"depth": 2}), tables, RULE)
     assert depths[:3] == pytest.approx((-0.5 * math.log10(4),) * 3), "two depths, seed by seed"
+
+
+def curve(sign):
+    """A parabola in log-log axes, and a spread by seed that is another one at each depth."""
+
+    def value(depth, seed):
+        bent = (1 + 0.05 * math.sin(17 * depth + 5 * seed)) * math.log10(depth) ** 2
+        return (depth**-0.5 * 10 ** (bent / 2)) ** sign
+
+    return value
+
+
+def test_a_bend_is_the_size_of_the_drift():
+    """Against polynomial fits, and drifts of slopes_leave_out.csv. Red: signed drifts, no pairs."""
+    runs = grid(("line", "up", "down"))
+    values = {"line": lambda depth, seed: depth**-0.7, "up": curve(1), "down": curve(-1)}
+    parts = [measure(runs[runs["experiment"] == name], values[name]) for name in values]
+    tables = tables_of(runs, *parts)
+
+    def bend(experiment, versus, **keys):
+        keys = {"of": "bend", "without": 2, "versus": {"experiment": versus}} | keys
+        return answer(claim("difference", experiment=experiment, **keys), tables, RULE)
+
+    drifts = []
+    for name in ("up", "down"):
+        own = tables.points[tables.points["experiment"] == name]
+        deep = own[own["depth"] > 3]
+        slopes = [np.polyfit(np.log10(part["depth"]), part["log10"], 1)[0] for part in (deep, own)]
+        drifts.append(slopes[0] - slopes[1])
+    assert drifts[1] == pytest.approx(-drifts[0])
+    row = tables.slopes_leave_out.set_index(["experiment", "n_left_out"]).loc[("up", 2)]
+    straight = bend("up", "line")
+    assert straight.value == pytest.approx(abs(drifts[0]))
+    assert straight[1:3] == pytest.approx((row["drift_low"], row["drift_high"]))
+    assert straight.runs == "15 against 15 runs"
+    other = bend("line", "up")
+    assert other.value == -straight.value
+    assert judge(claim(), other).verdict == "agrees"
+    assert bend("up", "down")[:3] == pytest.approx((0, 0, 0), abs=1e-12), "the same curve, mirrored"
+    assert "too few depths" in bend("up", "line", without=3).missing
+
+
+@pytest.mark.parametrize("own", [0.0, 0.03, 0.06])
+@pytest.mark.parametrize("other", [0.0, 0.06])
+def test_a_difference_of_sizes_covers_what_it_is_about(own, other):
+    """3 seeds at 5 depths, normal errors. Red: the first interval alone, as if both signs were known."""
+    generator = np.random.default_rng(0)
+    depths, held = (2, 3, 5, 8, 13), 0
+    weights = [term.weight for term in drift_terms({d: pd.Series([0.0]) for d in depths}, 2)]
+    means = np.array(weights) / (np.array(weights) @ weights)
+    for draw in range(200):
+        sides = [
+            [
+                Term(d, w, pd.Series(size * mean + 0.01 * generator.standard_normal(3)))
+                for d, w, mean in zip(depths, weights, means, strict=True)
+            ]
+            for size in (-other, own)
+        ]
+        value, low, high = size_difference_interval(*sides, str(draw), Slopes(200, 0, 0.95))
+        assert low <= value <= high
+        held += low <= own - other <= high
+    assert held >= 0.91 * 200
 
 
 def test_ranks_and_layers():

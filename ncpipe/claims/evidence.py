@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.claims.ledger import (
+    OVER_DEPTHS,
     RUN_NUMBERS,
     Across,
     DepthBound,
@@ -26,7 +27,14 @@ from ncpipe.claims.ledger import (
 )
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.params import Slopes
-from ncpipe.tables.compare import Term, Terms, difference_interval, slope_terms
+from ncpipe.tables.compare import (
+    Term,
+    Terms,
+    difference_interval,
+    drift_terms,
+    size_difference_interval,
+    slope_terms,
+)
 from ncpipe.tables.keys import abscissa, run_keys
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
@@ -276,9 +284,10 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
         if isinstance(side, Number):
             return side
         sides.append(side)
-    if claim.of != "slope":  # the two places count as one, so that runs of one seed are pairs
+    if claim.of not in OVER_DEPTHS:  # the two places count as one, so that runs of one seed are pairs
         sides = [[term._replace(depth=0) for term in side] for side in sides]
-    value, low, high = difference_interval(sides[0], sides[1], _name(claim), rule)
+    difference = size_difference_interval if claim.of == "bend" else difference_interval
+    value, low, high = difference(sides[0], sides[1], _name(claim), rule)
     counts = [sum(len(term.values) for term in side) for side in reversed(sides)]
     return Number(value, low, high, f"{counts[0]} against {counts[1]} runs")
 
@@ -289,7 +298,7 @@ def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | N
     table = numbers(asked, tables)
     if isinstance(table, str):
         return _none(table)
-    if claim.of != "slope":
+    if claim.of not in OVER_DEPTHS:
         table = table[table["depth"] == (place["depth"] or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
@@ -301,9 +310,10 @@ def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | N
         return _none(f"{asked.metric} has no logarithm here; take of: value")
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
-    if claim.of != "slope":
+    if claim.of not in OVER_DEPTHS:
         return [Term(depth, 1.0, values) for depth, values in groups.items()]
-    return slope_terms(groups) or _none("too few depths with converged runs for a slope")
+    terms = drift_terms(groups, claim.without) if claim.of == "bend" else slope_terms(groups)
+    return terms or _none(f"too few depths with converged runs for a {claim.of}")
 
 
 def _name(claim: Measured) -> str:

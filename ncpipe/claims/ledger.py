@@ -36,6 +36,8 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "low_rank_over_dnc",
 )
 
+OVER_DEPTHS = ("slope", "bend")  # differences of what all depths give together
+
 Author = Literal["paper", "ours"]
 Scale = Literal["full", "reduced"]
 Split = Literal["train", "test", "weights", "true_labels", "target"]
@@ -275,12 +277,15 @@ class Difference(Measured):
 
     quantity: difference.
     versus: the other place.
-    of: which number: the slope on L, the mean of log10 metric at one place, or the mean of the metric.
+    of: which number: the slope on L, the size of its drift (bend), the mean of log10 metric at one place, or
+    the mean of the metric.
+    without: of a bend: how many of the smallest depths are left out.
     """
 
     quantity: Literal["difference"]
     versus: Place
-    of: Literal["slope", "log10", "value"]
+    of: Literal["slope", "bend", "log10", "value"]
+    without: Index = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,8 +374,11 @@ def _contradictions(claim: Claim) -> Iterator[str]:
             yield "expect: `within` and `against` belong together; give both or neither"
     elif claim.expect.within is not None:
         yield "expect.within: is for a theory; give between, below or the like"
-    if isinstance(claim, Difference) and claim.of == "slope" and (claim.depth or claim.versus.depth):
-        yield "of: a slope is over all depths; leave out depth, or take log10 or value"
+    if isinstance(claim, Difference):
+        if claim.of in OVER_DEPTHS and (claim.depth or claim.versus.depth):
+            yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"
+        if (claim.of == "bend") != (claim.without > 0):
+            yield "without: says how many depths a bend leaves out, 1 or more; of nothing else"
     if isinstance(claim, Across):
         yield from _contradictions_across(claim)
     elif isinstance(claim, DepthBound) and not claim.over:

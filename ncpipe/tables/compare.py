@@ -14,7 +14,7 @@ from ncpipe.metrics.catalogue import series_name
 from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
 from ncpipe.tables.points import LAST
-from ncpipe.tables.slopes import slope_weights
+from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights
 
 QUANTITIES = ("runs", "converged", "slope", "log10")
 KEYS = ["experiment", "quantity", "series", "depth"]
@@ -87,6 +87,30 @@ def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> t
     drawn = drawn_means(groups, name, rule)
     value = float(weights @ [values.mean() for values in groups])
     return (value, *combination_interval(weights, groups, drawn, rule.level))
+
+
+def size_difference_interval(
+    base: Terms, other: Terms, name: str, rule: Slopes
+) -> tuple[float, float, float]:
+    """Value and interval of |b| - |a|, a and b the combinations of the base's and the other's terms.
+
+    With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). Both have an interval by
+    `difference_interval`, and low, high are the least and largest value over their product. So the interval
+    is below 0 only where u and v are of different sign for sure, which needs no sign of a or b.
+    """
+    one = difference_interval(base, other, name, rule)
+    both = difference_interval([term._replace(weight=-term.weight) for term in base], other, name, rule)
+    (u, u_low, u_high), (v, v_low, v_high) = one, both
+    return (
+        _largest(u, u, v, v),
+        -_largest(-u_high, -u_low, v_low, v_high),
+        _largest(u_low, u_high, v_low, v_high),
+    )
+
+
+def _largest(u_low: float, u_high: float, v_low: float, v_high: float) -> float:
+    """Largest max(min(u, v), min(-u, -v)) of the rectangle; NaN where an end is."""
+    return float(np.maximum(np.minimum(u_high, v_high), np.minimum(-u_low, -v_low)))
 
 
 def paired_depths(base: Terms, other: Terms) -> set[int]:
@@ -165,6 +189,18 @@ def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
     counts = np.array([len(values) for values in groups.values()])
     weights = slope_weights(np.log10(list(groups)), counts)
     return [Term(d, float(w), values) for (d, values), w in zip(groups.items(), weights, strict=True)]
+
+
+def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
+    """Terms whose combination is the slope without the smallest depths less that of all.
+
+    groups: by depth, ascending. None where fewer depths than a fit takes are left.
+    """
+    deep = dict(list(groups.items())[without:])
+    if len(deep) < FEWEST_DEPTHS:
+        return []
+    weights = {term.depth: term.weight for term in slope_terms(deep)}
+    return [term._replace(weight=weights.get(term.depth, 0.0) - term.weight) for term in slope_terms(groups)]
 
 
 def _by_depth(points: pd.DataFrame, experiment: str, metric: str, split: str) -> dict[int, pd.Series]:

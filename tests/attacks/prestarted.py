@@ -1,7 +1,8 @@
 """Python programs that start in hundredths of a second: forks of a process that has imported what they need.
 
 A small sweep starts Python twenty times, with DVC, PyTorch and pandas, which is most of what it costs. Here a
-*seed* has imported other people's packages, none of ncpipe's, and waits. Where a process would start a
+*seed* has imported other people's packages, and of ncpipe's at most what one checkout holds, which is seen by
+programs that would import it from there and by no other. It waits. Where a process would start a
 program, its seed forks; the fork takes the working directory, environment, arguments and standard files that
 the program was to have, plants a seed of its own before anything else, and runs the program. The seed forks
 twice, and an orphan falls to the nearest ancestor that asks for such (PR_SET_CHILD_SUBREAPER), which is the
@@ -18,10 +19,12 @@ import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import importlib
 import inspect
 import json
 import os
+import pickle
 import runpy
 import shlex
 import shutil
@@ -34,14 +37,30 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 IMPORTS = (
-    "dvc.cli", "dvc.repo.commit", "dvc.repo.reproduce", "dvc.repo.status", "filelock", "networkx", "pandas",
-    "psutil", "pydantic", "ruamel.yaml", "safetensors.torch", "scipy.optimize", "scipy.stats", "torch",
-    "typer",
+    "configobj", "dulwich.ignore", "dulwich.index", "dulwich.worktree", "dvc._debug", "dvc.analytics",
+    "dvc.cachemgr", "dvc.cli.parser", "dvc.data_cloud", "dvc.dirs", "dvc.lock", "dvc.repo.artifacts",
+    "dvc.repo.commit", "dvc.repo.datasets", "dvc.repo.graph", "dvc.repo.index", "dvc.repo.metrics",
+    "dvc.repo.open_repo", "dvc.repo.params", "dvc.repo.plots", "dvc.repo.reproduce", "dvc.repo.stage",
+    "dvc.repo.status", "dvc.repo.trie", "dvc.rwlock", "dvc.utils.strictyaml", "dvc_data.hashfile._progress",
+    "dvc_data.hashfile.db.local", "dvc_data.hashfile.status", "dvc_render", "encodings.utf_8_sig",
+    "filelock", "flatten_dict", "fsspec.implementations.memory", "networkx", "pandas",
+    "pandas.core.reshape.reshape", "pandas.io.formats.csvs", "platformdirs.unix", "psutil",
+    "pydantic.plugin._loader", "pydantic.type_adapter", "pyparsing", "rich.text", "ruamel.yaml",
+    "ruamel.yaml.mergevalue", "safetensors.torch", "scipy.optimize", "scipy.stats", "scmrepo.git",
+    "scmrepo.noscm", "tomllib", "torch", "torch.utils._device", "typer._adapters",
+    "typer._click.decorators", "yaml",
 )  # fmt: skip
-PLANT = "import sys; sys.path.insert(0, {!r}); import prestarted; del sys.path[0]; prestarted.plant({}, {})"
+STAGES = ("aggregate", "code", "extract", "fetch", "grid", "measure", "sweep", "train")
+OWN = ("ncpipe.cli", "ncpipe.scheduling.batches", "ncpipe.scheduling.dvc_params")
+OWN += tuple(f"ncpipe.commands.{stage}" for stage in STAGES)
+PLANT = (
+    "import sys; sys.path.insert(0, {!r}); import prestarted; del sys.path[0];"
+    "prestarted.plant({}, {}, {!r}, {!r})"
+)
 REQUEST = 1 << 17  # bytes at most
 SHELLS = ("sh", "bash", "dash", "zsh")
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, of Linux
@@ -52,17 +71,27 @@ _execve, _execvp = os.execve, os.execvp
 _seed: socket.socket | None = None  # of this process
 _children: set[int] = set()  # that this process started
 _base: list[str] = []  # sys.path, of a program that adds nothing to it
+_own: dict[str, ModuleType] = {}  # of ncpipe, imported from _checkout
+_checkout: str | None = None
 
 
 @contextlib.contextmanager
-def prestarted(environment: Mapping[str, str], imports: Sequence[str] = IMPORTS) -> Iterator[None]:
+def prestarted(
+    environment: Mapping[str, str],
+    imports: Sequence[str] = IMPORTS,
+    checkout: Path | None = None,
+    parsed: Path | None = None,
+) -> Iterator[None]:
     """Within the block `subprocess` starts Python programs from a seed, here and in what it starts.
 
-    environment: what the packages see that the seed imports.
+    environment: what the packages see that the seed imports. checkout: whose ncpipe it imports too; the code
+    there must not change. parsed: a folder for what DVC has parsed, which parses a text once then.
     """
     global _seed
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    source = PLANT.format(str(Path(__file__).parent), theirs.fileno(), tuple(imports))
+    source = PLANT.format(
+        str(Path(__file__).parent), theirs.fileno(), tuple(imports), str(checkout or ""), str(parsed or "")
+    )
     command = [sys.executable, "-P", "-c", source]
     original = subprocess.Popen
     with original(command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL) as process:
@@ -162,11 +191,21 @@ def python_programs(words: Sequence[Any], path: str | None) -> list[list[str]] |
 # The seed
 
 
-def plant(number: int, imports: Sequence[str]) -> NoReturn:
+def plant(number: int, imports: Sequence[str], checkout: str, parsed: str) -> NoReturn:
     """Become a seed that hears on the socket of this number."""
+    global _checkout
     for name in imports:
         importlib.import_module(name)
-    assert not [name for name in sys.modules if name.split(".")[0] == "ncpipe"]
+    assert not _ours()
+    if parsed:
+        _parse_once(Path(parsed))
+    if checkout:
+        sys.path.insert(0, checkout)
+        for name in OWN:
+            importlib.import_module(name)
+        del sys.path[0]
+        _checkout = checkout
+        _own.update({name: sys.modules.pop(name) for name in _ours()})
     assert len(os.listdir("/proc/self/task")) == 1, "a seed has one thread"
     gc.collect()
     gc.freeze()
@@ -178,6 +217,27 @@ def plant(number: int, imports: Sequence[str]) -> NoReturn:
     while True:
         request, files = _wait_as_seed(channel)
         channel = _become(request, files)
+
+
+def _parse_once(folder: Path) -> None:
+    """Have DVC keep what a YAML text says in a file named by its digest: two thirds of its time it parses."""
+    from dvc.utils import strictyaml
+    from dvc.utils.serialize import _yaml
+
+    parse = _yaml.parse_yaml
+
+    def parse_once(text: str, path: Any, typ: str = "safe") -> Any:
+        known = folder / hashlib.sha256(f"{typ}\0{text}".encode()).hexdigest()
+        try:
+            return pickle.loads(known.read_bytes())
+        except FileNotFoundError:
+            found = parse(text, path, typ)
+            partial = known.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(pickle.dumps(found))
+            partial.rename(known)
+            return found
+
+    _yaml.parse_yaml = strictyaml.parse_yaml = parse_once
 
 
 def _wait_as_seed(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -246,7 +306,7 @@ def _exec(file: str, arguments: Sequence[str], environment: Mapping[str, str] | 
         _execve(file, arguments, environment)
     if environment is not None:
         _set_environment(environment)
-    for name in [name for name in sys.modules if name.split(".")[0] == "ncpipe"]:
+    for name in _ours():
         del sys.modules[name]
     _run(programs or [], customize=False)
 
@@ -289,9 +349,21 @@ def _run(programs: list[list[str]], customize: bool) -> NoReturn:
         _end(1)
 
 
+def _ours() -> list[str]:
+    return [name for name in sys.modules if name.split(".")[0] == "ncpipe"]
+
+
+def _take_own() -> None:
+    """Have what the seed has imported of ncpipe, if this program would import ncpipe from the same place."""
+    found = next((path for path in sys.path if os.path.isdir(os.path.join(path, "ncpipe"))), None)
+    if found is not None and found == _checkout:
+        sys.modules.update(_own)
+
+
 def _run_python(program: list[str]) -> None:
     if program[0] != sys.executable:
         sys.argv, sys.path[:0] = program, [str(Path(program[0]).parent)]
+        _take_own()
         runpy.run_path(program[0], run_name="__main__")
         return
     words = program[1:]
@@ -299,6 +371,7 @@ def _run_python(program: list[str]) -> None:
         words = words[1:]
     else:
         sys.path[:0] = [os.getcwd() if words[0] == "-m" else ""]
+    _take_own()
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
         exec(words[1], {"__name__": "__main__"})

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from pipeline import PARAMS, Clone
@@ -19,6 +20,7 @@ SMALL = PARAMS | {
     "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
 }
+CODE = "ncpipe"  # of a clone; no stage changes it
 UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history
 
 
@@ -42,6 +44,26 @@ def prepared(folder: Path) -> Clone:
     subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")
     return clone
+
+
+def put_back(clone: Clone, fresh: Clone) -> None:
+    """Make a clone what its copy still is, but for the code, which no stage changes.
+
+    Where that is left alone, ncpipe need not take its digests again, nor a seed import it.
+    """
+    shutil.rmtree(clone.environment["DVC_SITE_CACHE_DIR"], ignore_errors=True)
+    for path in clone.folder.iterdir():
+        if path.name == CODE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for path in fresh.folder.iterdir():
+        if path.is_dir() and path.name != CODE:
+            shutil.copytree(path, clone.folder / path.name, symlinks=True)
+        elif path.name != CODE:
+            shutil.copy2(path, clone.folder, follow_symlinks=False)
 
 
 def finished(folder: Path, said: str) -> set[str]:
@@ -68,6 +90,7 @@ class Tally:
     """What was tried and how it ended, a line each, as it ends.
 
     In a file of the folder NCPIPE_ATTACK_LOG, if there is one: then a run that was stopped goes on from it.
+    As long as there is a file NCPIPE_ATTACK_PAUSE, nothing more is tried.
     """
 
     def __init__(self, name: str) -> None:
@@ -87,6 +110,8 @@ class Tally:
         if self.folder:
             with self.file.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
+        while os.path.exists(os.environ.get("NCPIPE_ATTACK_PAUSE", "")):
+            time.sleep(1)
 
     def keep(self, clone: Clone, number: int, said: str) -> None:
         """The state that something went wrong in, and what was said, if there is a place for them."""

@@ -3,7 +3,8 @@
 It ends with the bytes of one that nothing happened to, and what was finished by then is not trained again.
 The short form goes through some of the points of `ncpipe train`, the long one (-m attack) through those of
 `ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th, and NCPIPE_ATTACK_LOG
-names a folder for what was tried, from which the next call goes on.
+names a folder for what was tried, from which the next call goes on; while there is a file NCPIPE_ATTACK_PAUSE
+nothing new is tried.
 """
 
 import itertools
@@ -21,9 +22,10 @@ import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
 from prestarted import bury_orphans, prestarted
-from small_sweep import OUTPUTS, Tally, finished, prepared, spread
+from small_sweep import OUTPUTS, Tally, finished, prepared, put_back, spread
 
 from ncpipe.artifacts import AHEAD, RUNS, sha256_of
+from ncpipe.code_memory import MEMORY
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
@@ -118,10 +120,14 @@ def test_every_fault_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> 
     _print(f"ncpipe train: {whole[2]} points, {len(cases)} faults, 0 lost, 0 trained twice", found, start)
 
 
+Place = tuple[Clone, Clone]
+
+
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone whose data are prepared. Not to be changed."""
-    return prepared(tmp_path_factory.mktemp("fresh"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A clone whose data are prepared, to be attacked where it stands, and what it is put back to."""
+    clone = prepared(tmp_path_factory.mktemp("work"))
+    return clone, clone.copy(tmp_path_factory.mktemp("fresh") / "clone")
 
 
 def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path) -> Output:
@@ -133,8 +139,9 @@ def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
 
 def changes(log: Path) -> list[str]:
     """Of a folder, sorted (threads write at once), without what is drawn at random: DVC's names of files to
-    be renamed, and of those by which it finds out what links a disk can do."""
+    be renamed, and of those by which it finds out what links a disk can do; a process's number in ours."""
     said = re.sub(r"\.[\w-]{22}\.tmp", ".tmp", log.read_text())
+    said = re.sub(r"\.code\.json\.[0-9]+", ".code.json", said)
     said = re.sub(r"/md5/(?:../)?\.tmp|/md5/../[0-9a-f]{30}", "/md5/", said)
     return sorted(line.split(" ", 1)[1] for line in said.splitlines())
 
@@ -143,42 +150,49 @@ def changes(log: Path) -> list[str]:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
 def test_what_starts_from_a_seed_changes_what_real_processes_change(
-    command: tuple[str, ...], fresh: Clone, tmp_path: Path
+    command: tuple[str, ...], place: Place, tmp_path: Path
 ) -> None:
     """The same points for faults, and the same bytes. Red: a hook that not every process has."""
-    clones = [fresh.copy(tmp_path / name / "clone") for name in ("real", "forked")]
+    clone, fresh = place
     logs = [tmp_path / name for name in ("real.log", "forked.log")]
-    assert faulty(clones[0], command, 0, "kill", logs[0]).code == 0
-    with prestarted(fresh.environment):
-        assert faulty(clones[1], command, 0, "kill", logs[1]).code == 0
+    assert faulty(clone, command, 0, "kill", logs[0]).code == 0
+    real = clone.digests(*OUTPUTS), (clone.folder / "dvc.lock").read_text()
+    put_back(clone, fresh)
+    (tmp_path / "parsed").mkdir()
+    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
+        assert faulty(clone, command, 0, "kill", logs[1]).code == 0
     assert changes(logs[0]) == changes(logs[1])
-    assert clones[0].digests(*OUTPUTS) == clones[1].digests(*OUTPUTS)
+    assert (clone.digests(*OUTPUTS), (clone.folder / "dvc.lock").read_text()) == real
+    put_back(clone, fresh)
 
 
 @pytest.mark.attack
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
-def test_every_fault_of_a_sweep(command: tuple[str, ...], fresh: Clone, tmp_path: Path) -> None:
+def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path: Path) -> None:
     """DVC's own writes too. Where DVC leaves a dvc.lock or rwlock that it cannot read, a sweep goes on.
 
     Red: a registration that a kill leaves half done.
     """
     start = time.monotonic()
-    with prestarted(fresh.environment):
-        whole = fresh.copy(tmp_path / "whole" / "clone")
-        output = faulty(whole, command, 0, "kill", tmp_path / "log")
+    clone, fresh = place
+    (tmp_path / "parsed").mkdir()
+    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
+        output = faulty(clone, command, 0, "kill", tmp_path / "log")
         assert output.code == 0, output.err
+        whole = clone.digests(*OUTPUTS)
+        if (remembered := clone.folder / MEMORY).exists():  # from now on
+            shutil.copy2(remembered, fresh.folder / MEMORY)
         tally = Tally(f"faults of {' '.join(command)}")
         if not tally.lines:  # what is written once in two seconds counts more often on a busy machine
             tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
         points = int(tally.lines[0].split()[0])
         cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
         for at, kind in cases[len(tally.lines) - 1 :]:
-            folder = tmp_path / "work"
-            shutil.rmtree(folder, ignore_errors=True)
-            clone = fresh.copy(folder / "clone")
-            end, said = attack_sweep(clone, whole, command, at, kind, folder / "log")
-            point = (folder / "log").read_text().splitlines()[at - 1 : at]
+            put_back(clone, fresh)
+            log = tmp_path / f"{at}.log"
+            end, said = attack_sweep(clone, whole, command, at, kind, log)
+            point = log.read_text().splitlines()[at - 1 : at]
             tally.add(f"{kind}: {end}: {'; '.join(point)}")
             if end.startswith("WRONG"):
                 tally.keep(clone, at, said)
@@ -189,7 +203,7 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], fresh: Clone, tmp_path
 
 
 def attack_sweep(
-    clone: Clone, whole: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
+    clone: Clone, whole: dict[str, str], command: tuple[str, ...], at: int, kind: str, log: Path
 ) -> tuple[str, str]:
     """How a sweep went on after one fault, and what was said."""
     first = faulty(clone, command, at, kind, log)
@@ -204,7 +218,7 @@ def attack_sweep(
         end = "WRONG, did not go on"
     elif done & set(again.trained):
         end = "WRONG, trained again"
-    elif clone.digests(*OUTPUTS) != whole.digests(*OUTPUTS):
+    elif clone.digests(*OUTPUTS) != whole:
         end = "WRONG, other bytes"
     elif clone.stale():
         end = "WRONG, stale"

@@ -3,7 +3,8 @@ was left alone, and no run trained twice that was finished when it was hit.
 
 The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `ncpipe train`,
 1000 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns. NCPIPE_ATTACK_LOG
-names a folder for what was tried, from which the next call goes on.
+names a folder for what was tried, from which the next call goes on; while there is a file NCPIPE_ATTACK_PAUSE
+nothing new is tried.
 """
 
 import contextlib
@@ -24,9 +25,10 @@ import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
 from prestarted import bury_orphans, prestarted
-from small_sweep import OUTPUTS, Tally, finished, prepared
+from small_sweep import OUTPUTS, Tally, finished, prepared, put_back
 
 from ncpipe.artifacts import AHEAD, RUNS, sha256_of
+from ncpipe.code_memory import MEMORY
 from ncpipe.commands.fetch import fetch
 from ncpipe.scheduling.registry import FORMER
 
@@ -120,20 +122,23 @@ def call(clone: Clone, command: list[str], after: float | None, group: bool) -> 
 def test_a_thousand_kills(tmp_path: Path) -> None:
     """Red: whatever makes a finished run train again, or bytes depend on where one was stopped."""
     begin = time.monotonic()
-    fresh = prepared(tmp_path / "fresh")
+    clone = prepared(tmp_path / "work")
+    fresh = clone.copy(tmp_path / "fresh" / "clone")
     tally = Tally("kills")
-    with prestarted(fresh.environment):
-        takes, wholes = {}, {}
-        for name in COMMANDS:
-            wholes[name] = fresh.copy(tmp_path / "time" / name / "clone")
-            output, takes[name] = call(wholes[name], COMMANDS[name], None, group=False)
+    (tmp_path / "parsed").mkdir()
+    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
+        takes = {}
+        for name in reversed(COMMANDS):
+            put_back(clone, fresh)
+            output, takes[name] = call(clone, COMMANDS[name], None, group=False)
             assert output.code == 0, output.out
-        whole = wholes["dvc repro"].digests(*OUTPUTS)
+            if (remembered := clone.folder / MEMORY).exists():  # from now on
+                shutil.copy2(remembered, fresh.folder / MEMORY)
+        whole = clone.digests(*OUTPUTS)
         for name in itertools.cycle(COMMANDS):
             if kills_of(tally) >= KILLS:
                 break
-            shutil.rmtree(tmp_path / "work", ignore_errors=True)
-            clone = fresh.copy(tmp_path / "work" / "clone")
+            put_back(clone, fresh)
             wrong = kill_until_it_ends(clone, name, takes[name], tally)
             if name == "ncpipe train" and not wrong:
                 clone.repro()

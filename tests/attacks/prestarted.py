@@ -59,7 +59,7 @@ OWN = ("ncpipe.cli", "ncpipe.scheduling.batches", "ncpipe.scheduling.dvc_params"
 OWN += tuple(f"ncpipe.commands.{stage}" for stage in STAGES)
 PLANT = (
     "import sys; sys.path.insert(0, {!r}); import prestarted; del sys.path[0];"
-    "prestarted.plant({}, {}, {!r}, {!r})"
+    "prestarted.plant({}, {}, {!r}, {}, {!r})"
 )
 REQUEST = 1 << 17  # bytes at most
 SHELLS = ("sh", "bash", "dash", "zsh")
@@ -80,17 +80,23 @@ def prestarted(
     environment: Mapping[str, str],
     imports: Sequence[str] = IMPORTS,
     checkout: Path | None = None,
+    own: Sequence[str] = OWN,
     parsed: Path | None = None,
 ) -> Iterator[None]:
     """Within the block `subprocess` starts Python programs from a seed, here and in what it starts.
 
-    environment: what the packages see that the seed imports. checkout: whose ncpipe it imports too; the code
-    there must not change. parsed: a folder for what DVC has parsed, which parses a text once then.
+    environment: what the packages see that the seed imports. checkout: of whose ncpipe it imports `own` too;
+    the code there must not change. parsed: a folder for what DVC has parsed, which parses a text once then.
     """
     global _seed
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     source = PLANT.format(
-        str(Path(__file__).parent), theirs.fileno(), tuple(imports), str(checkout or ""), str(parsed or "")
+        str(Path(__file__).parent),
+        theirs.fileno(),
+        tuple(imports),
+        str(checkout or ""),
+        tuple(own),
+        str(parsed or ""),
     )
     command = [sys.executable, "-P", "-c", source]
     original = subprocess.Popen
@@ -191,7 +197,7 @@ def python_programs(words: Sequence[Any], path: str | None) -> list[list[str]] |
 # The seed
 
 
-def plant(number: int, imports: Sequence[str], checkout: str, parsed: str) -> NoReturn:
+def plant(number: int, imports: Sequence[str], checkout: str, own: Sequence[str], parsed: str) -> NoReturn:
     """Become a seed that hears on the socket of this number."""
     global _checkout
     for name in imports:
@@ -201,7 +207,7 @@ def plant(number: int, imports: Sequence[str], checkout: str, parsed: str) -> No
         _parse_once(Path(parsed))
     if checkout:
         sys.path.insert(0, checkout)
-        for name in OWN:
+        for name in own:
             importlib.import_module(name)
         del sys.path[0]
         _checkout = checkout

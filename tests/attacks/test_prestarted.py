@@ -3,6 +3,7 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import io
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prestarted import Popen, bury_orphans, prestarted
+from dvc.utils.serialize import _yaml
+from prestarted import Popen, _parse_once, bury_orphans, prestarted
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="adopts orphans by prctl")
 TELL = """
@@ -108,6 +110,49 @@ def test_a_shell_goes_on_only_after_what_went_well(seed: None, tmp_path: Path) -
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stdout == "['0', 'a b']\n['3']\n"
+
+
+def test_only_programs_of_a_checkout_have_what_its_seed_has_imported(tmp_path: Path) -> None:
+    """Red: another checkout's program, or one of the installed package, that runs this one's modules."""
+    for name in ("checkout", "other"):
+        package = tmp_path / name / "ncpipe"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("import os\nPID = os.getpid()\n")
+        (package / "part.py").write_text("import os\nPID = os.getpid()\n")
+    source = python(
+        "import os, ncpipe.part; print(ncpipe.__file__, ncpipe.PID, ncpipe.part.PID, os.getpid())"
+    )
+    found = []
+    with prestarted(os.environ, imports=(), checkout=tmp_path / "checkout", own=("ncpipe.part",)):
+        for name in ("checkout", "other"):
+            environment = os.environ | {"PYTHONPATH": str(tmp_path / name)}
+            done = subprocess.run(
+                source, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            )
+            found.append(done.stdout.split())
+        bury_orphans()
+    for (file, *numbers), name in zip(found, ("checkout", "other"), strict=True):
+        assert file == str(tmp_path / name / "ncpipe" / "__init__.py")
+        assert len(set(numbers)) == (2 if name == "checkout" else 1)
+
+
+def test_what_was_parsed_once_is_what_parsing_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Red: what one way of parsing gives in place of another's; comments or order lost."""
+    text = "b: 1  # why\na: {c: null}\n"
+    with monkeypatch.context() as patch:
+        for module in ("dvc.utils.strictyaml.parse_yaml", "dvc.utils.serialize._yaml.parse_yaml"):
+            patch.setattr(module, _yaml.parse_yaml)  # so that both come back
+        _parse_once(tmp_path)
+        plain, whole = (_yaml.parse_yaml(text, "a", typ) for typ in ("safe", "rt"))
+        again = [_yaml.parse_yaml(text, "a", typ) for typ in ("safe", "rt")]
+        assert len(list(tmp_path.iterdir())) == 2
+    assert again[0] == plain == _yaml.parse_yaml(text, "a")
+    assert type(again[0]) is dict
+    texts = [io.StringIO(), io.StringIO()]
+    for tree, file in zip((whole, again[1]), texts, strict=True):
+        _yaml._dump(tree, file)
+    assert texts[1].getvalue() == texts[0].getvalue()
+    assert "# why" in texts[1].getvalue()
 
 
 @pytest.mark.parametrize("group", [False, True])

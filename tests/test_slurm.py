@@ -32,7 +32,7 @@ from ncpipe.scheduling.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
 from ncpipe.scheduling.engines.options import Options, Settings, Slurm
 from ncpipe.scheduling.engines.protocol import drive
 from ncpipe.scheduling.engines.queue import FILES, cancel, job_states, summary
-from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, arrays_before, deal
+from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
 from ncpipe.scheduling.engines.work import Ended, Work
 from ncpipe.scheduling.engines.worker import train_work
 from ncpipe.scheduling.pending import is_missing, sweep_stamps
@@ -218,7 +218,8 @@ def test_status_tells_of_jobs(
 
 def made(runs: int, depth: int = 2, epochs: int = 10) -> Work:
     plain = {"experiment": "one", "depth": depth, "seed": 0, "axis": None, "spec": {"epochs": epochs}}
-    return Work((plain,) * runs, tuple(f"{depth}-{at}" for at in range(runs)), "", {}, 60.0, 1)
+    compute = {"device": "cpu", "threads": 1, "precision": "float32"}
+    return Work((plain,) * runs, tuple(f"{depth}-{at}" for at in range(runs)), "", compute, 60.0, 1)
 
 
 def test_runs_are_dealt_out_evenly() -> None:
@@ -233,6 +234,25 @@ def test_runs_are_dealt_out_evenly() -> None:
         costs = [sum(len(work.runs) * work.runs[0]["depth"] for work in task) for task in tasks]
         if runs * shapes > 10 * most:
             assert max(costs) <= 3 * sum(costs) / most
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "said"),
+    [
+        ("mps", Slurm(), "compute.device: mps is for one machine"),
+        ("cuda", Slurm(), "slurm.gpus: 0, and compute.device is cuda"),
+        ("cuda", Slurm(gpus=1), None),
+        ("cuda", Slurm(sbatch=("--gres=gpu:a100:1",)), None),
+        ("auto", Slurm(gpus=1), None),
+        ("cpu", Slurm(gpus=1, cpus=2), "slurm.gpus: 1, and compute.device is cpu"),
+        ("cpu", Slurm(), "slurm.cpus: 1, and compute.threads is 2; make it as many"),
+        ("auto", Slurm(cpus=2), None),
+    ],
+)
+def test_what_jobs_get_has_to_do_for_the_runs(device: str, options: Slurm, said: str | None) -> None:
+    compute = {"device": device, "threads": 2, "precision": "float32"}
+    with contextlib.nullcontext() if said is None else pytest.raises(InputError, match=f"^{said}"):
+        check_jobs(compute, options)
 
 
 def test_no_more_tasks_than_asked_for_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.bounds import Bound, Positive
+from ncpipe.bounds import Bound
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import read
 from ncpipe.specs import Compute
@@ -46,7 +46,7 @@ class Slurm:
     partition: str | None = None
     account: str | None = None
     minutes: Some = 240
-    memory_gb: Positive | None = None
+    memory_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
     cpus: Some = 1
     gpus: Annotated[int, Bound(0, 1, why="a job trains on one GPU; more tasks of the array take more")] = 0
     array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100

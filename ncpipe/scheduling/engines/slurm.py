@@ -7,11 +7,12 @@ preempted, it saves checkpoints and queues again.
 
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ class SlurmEngine:
         self._own: list[Any] = []  # submitit's of those that were submitted here
 
     def submit(self, works: Sequence[Work]) -> None:
+        check_jobs(works[0].compute, self.options)
         tasks = deal([_with_cores(work, self.options) for work in works], self.options.array)
         start = time.monotonic()
         FILES.mkdir(parents=True, exist_ok=True)
@@ -184,6 +186,7 @@ def deal(works: Sequence[Work], most: int) -> list[list[Work]]:
 
 def outlook(works: Sequence[Work], options: Slurm) -> Outlook:
     """What `submit` would do with this work."""
+    check_jobs(works[0].compute, options)
     tasks = deal(works, options.array)
     runs = sum(len(work.runs) for work in works)
     where = "processes of this machine" if options.cluster == "local" else "Slurm"
@@ -208,6 +211,25 @@ def outlook(works: Sequence[Work], options: Slurm) -> Outlook:
     except InputError as error:
         said.append(f"not from here: {error}")
     return Outlook(tasks, "tasks", said)
+
+
+def check_jobs(compute: Mapping[str, Any], options: Slurm) -> None:
+    """InputError where what jobs get and how runs are to be computed do not go together.
+
+    compute: the fields of `Compute`. A GPU may also be asked for by a further option of sbatch.
+    """
+    device, threads = compute["device"], compute["threads"]
+    asks = any(re.match("--(gpus|gres)", line) for line in options.sbatch)
+    if device == "mps":
+        raise InputError(
+            "compute.device: mps is for one machine; use cpu, cuda or auto with the engine slurm"
+        )
+    if device == "cuda" and not (options.gpus or asks) and options.cluster == "slurm":
+        raise InputError("slurm.gpus: 0, and compute.device is cuda; make it 1, or the device cpu")
+    if device == "cpu" and options.gpus:
+        raise InputError("slurm.gpus: 1, and compute.device is cpu, which leaves it idle; make it 0")
+    if device != "cuda" and not options.gpus and options.cpus < threads:
+        raise InputError(f"slurm.cpus: {options.cpus}, and compute.threads is {threads}; make it as many")
 
 
 def arrays_before(jobs: Sequence[Job], tasks: int, options: Slurm) -> list[str]:

@@ -260,7 +260,7 @@ def _wait_as_seed(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
                 os._exit(0)
             request = json.loads(data)
             if request["session"]:
-                os.setsid()
+                _new_session()
             while os.getppid() == between:  # until it is a child of whom the seed serves
                 time.sleep(0.0002)
             os.write(write, b"%d" % os.getpid())
@@ -273,6 +273,15 @@ def _wait_as_seed(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
             channel.send(os.read(read, 32))
         for number in (read, write, *files):
             os.close(number)
+
+
+def _new_session() -> None:
+    """A session as polite as the present one: Linux keeps how nice one is to others for each by itself."""
+    own = Path("/proc/self/autogroup")
+    niceness = own.read_text().split()[-1] if own.exists() else "0"
+    os.setsid()
+    if niceness != "0":
+        own.write_text(niceness)
 
 
 def _become(request: dict[str, Any], files: list[int]) -> socket.socket:

@@ -131,11 +131,19 @@ class Session:
 
     def drop_diverged(self, loss: Tensor) -> None:
         """Stop runs whose loss (S,) is not finite, and take them back to their last finite weights."""
-        diverged = self.alive & ~loss.isfinite()
+        finite = loss.isfinite()
+        if self.holds(finite):  # nothing is taken back
+            self.finite.copy_(self.stack.values)
+            return
+        diverged = self.alive & ~finite
         self.stack.values.copy_(torch.where(diverged.unsqueeze(1), self.finite, self.stack.values))
         self.diverged_at.copy_(torch.where(diverged, self.epoch, self.diverged_at))
         self.alive &= ~diverged
         self.finite.copy_(self.stack.values)
+
+    def holds(self, flags: Tensor) -> bool:
+        """Whether all of (S,) flags are seen to be set: on the CPU, where looking costs nothing."""
+        return flags.device.type == "cpu" and bool(flags.all())
 
     @torch.no_grad()
     def record(self) -> None:
@@ -326,7 +334,9 @@ class _Descent:
         loss, gradient = session.loss_and_gradient(samples)
         session.drop_diverged(loss)
         moved = self.optimizer.update(values, gradient, self.now)
-        values.copy_(torch.where(session.alive.unsqueeze(1), moved, values))
+        if not session.holds(session.alive):
+            moved = torch.where(session.alive.unsqueeze(1), moved, values)
+        values.copy_(moved)
 
     def buffers(self) -> dict[str, Tensor]:
         return self.optimizer.buffers()

@@ -517,7 +517,7 @@ def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: py
     drawn: list[str] = []
     save = plot.save_figure
     monkeypatch.setattr(plot, "save_figure", lambda *args: drawn.append(args[2]) or save(*args))
-    monkeypatch.setattr(plot, "ROWS_PER_PROCESS", 1)
+    monkeypatch.setattr(plot, "FIGURES_PER_PROCESS", 1)
     monkeypatch.setattr(plot, "usable_cores", lambda: 2)
     plot.plot()
     assert len(drawn) == -(-len(alone) // 4)  # the other half there; a PNG and an SVG each

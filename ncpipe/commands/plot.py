@@ -18,7 +18,7 @@ from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
 
-ROWS_PER_PROCESS = 8  # experiments from which on a process more, which takes seconds to start, is worth it
+FIGURES_PER_PROCESS = 6  # a process more, which takes two seconds to start, is worth it for so many
 # The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
@@ -27,11 +27,10 @@ def plot() -> None:
     """data/results -> data/figures, as PNG and SVG.
 
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
-    Of many experiments figures are tall, and are drawn by as many processes as there are cores.
+    Where these are many, as many processes draw them as there are cores.
     """
-    experiments = load_params().sweep.experiments
-    figures = _figures(experiments)
-    workers = max(1, min(usable_cores(), len(experiments) // ROWS_PER_PROCESS))
+    figures = _figures(load_params().sweep.experiments)
+    workers = max(1, min(usable_cores(), len(figures) // FIGURES_PER_PROCESS))
     own, *shares = (list(figures)[start::workers] for start in range(workers))
     context = multiprocessing.get_context("spawn")
     with publish_folder(FIGURES) as folder:

@@ -30,6 +30,7 @@ from ncpipe.training.session import Trained
 WORTH = (
     5.0  # seconds of training that a further process is started for: it takes two or three to load PyTorch
 )
+TIMINGS = 3  # of a shape's epoch: beside other work one alone may be several times too long
 SLACK = 0.1  # of a worker's share, which a batch may take longer than that
 
 Found = TypeVar("Found")
@@ -126,9 +127,10 @@ def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tu
         return 1, list(shapes)
     seconds = {}
     for index, own in enumerate(shapes):
-        run, dtype = own[0].run, DTYPES[own[0].compute.precision]
+        run, data, dtype = own[0].run, data_of(own[0].run.spec.data), DTYPES[own[0].compute.precision]
         epochs = run.spec.epochs - epochs_done(checkpoint_of(own[0]))
-        seconds[index] = epochs * seconds_per_epoch(run, len(own), data_of(run.spec.data), place, dtype)
+        timed = (seconds_per_epoch(run, len(own), data, place, dtype) for _ in range(TIMINGS))
+        seconds[index] = epochs * min(timed)
     total = sum(seconds.values()) or 1.0
     count = max(1, min(workers, int(total / WORTH)))
     batches: list[Batch] = []

@@ -97,6 +97,7 @@ class Session:
         self.alive = torch.ones(len(runs), dtype=torch.bool, device=device)
         self.diverged_at = torch.full_like(self.alive, -1, dtype=torch.long)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
+        self.looks = device.type == "cpu"  # elsewhere it would wait, and no recorded step can: see Replay
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.kept: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
@@ -142,8 +143,8 @@ class Session:
         self.finite.copy_(self.stack.values)
 
     def holds(self, flags: Tensor) -> bool:
-        """Whether all of (S,) flags are seen to be set: on the CPU, where looking costs nothing."""
-        return flags.device.type == "cpu" and bool(flags.all())
+        """Whether all of (S,) flags are seen to be set, where a step may look."""
+        return self.looks and bool(flags.all())
 
     @torch.no_grad()
     def record(self) -> None:

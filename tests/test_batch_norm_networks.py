@@ -510,15 +510,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a process that draws from what another has changed."""
-    from ncpipe.commands import plot
+    from ncpipe.commands import drawing, plot
 
     monkeypatch.chdir(results.parent)
     alone = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
     drawn: list[str] = []
-    save = plot.save_figure
-    monkeypatch.setattr(plot, "save_figure", lambda *args: drawn.append(args[2]) or save(*args))
-    monkeypatch.setattr(plot, "FIGURES_PER_PROCESS", 1)
-    monkeypatch.setattr(plot, "usable_cores", lambda: 2)
+    save = drawing.save_figure
+    monkeypatch.setattr(drawing, "save_figure", lambda *args: drawn.append(args[2]) or save(*args))
+    monkeypatch.setattr(drawing, "FIGURES_PER_PROCESS", 1)
+    monkeypatch.setattr(drawing, "usable_cores", lambda: 2)
     plot.plot()
     assert len(drawn) == -(-len(alone) // 4)  # the other half there; a PNG and an SVG each
     assert {path.name: path.read_bytes() for path in (results / "figures").iterdir()} == alone

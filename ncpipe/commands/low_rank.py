@@ -1,12 +1,15 @@
 """Stage low_rank: deep features models beside DNC and SRG [S24 sec. 6]."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FEATURES, LOW_RANK, RESULTS, SERIES, publish_folder
+from ncpipe.commands.drawing import draw
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.errors import InputError
@@ -21,7 +24,6 @@ from ncpipe.figures.low_rank import (
     singular_values_by_layer,
 )
 from ncpipe.figures.low_rank_series import against_axis, through_training
-from ncpipe.figures.save import save_figure
 from ncpipe.optima.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
 from ncpipe.optima.dufm_runs import solution_split
 from ncpipe.optima.dufm_solutions import dnc_solution, srg_solution
@@ -33,6 +35,7 @@ from ncpipe.tables.low_rank import best_runs, counts_by_value, low_rank_sentence
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4
 EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
+Drawn = Callable[[], Figure]
 AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "penalty.value": r"$\lambda$"}
 
 
@@ -75,27 +78,31 @@ def low_rank() -> None:
     with publish_folder(LOW_RANK) as folder:
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        save_figure(loss_curves(history, at_own), folder, "loss_curves")
-        save_figure(singular_values_by_layer(singular, best), folder, "singular_values")
-        save_figure(ranks_by_penalty(runs), folder, "rank_penalty")
-        save_figure(loss_split(split), folder, "loss_split")
-        save_figure(level_ratios(ratios, RATIO_PER_CLASS, RATIO_DECAY), folder, "level_ratios")
+        figures: dict[str, Drawn] = {
+            "loss_curves": partial(loss_curves, history, at_own),
+            "singular_values": partial(singular_values_by_layer, singular, best),
+            "rank_penalty": partial(ranks_by_penalty, runs),
+            "loss_split": partial(loss_split, split),
+            "level_ratios": partial(level_ratios, ratios, RATIO_PER_CLASS, RATIO_DECAY),
+        }
         title = "Closed solutions: class means (columns are classes) and their Gram matrices"
-        save_figure(class_means(solutions, {"SRG": "SRG", "DNC": "DNC"}, title), folder, "solutions")
+        figures["solutions"] = partial(class_means, solutions, {"SRG": "SRG", "DNC": "DNC"}, title)
         rows = {row["experiment"]: _said(row) for row in best.to_dict("records")}
         title = "Class means (columns are classes) of the runs of the lowest loss, and their Gram matrices"
-        save_figure(class_means(means, rows, title), folder, "class_means")
+        figures["class_means"] = partial(class_means, means, rows, title)
         for row in best.to_dict("records"):
-            figure = run_figure(_of(history, row), _of(singular, row), _of(means, row), row)
-            save_figure(figure, folder, f"run_{row['experiment']}")
+            figures[f"run_{row['experiment']}"] = partial(
+                run_figure, _of(history, row), _of(singular, row), _of(means, row), row
+            )
         for name, series in (params.series or {}).items():
-            _draw_series(name, series, folder)
+            figures |= _series_figures(name, series, folder)
+        draw(folder, partial(dict, figures))
     for name in classes:
         say(f"{name}: {low_rank_sentence(at_own[at_own['experiment'] == name])}")
 
 
-def _draw_series(name: str, series: Series, folder: Path) -> None:
-    """The tables of a series that are counts, and its figures; a line for each of its values."""
+def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]:
+    """A series' figures; the table of its counts is written, and a line for each of its values said."""
     tables = {path.stem: read_table(path, "series") for path in sorted((SERIES / name).glob("*.csv"))}
     if "runs" not in tables:
         raise InputError(f"{SERIES / name / 'runs.csv'}: not found; run dvc repro (stage series)")
@@ -106,23 +113,24 @@ def _draw_series(name: str, series: Series, folder: Path) -> None:
         counts = counts_by_value(runs)
         counts.to_csv(folder / f"against_axis_{name}.csv", index=False, lineterminator="\n")
         title = f"{place}, {counts['runs'].max()} runs at each {label}"
-        save_figure(against_axis(runs, counts, label, title), folder, f"against_axis_{name}")
         for row in counts.to_dict("records"):
             say(
                 f"{name} {series.axis}={row['x']:g}: DNC found by {row['dnc_found']} of {row['runs']} runs, "
                 f"share in [{row['low']:.2f}, {row['high']:.2f}], mean rank {row['mean_rank']:.2f}"
             )
-        return
+        return {f"against_axis_{name}": partial(against_axis, runs, counts, label, title)}
+    figures: dict[str, Drawn] = {}
     say(f"{name}: {low_rank_sentence(runs.assign(experiment=name))}")
     if "spread" in tables:
         title = rf"{place}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"
-        figure = through_training(tables["history"], tables["spread"], tables["singular_values"], runs, title)
-        save_figure(figure, folder, f"through_training_{name}")
+        figures[f"through_training_{name}"] = partial(
+            through_training, tables["history"], tables["spread"], tables["singular_values"], runs, title
+        )
     best = best_runs(runs).iloc[0].to_dict()
     history, singular, means = (
         _of(tables[table], best) for table in ("history", "singular_values", "class_means")
     )
-    save_figure(run_figure(history, singular, means, best), folder, f"run_{name}")
+    return figures | {f"run_{name}": partial(run_figure, history, singular, means, best)}
 
 
 def _of(table: pd.DataFrame, row: dict[Any, Any]) -> pd.DataFrame:

@@ -1,16 +1,15 @@
 """Stage plot: the figures of the sweep."""
 
-import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
-from ncpipe.bounds import usable_cores
+from ncpipe.commands.drawing import Figures, draw
 from ncpipe.errors import InputError
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
@@ -18,7 +17,6 @@ from ncpipe.params import load_params
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
 
-FIGURES_PER_PROCESS = 6  # a process more, which takes two seconds to start, is worth it for so many
 # The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
@@ -29,34 +27,12 @@ def plot() -> None:
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
     Where these are many, as many processes draw them as there are cores.
     """
-    figures = _figures(load_params().sweep.experiments)
-    workers = max(1, min(usable_cores(), len(figures) // FIGURES_PER_PROCESS))
-    own, *shares = (list(figures)[start::workers] for start in range(workers))
-    context = multiprocessing.get_context("spawn")
     with publish_folder(FIGURES) as folder:
-        others = [context.Process(target=_draw, args=(folder, names), daemon=True) for names in shares]
-        for other in others:
-            other.start()
-        for name in own:
-            save_figure(figures[name](), folder, name)
-        for other, names in zip(others, shares, strict=True):
-            other.join()
-            if other.exitcode:  # it failed, and here it is said why
-                for name in names:
-                    save_figure(figures[name](), folder, name)
+        draw(folder, _figures)
 
 
-def _draw(folder: Path, names: Sequence[str]) -> None:
-    """Some of the figures, in a process of their own, which ends with the one that started it."""
-    figures = _figures(load_params().sweep.experiments)
-    starter = multiprocessing.parent_process()
-    for name in names:
-        if starter is None or not starter.is_alive():
-            return
-        save_figure(figures[name](), folder, name)
-
-
-def _figures(experiments: Sequence[str]) -> Mapping[str, Callable[[], Figure]]:
+def _figures() -> Figures:
+    experiments = load_params().sweep.experiments
     return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
 
 

@@ -554,6 +554,12 @@ def test_the_schema_is_current():
         ({"value": 3}, "one.value: sweep.axis of params.yaml names no key"),
         ({"id": ...}, "claim 1.id: missing; add it"),
         ({"author": "them"}, "one.author: 'them' is unknown"),
+        ({"id": "a\nb"}, "claim 1.id: "),
+        ({"id": ""}, "claim 1.id: "),
+        (
+            {"quantity": "difference", "of": "slope", "versus": {"experiment": "a"}},
+            "one.versus: is the place of the claim itself",
+        ),
         ({"quantity": "difference", "of": "slope", "versus": {}}, "one.versus: names nothing"),
         (
             {"quantity": "difference", "of": "slope", "versus": {"depth": 3}},

@@ -361,6 +361,8 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         seen.add(path)
         claim, wrong = check(Claim, entry, path)
         mistakes += wrong
+        if isinstance(name, str) and name != path:  # it names rows of tables and lines of the terminal
+            mistakes.append(f"{path}.id: {shown(name)} is empty or has what does not print; rename it")
         if claim is not None:
             mistakes += [f"{path}.{line}" for line in _contradictions(claim)]
             claims.append(claim)
@@ -377,6 +379,9 @@ def _contradictions(claim: Claim) -> Iterator[str]:
     if isinstance(claim, Difference):
         if claim.of in OVER_DEPTHS and (claim.depth or claim.versus.depth):
             yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"
+        own = {field.name: getattr(claim, field.name) for field in fields(Place)}
+        if own | {key: value for key, value in asdict(claim.versus).items() if value is not None} == own:
+            yield "versus: is the place of the claim itself; name another"
         if (claim.of == "bend") != (claim.without > 0):
             yield "without: says how many depths a bend leaves out, 1 or more; of nothing else"
     if isinstance(claim, Across):

@@ -118,9 +118,8 @@ def spelled(number: Number) -> str:
 def line(judged: Judged) -> str:
     """One line for the terminal."""
     claim, number, verdict = judged
-    return (
-        f"{verdict}: {claim.id} ({claim.ref}): {claim.quantity} {spelled(number)}, expected {expected(claim)}"
-    )
+    ref = " ".join(claim.ref.split())
+    return f"{verdict}: {claim.id} ({ref}): {claim.quantity} {spelled(number)}, expected {expected(claim)}"
 
 
 def counts(judged: Sequence[Judged]) -> str:

@@ -13,7 +13,7 @@ from ncpipe.metrics.catalogue import entry
 
 COLUMNS = 3
 ROW_HEIGHT = 2.2
-DECADES = 8  # the largest over the smallest x from which on the axis is logarithmic
+LOG_FROM = 5  # the largest over the smallest x from which on the axis is logarithmic
 MARKERS = "os^vDP"
 SPLITS = {"test": ", test", "true_labels": ", true labels"}
 
@@ -103,7 +103,7 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
         axes.set_xlim(-0.5, len(names) - 0.5)
         return
     x = own["x"]
-    if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= DECADES):
+    if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= LOG_FROM):
         axes.set_xscale("symlog" if kind == "epoch" and x.min() <= 0 else "log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         if kind == "number":
@@ -118,7 +118,8 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
 def _label(mine: pd.DataFrame, several: bool) -> str:
     metric, split = mine["metric"].iloc[0], mine["split"].iloc[0]
     if several:
-        return _short(metric) + SPLITS.get(split, "")
+        name = _short(metric)
+        return name if "test" in name else name + SPLITS.get(split, "")
     return SPLITS.get(split, ", train").removeprefix(", ")
 
 

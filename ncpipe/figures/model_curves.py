@@ -61,7 +61,7 @@ PANELS = {
             "0.5 0.5": r"$0.5\,t^{-1/2}$", "1 2.6": r"$2.6\,t^{-1}$", "1 2.4": r"$2.4\,t^{-1}$",
             "1.5 9": r"$9\,t^{-3/2}$",
         },
-        (-18, 8),
+        (-5, 2),  # c/t just above and just below K/2 lie near each other
         "lower left",
     ),
     "minorities": Panel(

@@ -212,8 +212,9 @@ class Clone:
         self.write_params(tree)
 
     def digests(self, *folders: str) -> dict[str, str]:
-        """sha256 of every file below the folders, by its path in the clone."""
-        files = [file for name in folders for file in (self.folder / name).rglob("*") if file.is_file()]
+        """sha256 of every file below the folders, and of files, by its path in the clone."""
+        places = [self.folder / name for name in folders]
+        files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
         return {
             file.relative_to(self.folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
             for file in files

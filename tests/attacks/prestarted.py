@@ -54,8 +54,8 @@ IMPORTS = (
     "scmrepo.noscm", "tomllib", "torch", "torch.utils._device", "typer._adapters",
     "typer._click.decorators", "yaml",
 )  # fmt: skip
-STAGES = ("aggregate", "code", "extract", "fetch", "grid", "measure", "sweep", "train")
-OWN = ("ncpipe.cli", "ncpipe.scheduling.batches", "ncpipe.scheduling.dvc_params")
+STAGES = ("aggregate", "code", "extract", "fetch", "grid", "measure", "train")  # start no program
+OWN = ("ncpipe.cli", "ncpipe.commands.sweep", "ncpipe.scheduling.batches", "ncpipe.scheduling.dvc_params")
 OWN += tuple(f"ncpipe.commands.{stage}" for stage in STAGES)
 PLANT = (
     "import sys; sys.path.insert(0, {!r}); import prestarted; del sys.path[0];"
@@ -211,6 +211,8 @@ def plant(number: int, imports: Sequence[str], checkout: str, own: Sequence[str]
             importlib.import_module(name)
         del sys.path[0]
         _checkout = checkout
+        if "ncpipe.stamps" in sys.modules:
+            _look_at_code(Path(checkout))
         _own.update({name: sys.modules.pop(name) for name in _ours()})
     assert len(os.listdir("/proc/self/task")) == 1, "a seed has one thread"
     gc.collect()
@@ -223,6 +225,17 @@ def plant(number: int, imports: Sequence[str], checkout: str, own: Sequence[str]
     while True:
         request, files = _wait_as_seed(channel)
         channel = _become(request, files)
+
+
+def _look_at_code(checkout: Path) -> None:
+    """Have ncpipe make its schemas and take its code's digests once, which it keeps until a file may have
+    changed: none does here."""
+    code, params, stamps = (sys.modules[f"ncpipe.{name}"] for name in ("code", "params", "stamps"))
+    for name in _ours():
+        if getattr(sys.modules[name], "forget", None) is code.forget and name != "ncpipe.code":
+            sys.modules[name].forget = lambda: None  # type: ignore[attr-defined]
+    for spec in params.load_params(checkout / "params.yaml").experiments.values():
+        code.training_digests(stamps.choices_of(spec))
 
 
 def _parse_once(folder: Path) -> None:
@@ -285,16 +298,24 @@ def _new_session() -> None:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> socket.socket:
-    """Run the programs. Returns in the seed that is planted first: its socket."""
+    """Run the programs. Returns in the seed that is planted first: its socket.
+
+    Stages have none: if one starts a program all the same, that starts as ever.
+    """
     global _seed
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork():
+    [first, *more] = request["programs"]
+    stage = not more and Path(first[0]).name == "ncpipe" and first[1:2] and first[1] in STAGES
+    if stage or os.fork():
         theirs.close()
-        _adopt(True)
-        _seed, subprocess.Popen = ours, Popen  # type: ignore[misc]
+        if stage:
+            ours.close()
+        else:
+            _adopt(True)
+            _seed, subprocess.Popen = ours, Popen  # type: ignore[misc]
         os.chdir(request["folder"])
         for sign in STOPS:
             signal.signal(sign, signal.SIG_IGN if sign in request["ignored"] else signal.SIG_DFL)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -29,12 +30,32 @@ def main() -> None:
             )
         _start_again(checkout)
     try:
+        if sys.argv[1:2] == ["train"] and "DVC_STAGE" in os.environ and _claims():
+            return
         from ncpipe.cli import run_cli
 
         run_cli()
     except KeyboardInterrupt:
         print("ncpipe: interrupted; finished runs are kept, run dvc repro to go on", file=sys.stderr)
         sys.exit(130)
+
+
+def _claims() -> bool:
+    """Whether the run that DVC asks for was trained ahead, and is in its place now.
+
+    DVC asks once for every run: a claim takes a quarter of the time without all that the command line needs.
+    """
+    begin = time.monotonic()
+    from ncpipe.scheduling.tickets import claim_by_ticket
+
+    name = claim_by_ticket(sys.argv[2:])
+    if name is None:
+        return False
+    from ncpipe.commands.stage_times import write_time
+
+    print(f"train {name}: trained in an earlier batch", file=sys.stderr)
+    write_time(os.environ["DVC_STAGE"], time.monotonic() - begin)
+    return True
 
 
 def checkout_above(folder: Path) -> tuple[Path | None, list[str]]:

@@ -41,14 +41,25 @@ def remember(digests: Mapping[Key, str]) -> None:
     known = {_name(choices): digest for choices, digest in sorted(digests.items())}
     partial = MEMORY.with_name(f"{MEMORY.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # it saves time and decides nothing
-        state, settled = _state()
-        if settled and state == _look()[0]:
+        if (state := settled_state()) is not None:
             content = {"state": state, "digests": known, "seal": _seal(state, known)}
             try:
                 partial.write_text(json.dumps(content), encoding="utf-8")
                 os.replace(partial, MEMORY)
             finally:
                 partial.unlink(missing_ok=True)
+
+
+def files_state() -> str:
+    """Digest of what the file system says now of the files that digests of code are taken of."""
+    return _look()[0]
+
+
+def settled_state() -> str | None:
+    """The same, if it holds of the files that this process has taken digests of; None if they have changed
+    since, or so shortly before that another edit would not show."""
+    state, settled = _state()
+    return state if settled and state == files_state() else None
 
 
 def forget_state() -> None:

@@ -114,6 +114,11 @@ def seal_key(record: dict[str, Any]) -> str:
     return _digest([record["inputs"], record["computed_with"]["code"]])
 
 
+def sealed_with(stamp: Stamp) -> str:
+    """`seal_key` of what this run is written as by the present code."""
+    return _digest([stamp.inputs(), code_digest(stamp.run.spec)])
+
+
 def check_whole(folder: Path) -> None:
     """InputError, naming the file, unless a folder is to the bit what some run was written as."""
     record = read_json(folder / RUN_RECORD)

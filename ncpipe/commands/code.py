@@ -62,7 +62,7 @@ def check_unedited(address: str) -> None:
     DVC would take what the stage writes for a result of the code that it knows, and after the edit is taken
     back it would still do so. address: DVC's, as `train@NAME-2-0`.
     """
-    if not FILES.is_file() or FILES.read_text(encoding="utf-8") == files_digest():
+    if not FILES.is_file() or is_described():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
     params, experiment = _params(), item.partition("-")[0] or None
@@ -72,13 +72,23 @@ def check_unedited(address: str) -> None:
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
+def is_described() -> bool:
+    """Whether the code is to the byte what it was when `code` last ran."""
+    return FILES.is_file() and FILES.read_text(encoding="utf-8") == files_digest()
+
+
+def train_file(experiment: str) -> Path:
+    """What `code` writes for the stage `train` of an experiment."""
+    return CODE / _place((TRAIN, experiment))
+
+
 def check_asked(params: Params, experiments: Iterable[str]) -> None:
     """InputError if params.yaml says something else of these experiments' runs than when `code` last ran.
 
     DVC would take a run that trains now for a result of what it said then.
     """
     for name in experiments:
-        path = CODE / _place((TRAIN, name))
+        path = train_file(name)
         if path.is_file() and not path.read_text(encoding="utf-8").endswith(_asked(params, name)):
             raise InputError(
                 f"{PARAMS_FILE}: what it says of {name}'s runs was edited after the stage code had run; "
@@ -90,7 +100,7 @@ def check_described(params: Params) -> None:
     """The same of all of the sweep's experiments, and of the code that trains them."""
     check_asked(params, params.sweep.experiments)
     for name in params.sweep.experiments:
-        path = CODE / _place((TRAIN, name))
+        path = train_file(name)
         code = training_digests(choices_of(params.experiments[name]))
         if path.is_file() and not path.read_text(encoding="utf-8").startswith(_lines(code)):
             raise InputError(

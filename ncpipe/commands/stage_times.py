@@ -20,12 +20,13 @@ def timed(address: str | None) -> Iterator[None]:
         yield
     except SystemExit as stop:  # how typer ends
         if not stop.code:
-            _write(address, time.monotonic() - begin)
+            write_time(address, time.monotonic() - begin)
         raise
-    _write(address, time.monotonic() - begin)
+    write_time(address, time.monotonic() - begin)
 
 
-def _write(address: str | None, seconds: float) -> None:
+def write_time(address: str | None, seconds: float) -> None:
+    """A line of the log."""
     if address is None:
         return
     stage, _, item = address.rpartition(":")[2].partition("@")

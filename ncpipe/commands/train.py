@@ -1,19 +1,22 @@
 """Stage train: one run of the grid, and with it those that can train beside it."""
 
+import contextlib
 import os
+from pathlib import Path
 
-from ncpipe.artifacts import AHEAD, PREPARED
+from ncpipe.artifacts import AHEAD, PREPARED, SEAL, read_json, sha256_of
 from ncpipe.bounds import Number
-from ncpipe.commands.code import check_asked
+from ncpipe.commands.code import FILES, check_asked, is_described, train_file
 from ncpipe.console import say
 from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.params import PARAMS_FILE, Params, load_params
 from ncpipe.scheduling.engines.jobs import keys_in_jobs
 from ncpipe.scheduling.pending import batch_lock, is_missing, is_placed, sweep_stamps
 from ncpipe.scheduling.registry import cached_stages, dvc_wants_all, stage_name
-from ncpipe.scheduling.store import claim, prune
-from ncpipe.specs import Device
-from ncpipe.stamps import Stamp, data_checksum, remember_code
+from ncpipe.scheduling.store import claim, prune, waits
+from ncpipe.scheduling.tickets import Ticket, digests_of, write_tickets
+from ncpipe.specs import Device, Run
+from ncpipe.stamps import FACTS, RUN_RECORD, Stamp, data_checksum, remember_code, sealed_with
 
 
 def train(
@@ -89,3 +92,47 @@ def train(
         train_first([stamp, *mates], workers, checkpoint_seconds, runs, finished, later, whole)
         if not claim(stamp):
             raise InputError(f"{AHEAD}: was emptied while {run.name} trained; train it again")
+        if mates or later:
+            with contextlib.suppress(InputError, OSError, KeyError):  # they save time and decide nothing
+                _leave_tickets(params)
+
+
+def _leave_tickets(params: Params) -> None:
+    """For the sweep's runs that wait, if params.yaml, data and code are what DVC's stages have left.
+
+    params: those of before; what has changed since gets none, and an edit meanwhile leaves none at all.
+    """
+    if not is_described():
+        return
+    files = {
+        run: [*map(str, (PARAMS_FILE, FILES, train_file(run.experiment), PREPARED / run.data / FACTS))]
+        for run in params.grid()
+        if (PREPARED / run.data / FACTS).is_file()
+    }
+    before = digests_of({file for own in files.values() for file in own})
+    params = load_params()
+    check_asked(params, params.sweep.experiments)
+    tickets = {
+        _words(stamp.run): Ticket(
+            name=stamp.run.name,
+            place=stamp.run.path.as_posix(),
+            key=stamp.key(),
+            seal=sealed_with(stamp),
+            sealed=sha256_of(AHEAD / stamp.key() / SEAL),
+            files={file: before[file] for file in files[stamp.run]},
+        )
+        for stamp in sweep_stamps(params, params.compute)
+        if waits(stamp.key()) and stamp.compute.device in ("auto", _made_on(AHEAD / stamp.key()))
+    }
+    if digests_of(before) == before:
+        write_tickets(tickets)
+
+
+def _made_on(folder: Path) -> str:
+    return read_json(folder / RUN_RECORD)["computed_with"]["device"]
+
+
+def _words(run: Run) -> str:
+    """As DVC writes an item of the stage's matrix into its command."""
+    value = "" if run.value is None else f"--value {run.value} "
+    return f"--experiment {run.experiment} --depth {run.depth} {value}--seed {run.seed}"

@@ -6,17 +6,16 @@ flipped bit, another run's, is dropped when it is asked for.
 """
 
 import os
-import shutil
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ncpipe.artifacts import AHEAD, RUNS, publish_folder, remove
+from ncpipe.artifacts import AHEAD, RUNS, remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
+from ncpipe.scheduling.tickets import CHECKPOINT, put_in_place
 from ncpipe.stamps import RUN_RECORD, Stamp, check_waiting, check_whole
 
-CHECKPOINT = ".checkpoint"
 HEAD = 4096  # bytes: more than the lines before a checkpoint's state
 
 
@@ -29,14 +28,12 @@ def claim(stamp: Stamp) -> bool:
     """Put a waiting run into its place; False if it is not there, or not to the bit what was trained.
 
     It waits on until it is released: if DVC ends before it has taken the run, the next one removes the place
-    and asks again. Until then both are the same files on the disk, where the file system has links.
+    and asks again.
     """
     drop_damaged_waiting([stamp])
     if not waits(stamp.key()):
         return False
-    with publish_folder(RUNS / stamp.run.path) as folder:
-        shutil.copytree(AHEAD / stamp.key(), folder, copy_function=_link, dirs_exist_ok=True)
-    remove(checkpoint_of(stamp))
+    put_in_place(stamp.key(), RUNS / stamp.run.path)
     return True
 
 
@@ -59,13 +56,6 @@ def release(stamps: Iterable[Stamp]) -> None:
     """Let go of runs that DVC has taken."""
     for stamp in stamps:
         remove(AHEAD / stamp.key())
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def drop_damaged_waiting(stamps: Iterable[Stamp]) -> None:

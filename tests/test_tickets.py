@@ -12,7 +12,7 @@ from conftest import experiment_tree, write_params
 from dvc.parsing.interpolate import to_str
 
 from ncpipe.__main__ import main
-from ncpipe.artifacts import AHEAD, RUNS, sha256_of
+from ncpipe.artifacts import AHEAD, RUNS, seal, sha256_of
 from ncpipe.commands.code import FILES, train_file, write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -105,6 +105,13 @@ def another_seed(path: Path) -> None:
     shutil.copytree(AHEAD / other, path)
 
 
+def sealed_anew(path: Path) -> None:
+    """A whole result of the same run, as of another machine."""
+    key = json.loads((path / "seal.json").read_bytes())["key"]
+    spoil(path / "model.safetensors")
+    seal(path, key)
+
+
 def exchanged(path: Path) -> None:
     """A ticket that names another run's folder."""
     content = json.loads(path.read_bytes())
@@ -130,6 +137,7 @@ def exchanged(path: Path) -> None:
         lambda: linked(waiting()),
         lambda: shutil.rmtree(waiting()),
         lambda: another_seed(waiting()),
+        lambda: sealed_anew(waiting()),
         lambda: exchanged(TICKETS),
         lambda: TICKETS.write_text("{}"),
         lambda: TICKETS.write_text("["),

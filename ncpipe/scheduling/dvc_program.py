@@ -23,6 +23,7 @@ from dvc.repo import reproduce
 from dvc.utils.serialize import _common, _yaml
 
 from ncpipe.artifacts import publish_file
+from ncpipe.scheduling.dvc_lock import lock_written_by_entries
 from ncpipe.scheduling.dvc_params import params_parsed_once
 
 WRITER = "_dump_data"  # of DVC 3: all YAML files go through it
@@ -120,7 +121,7 @@ if __name__ == "__main__":
     write_by(dump_whole)
     if _plan is not None:
         setattr(reproduce, PLANNER, plan_in_order)
-    with params_parsed_once():
+    with params_parsed_once(), lock_written_by_entries():
         if sys.argv[1:] == ["commit-runs"]:
             told = json.load(sys.stdin)
             sys.exit(commit_runs(told["stages"], told["earlier"]))

@@ -473,6 +473,15 @@ def test_the_minimum_of_features_on_a_sphere_is_collapsed(loss):
     assert 0 <= evaluate(claim("theory", {"below": 1e-5}, call="gufm.collapse", args=args)).value < 1e-5
 
 
+@pytest.mark.parametrize(("loss", "bias"), [("ce", False), ("mse", False), ("mse", True)])
+def test_a_drawn_collapsed_pair_is_an_optimum(loss, bias):
+    """Its frame is turned at random. Red: a simplex under MSE without bias, orthogonal rows under CE."""
+    args = {"loss": loss, "classes": 4, "width": 7, "strength": 0.02, "seed": 3, "bias": bias}
+    assert evaluate(claim("theory", {"below": 2}, call="gufm.rescaled", args=args)).value == pytest.approx(
+        1, abs=1e-12
+    )
+
+
 def test_a_number_to_be_held_against():
     args = {"distance": 1e-9}
     found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.5))

@@ -9,15 +9,18 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ncpipe.bounds import Bound, Count, Fraction, Positive
+from ncpipe.bounds import Bound, Count, Fraction, Index, Positive
 from ncpipe.losses import LOSSES, cross_entropy
 from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.optima import batch_norm, gufm, imbalance, orthoplex, smoothing, supcon, two_linear, ufm
+from ncpipe.optima.frames import simplex_frame, zero_sum_basis
 from ncpipe.optima.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
 from ncpipe.optima.ufm import Decay
+from ncpipe.randomness import seeded_generator
 
 Classes = Annotated[int, Bound(low=2)]
 Loss = Literal["ce", "mse"]
@@ -45,6 +48,29 @@ def gufm_collapse(
     found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
     shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
     return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
+
+
+def gufm_rescaled(
+    loss: Loss, classes: Classes, width: Count, strength: Positive, seed: Index, bias: bool = False
+) -> float:
+    """Loss of a drawn collapsed pair with W at its best scale, over the least one; the scale is unique."""
+    orthogonal = loss == "mse" and not bias
+    frame = torch.eye(classes).double() if orthogonal else simplex_frame(classes)
+    basis = zero_sum_basis(width)
+    least_value = gufm.optimal_value(loss, classes, width, strength, bias)  # says which widths have room
+    drawn = torch.randn(width - 1, frame.shape[1], generator=seeded_generator(seed, "frame"))
+    rows = frame @ torch.linalg.qr(drawn.double()).Q.T @ basis
+    logits, targets = width**0.5 * rows @ rows.T, torch.eye(classes).double()
+    centre = 1 / classes if loss == "mse" and bias else 0.0
+
+    def at(scale: float) -> float:
+        fit = LOSSES[loss](scale * logits + centre, targets).mean()
+        return float(fit + strength / 2 * scale**2 * rows.square().sum())
+
+    return (
+        float(minimize_scalar(at, bounds=(0, 100), method="bounded", options={"xatol": 1e-10}).fun)
+        / least_value
+    )
 
 
 def ufm_value(

@@ -22,6 +22,7 @@ class Call(NamedTuple):
 CALLS = {
     "gufm.value": Call(features_models.gufm_value, features_models.gufm_value_found),
     "gufm.collapse": Call(features_models.gufm_collapse),
+    "gufm.rescaled": Call(features_models.gufm_rescaled),
     "ufm.value": Call(features_models.ufm_value, features_models.ufm_value_found),
     "smoothing.value": Call(features_models.smoothing_value, features_models.smoothing_value_found),
     "imbalance.threshold": Call(features_models.minority_threshold, features_models.minority_threshold_found),

@@ -396,6 +396,7 @@ def _sweep_mistakes(
     if runs > MOST_RUNS:
         yield f"sweep: {runs} runs; DVC keeps a stage for each, and {MOST_RUNS} are the most"
         return
+    told: set[str] = set()  # of the axis: what is wrong in every experiment is said of the first
     for name in dict.fromkeys(sweep.get("experiments") or ()):
         if name not in experiments:
             yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"
@@ -404,7 +405,10 @@ def _sweep_mistakes(
         if axis and specs[0]:
             varied = [_varied(name, specs[0], axis, value) for value in values_of_axis or ()]
             specs = [spec for spec, _ in varied]
-            yield from dict.fromkeys(mistake for _, mistakes in varied for mistake in mistakes)
+            for mistake in (mistake for _, mistakes in varied for mistake in mistakes):
+                if (same := mistake.replace(f"experiments.{name}", "", 1)) not in told:
+                    told.add(same)
+                    yield mistake
         for spec in filter(None, specs):
             for depth in dict.fromkeys(sweep.get("depths") or ()):
                 yield from _depth_mistake(name, spec, depth, "sweep.depths")

@@ -119,6 +119,17 @@ def test_mistakes_are_named(axis: Any, values: list[Any], lines: list[str]) -> N
     assert all(line.startswith(start) for line, start in zip(said, lines, strict=True)), said
 
 
+def test_what_is_wrong_in_every_experiment_is_said_of_the_first() -> None:
+    """Red: a line for each of 31 experiments."""
+    both = tree("penalty.valu", [1, 2])
+    both["experiments"]["two"] = both["experiments"]["one"]
+    both["sweep"]["experiments"] = ["two", "one"]
+    with pytest.raises(InputError) as caught:
+        parse_params(both)
+    (only,) = str(caught.value).splitlines()
+    assert only.startswith("sweep.axis: experiments.two.penalty.valu: unknown key")
+
+
 def test_a_value_is_asked_for_where_there_is_an_axis_and_only_there() -> None:
     with pytest.raises(InputError, match=r"sweep\.axis is penalty\.value: name one of its values, --value"):
         parse_params(tree()).run("one", 2, 0)

@@ -19,7 +19,7 @@ from scipy import stats
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.theory import CALLS, calls_table, evaluate
+from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.errors import InputError
@@ -511,6 +511,28 @@ def test_a_bad_call_is_named(keys, line):
         evaluate(bad)
     assert str(caught.value).startswith("claims.yaml: one.")
     assert line in str(caught.value)
+
+
+def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
+    """A typo in the last claim of a study does not cost its minutes. Red: checked one by one."""
+    monkeypatch.chdir(tmp_path)
+
+    def jump(distance: float) -> float:
+        pytest.fail("evaluated")
+
+    monkeypatch.setitem(CALLS, "two_linear.jump", Call(jump))
+    entry = {"ref": "S", "statement": "s", "quantity": "theory", "expect": {"below": 1}}
+    last = [("two_linear.jum", {}), ("two_linear.jump", {"distanse": 1})]
+    calls = [("two_linear.jump", {"distance": 0.1}), *last]
+    write_claims(
+        [entry | {"id": f"c{i}", "call": call, "args": args} for i, (call, args) in enumerate(calls)]
+    )
+    with pytest.raises(InputError) as caught:
+        claims_command()
+    first, *others = str(caught.value).splitlines()
+    assert first.startswith("claims.yaml: c1.call: unknown 'two_linear.jum'")
+    assert [line.split(":")[1].strip() for line in others] == ["c2.args.distanse", "c2.args.distance"]
+    assert not Path("data").exists()
 
 
 def test_the_page_lists_the_calls():

@@ -2,7 +2,7 @@
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ncpipe.claims import features_models, flow_models, low_rank, rank_bounds
@@ -66,16 +66,7 @@ def evaluate(claim: Theory) -> Number:
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
     argument, arguments outside the theory's range, and `numerical` where a call has no twin.
     """
-    if claim.call not in CALLS:
-        raise InputError(
-            cut(f"claims.yaml: {claim.id}.call: unknown {shown(claim.call)}; {_near(claim.call)}")
-        )
-    call = CALLS[claim.call]
-    arguments = _arguments(claim, call.number)
-    if claim.against == "numerical" and call.twin is None:
-        raise InputError(
-            f"claims.yaml: {claim.id}.against: {claim.call} has no numerical twin; give a number"
-        )
+    call, arguments = _checked(claim)
     try:
         value = call.number(**arguments)
         if claim.against is None:
@@ -86,6 +77,35 @@ def evaluate(claim: Theory) -> Number:
     assert isinstance(other, float)
     distance = abs(value - other) / abs(other) if other else abs(value)
     return Number(distance, distance, distance, f"{value:.6g} against {other:.6g}")
+
+
+def check_calls(claims: Iterable[Theory]) -> None:
+    """Nothing of a file is evaluated, which may take minutes, before all of it is known to be right.
+
+    Raises InputError with a line for each mistake, but for arguments that only the theory can refuse.
+    """
+    mistakes = []
+    for claim in claims:
+        try:
+            _checked(claim)
+        except InputError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+
+
+def _checked(claim: Theory) -> tuple[Call, dict[str, Any]]:
+    """The call of a claim and its arguments."""
+    if claim.call not in CALLS:
+        raise InputError(
+            cut(f"claims.yaml: {claim.id}.call: unknown {shown(claim.call)}; {_near(claim.call)}")
+        )
+    call = CALLS[claim.call]
+    if claim.against == "numerical" and call.twin is None:
+        raise InputError(
+            f"claims.yaml: {claim.id}.against: {claim.call} has no numerical twin; give a number"
+        )
+    return call, _arguments(claim, call.number)
 
 
 def _arguments(claim: Theory, function: Callable[..., float]) -> dict[str, Any]:

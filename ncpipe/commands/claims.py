@@ -23,6 +23,10 @@ def claims() -> None:
     Raises InputError, after everything is written, if an identity does not hold: the code is then wrong.
     """
     ledger = load_claims()
+    if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
+        from ncpipe.claims.theory import check_calls  # takes a second to import
+
+        check_calls(theories)
     sweep = None
     if any(isinstance(claim, Measured) for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]

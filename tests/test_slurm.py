@@ -357,12 +357,17 @@ def running() -> list[str]:
 
 @pytest.mark.slurm
 def test_thirty_runs_by_slurm(
-    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: None,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In an array of which four tasks may run at a time; the driver is gone, one job is killed.
 
     Red: jobs that only their driver knows; lost runs that stay lost; what is submitted again as a fifth.
     """
+    monkeypatch.setattr("ncpipe.scheduling.engines.slurm.SETTLED", 0.0)  # while the others still run
     two = experiment_tree(model=architecture("L-RN2", "pre"))
     write_params([2, 3], [*range(5)], one=experiment_tree(), two=two, three=experiment_tree(epochs=21))
     for name in ("one", "two", "three"):

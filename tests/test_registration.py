@@ -219,6 +219,34 @@ def test_parameters_are_parsed_once_and_given_anew(folder: Path, monkeypatch: py
     assert len(parsed) == 5
 
 
+def test_what_git_tracks_is_read_once_and_given_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git itself says it. Red: an index for every question; what was tracked when it was first asked."""
+    from dulwich.repo import Repo as Dulwich
+    from scmrepo.git import Git
+
+    from ncpipe.scheduling.dvc_git import git_index_read_once
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    names = ["b/c", "b/d", "b.c", "e/é", "a", "b", "e", "none"]
+    for name in names[:4]:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    read: list[str] = []
+    opened = Dulwich.open_index
+    monkeypatch.setattr(Dulwich, "open_index", lambda self: read.append("") or opened(self))
+    repo = Git(str(folder))
+    with git_index_read_once():
+        for change in (["add", "b/c"], ["add", "b.c", "e"], ["rm", "--cached", "b/c"]):
+            git(*change)
+            read.clear()
+            for name in names:
+                assert repo.is_tracked(str(folder / name)) == bool(git("ls-files", "--", name)), name
+            assert len(read) == 1
+
+
 def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_path: Path) -> None:
     """In one write of dvc.lock, and DVC then finds them up to date; what lies in other places is not taken.
 

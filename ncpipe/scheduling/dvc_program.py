@@ -23,6 +23,7 @@ from dvc.repo import reproduce
 from dvc.utils.serialize import _common, _yaml
 
 from ncpipe.artifacts import publish_file
+from ncpipe.scheduling.dvc_git import git_index_read_once
 from ncpipe.scheduling.dvc_lock import lock_written_by_entries
 from ncpipe.scheduling.dvc_params import params_parsed_once
 
@@ -121,7 +122,7 @@ if __name__ == "__main__":
     write_by(dump_whole)
     if _plan is not None:
         setattr(reproduce, PLANNER, plan_in_order)
-    with params_parsed_once(), lock_written_by_entries():
+    with params_parsed_once(), lock_written_by_entries(), git_index_read_once():
         if sys.argv[1:] == ["commit-runs"]:
             told = json.load(sys.stdin)
             sys.exit(commit_runs(told["stages"], told["earlier"]))

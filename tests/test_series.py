@@ -73,6 +73,20 @@ def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytes
     assert str(error.value) == "x: a process that trained it was ended (signal 9); run dvc repro to go on"
 
 
+@pytest.mark.parametrize(("function", "workers"), [("train_batch", 1), ("seconds_per_epoch", 2)])
+def test_a_batch_without_memory_is_one_line(
+    function: str, workers: int, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(module, function, full)
+    with pytest.raises(
+        InputError, match=r"^x: 3 runs side by side do not fit in the memory of cpu; take fewer seeds"
+    ):
+        train_series(runs, COMPUTE, workers, 60.0, history)
+
+
 def test_short_series_start_no_process(runs: list[Run]) -> None:
     found = train_series(runs, COMPUTE, 8, 60.0, history)
     assert {process for _, process, _ in found} == {os.getpid()}

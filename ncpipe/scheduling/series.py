@@ -103,18 +103,25 @@ def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
     place = prepare_device(compute)  # each thread has its own settings
     saved = Checkpoints([checkpoint_of(stamp) for stamp in task.batch], task.checkpoint_seconds)
     starts = starts_of(runs, data)
-    try:
+    with _fitting(task.batch, place):
         trained = train_batch(
             runs, data, place, compute.precision, checkpoints=saved, stop=stop, starts=starts
         )
         return [task.measure(found, compute) for found in trained]
+
+
+@contextlib.contextmanager
+def _fitting(batch: Batch, place: torch.device) -> Iterator[None]:
+    """InputError where the block runs out of memory."""
+    try:
+        yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    raise InputError(
-        f"{runs[0].experiment}: {len(runs)} runs side by side do not fit in the memory of {place}; take "
-        "fewer seeds, or make model.width, the depth or the data smaller"
-    )
+        raise InputError(
+            f"{batch[0].run.experiment}: {len(batch)} runs side by side do not fit in the memory of {place}; "
+            "take fewer seeds, or make model.width, the depth or the data smaller"
+        ) from None
 
 
 def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tuple[int, list[Batch]]:
@@ -129,7 +136,8 @@ def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tu
     for index, own in enumerate(shapes):
         run, data, dtype = own[0].run, data_of(own[0].run.spec.data), DTYPES[own[0].compute.precision]
         epochs = run.spec.epochs - epochs_done(checkpoint_of(own[0]))
-        timed = (seconds_per_epoch(run, len(own), data, place, dtype) for _ in range(TIMINGS))
+        with _fitting(own, place):
+            timed = [seconds_per_epoch(run, len(own), data, place, dtype) for _ in range(TIMINGS)]
         seconds[index] = epochs * min(timed)
     total = sum(seconds.values()) or 1.0
     count = max(1, min(workers, int(total / WORTH)))

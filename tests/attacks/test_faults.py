@@ -155,15 +155,15 @@ def test_what_starts_from_a_seed_changes_what_real_processes_change(
     """The same points for faults, and the same bytes. Red: a hook that not every process has."""
     clone, fresh = place
     logs = [tmp_path / name for name in ("real.log", "forked.log")]
+    put_back(clone, fresh)
     assert faulty(clone, command, 0, "kill", logs[0]).code == 0
-    real = clone.digests(*OUTPUTS), (clone.folder / "dvc.lock").read_text()
+    real = clone.digests(*OUTPUTS, "dvc.lock")
     put_back(clone, fresh)
     (tmp_path / "parsed").mkdir()
     with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
         assert faulty(clone, command, 0, "kill", logs[1]).code == 0
     assert changes(logs[0]) == changes(logs[1])
-    assert (clone.digests(*OUTPUTS), (clone.folder / "dvc.lock").read_text()) == real
-    put_back(clone, fresh)
+    assert clone.digests(*OUTPUTS, "dvc.lock") == real
 
 
 @pytest.mark.attack
@@ -176,6 +176,7 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path
     """
     start = time.monotonic()
     clone, fresh = place
+    put_back(clone, fresh)
     (tmp_path / "parsed").mkdir()
     with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
         output = faulty(clone, command, 0, "kill", tmp_path / "log")

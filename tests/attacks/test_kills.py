@@ -166,7 +166,7 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
     said = ""
     for attempt in itertools.count():
         done, kills = finished(clone.folder, said), kills_of(tally)
-        chance = random.Random(kills)
+        chance = random.Random(len(tally.lines))  # another one after an end than before it
         seconds = chance.uniform(0.02, 1.0 + attempt / 4) * takes[name] if kills < KILLS else None
         output, takes_now = call(clone, COMMANDS[name], seconds, group=bool(kills % 2))
         said += output.out

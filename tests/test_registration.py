@@ -333,3 +333,20 @@ def test_a_rwlock_of_the_dead_is_removed(who: str, folder: Path) -> None:
         assert registry.remove_dead_rwlock() == dead
         assert rwlock.exists() != dead
         other.kill()
+
+
+def test_an_empty_entry_of_the_run_cache_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: DVC's own way of reading one, which ends in a TypeError for good."""
+    from dvc.stage.cache import StageCache
+
+    from ncpipe.scheduling import dvc_program
+
+    key = "ab" * 32
+    monkeypatch.setattr(dvc_program.run_cache, "_get_stage_hash", lambda stage: key)
+    cache = StageCache.__new__(StageCache)
+    cache.cache_dir = str(tmp_path)
+    folder = tmp_path / "ab" / key
+    folder.mkdir(parents=True)
+    assert dvc_program.load_what_is_there(cache, None) is None
+    assert not folder.exists()
+    assert dvc_program.load_what_is_there(cache, None) is None  # nor what was never there

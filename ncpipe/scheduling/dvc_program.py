@@ -7,6 +7,7 @@ ours: `dvc commit --force train`, of the stages alone whose names stand in the i
 read a few hundred targets.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -20,6 +21,7 @@ from typing import Any, TextIO
 import dvc.logger
 from dvc.cli import main
 from dvc.repo import reproduce
+from dvc.stage import cache as run_cache
 from dvc.utils.serialize import _common, _yaml
 
 from ncpipe.artifacts import publish_file
@@ -31,6 +33,7 @@ WRITER = "_dump_data"  # of DVC 3: all YAML files go through it
 PLANNER = "plan_repro"  # of DVC 3: the stages that `repro` takes, one after the other
 
 _in_place = getattr(_common, WRITER, None)
+load: Callable[..., Any] = run_cache.StageCache._load
 _plan = getattr(reproduce, PLANNER, None)
 
 
@@ -93,6 +96,15 @@ def set_level_with_errors(level: int = logging.INFO) -> Any:
     return set_level(min(level, logging.ERROR))
 
 
+def load_what_is_there(cache: Any, stage: Any) -> Any:
+    """In place of DVC's own, which fails at the empty folder that a kill or a full disk leaves of an entry of
+    its run cache: removed, that is no entry, and DVC makes it anew."""
+    if key := run_cache._get_stage_hash(stage):
+        with contextlib.suppress(OSError):  # not there, or not empty
+            os.rmdir(cache._get_cache_dir(key))
+    return load(cache, stage)
+
+
 def commit_runs(names: Collection[str] | None, earlier: Collection[str]) -> int:
     """Take what lies in the places of these stages for their results, in one write of dvc.lock.
 
@@ -119,6 +131,7 @@ def commit_runs(names: Collection[str] | None, earlier: Collection[str]) -> int:
 
 if __name__ == "__main__":
     dvc.logger.set_loggers_level = set_level_with_errors
+    run_cache.StageCache._load = load_what_is_there
     write_by(dump_whole)
     if _plan is not None:
         setattr(reproduce, PLANNER, plan_in_order)

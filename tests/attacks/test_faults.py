@@ -170,7 +170,8 @@ def test_what_starts_from_a_seed_changes_what_real_processes_change(
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
 def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path: Path) -> None:
-    """DVC's own writes too. Where DVC leaves a dvc.lock or rwlock that it cannot read, a sweep goes on.
+    """DVC's own writes too. Where DVC leaves a dvc.lock, an rwlock or an empty entry of its run cache (to it:
+    None) that it cannot read, a sweep goes on.
 
     Red: a registration that a kill leaves half done.
     """
@@ -213,7 +214,7 @@ def attack_sweep(
     done = finished(clone.folder, first.err)
     again = clone.run(*command, check=False)
     end = "went on"
-    if again.code and command[0] == "dvc" and (torn := re.search(r"dvc\.lock|rwlock", again.err)):
+    if again.code and command[0] == "dvc" and (torn := re.search(r"dvc\.lock|rwlock|NoneType", again.err)):
         again = clone.run("ncpipe", "sweep", check=False)
         end = f"went on by ncpipe sweep, {torn.group()} torn"
     if again.code:

@@ -178,7 +178,7 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
             return ""
         if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             tally.add(f"kill of {name}: {phase(output.out, clone)}")
-        elif name == "dvc repro" and (torn := re.search(r"dvc\.lock|rwlock", output.out)):
+        elif name == "dvc repro" and (torn := re.search(r"dvc\.lock|rwlock|NoneType", output.out)):
             tally.add(f"torn: {torn.group()}")
             output, _ = call(clone, COMMANDS["ncpipe sweep"], None, group=False)
             return "" if output.code == 0 else f"did not go on\n{said}{output.out}"

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ncpipe import __version__
 from ncpipe.errors import InputError
-from ncpipe.interrupts import hear_the_end
+from ncpipe.interrupts import came_of_interrupt, hear_the_end
 
 
 class Command(TyperCommand):
@@ -563,6 +563,8 @@ def run_cli() -> None:
             said = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))
         elif isinstance(error, SafetensorError):  # readers turn theirs into an InputError: of a writer
             said = str(error)
+        elif came_of_interrupt(error):
+            raise KeyboardInterrupt from None
         else:
             raise
         sys.exit(f"ncpipe: {said}; nothing half-written was kept")

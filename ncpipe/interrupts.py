@@ -21,6 +21,17 @@ def hear_the_end() -> None:
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
 
 
+def came_of_interrupt(error: BaseException) -> bool:
+    """Whether an error began as Ctrl-C. One that comes while Python waits for a thread, just as it takes the
+    lock back, ends as a RuntimeError of that lock."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__context__
+    return False
+
+
 def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 

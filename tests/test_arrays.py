@@ -329,7 +329,7 @@ def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     """The stage `plot`'s figures, not saved, by name."""
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(
-        "ncpipe.commands.plot.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+        "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )
     plot()
     return drawn

@@ -310,3 +310,27 @@ def test_the_shell_completes_commands_and_experiments(
     Path("params.yaml").unlink()
     monkeypatch.setenv("COMP_WORDS", "ncpipe train o")
     assert shown().strip() == ""
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It comes out of Python's own `threading` as an error of the lock; one without Ctrl-C stays an error."""
+
+    def wait(**_: Any) -> None:
+        try:
+            if interrupted:
+                raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ncpipe.cli.app", wait)
+    monkeypatch.setattr("ncpipe.cli.hear_the_end", lambda: None)
+    monkeypatch.setattr("sys.argv", ["ncpipe", "train"])
+    with pytest.raises(SystemExit if interrupted else RuntimeError) as stop:
+        main()
+    if interrupted:
+        assert stop.value.code == 130
+        assert "interrupted" in capsys.readouterr().err

@@ -232,7 +232,7 @@ def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch
     assert "spread" in set(points["metric"])
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(
-        "ncpipe.commands.plot.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+        "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )
     plot()
     assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]

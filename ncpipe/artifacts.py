@@ -8,7 +8,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ BATCH_LOG = "batches.csv"  # there: what each batch took, and whether it came to
 FINISHED = "finished"
 AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
 SEAL = "seal.json"  # in a run's folder: the digests of its other files
+TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
+MOMENT = 0.2  # seconds
 SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
 
 
@@ -77,6 +81,20 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_tried_links() -> None:
+    """Delete the files by which a DVC that was killed then tried out links, in folders that are no output.
+
+    They would stay for good, and count to what later stages depend on. One that is younger than a moment may
+    be of a DVC at work.
+    """
+    levels = [folder for below in ("*", "*/L*", "*/L*/x*") for folder in RUNS.glob(below)]
+    for folder in (RUNS, *levels, METRICS, SERIES, CONSTRUCTED, FEATURES, PREPARED):
+        for path in folder.glob(".*.tmp"):
+            with contextlib.suppress(OSError):  # of another one at work: gone by now
+                if TRIED_LINK.fullmatch(path.name) and time.time() - path.lstat().st_mtime > MOMENT:
+                    path.unlink()
 
 
 @contextlib.contextmanager

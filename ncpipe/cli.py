@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from typer.core import TyperCommand, TyperGroup
 
 from ncpipe import __version__
+from ncpipe.artifacts import remove_tried_links
 from ncpipe.errors import InputError
 from ncpipe.interrupts import came_of_interrupt, hear_the_end
 
@@ -549,6 +550,8 @@ def run_cli() -> None:
     from ncpipe.commands.stage_times import timed
 
     hear_the_end()
+    if "DVC_STAGE" in os.environ:
+        remove_tried_links()
     try:
         with timed(os.environ.get("DVC_STAGE")):
             app(prog_name="ncpipe")

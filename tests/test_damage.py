@@ -13,6 +13,7 @@ import pytest
 from conftest import experiment_tree, write_params
 
 from ncpipe import artifacts
+from ncpipe.__main__ import main
 from ncpipe.artifacts import AHEAD, RUNS, SEAL, publish_file, publish_folder, sha256_of
 from ncpipe.commands import sweep
 from ncpipe.commands.extract import extract_experiment
@@ -236,3 +237,31 @@ def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(
     with publish_file(tmp_path / "file") as path:
         path.write_text("content")
     assert done == [(tmp_path / "file").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+
+
+def test_what_a_killed_dvc_tried_links_by_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: it stays in data/runs/NAME, which counts to what `extract` depends on, for good."""
+    monkeypatch.chdir(tmp_path)
+    folders = ["runs", "runs/one", "runs/one/L2", "runs/one/L2/x0.1", "metrics", "series", "constructed"]
+    name = ".Rf22zXYH0J-2ytw2vqcZ_g.tmp"
+    kept = ["runs/one/L2/.mine.tmp", "runs/one/L2/s0/" + name, "results/" + name, "runs/one/" + name[1:]]
+    gone = [f"{folder}/{name}" for folder in folders]
+    for each in (*gone, *kept):
+        path = Path("data", each)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (0, 0))
+    young = Path("data/metrics/.Zf22zXYH0J-2ytw2vqcZ_g.tmp")
+    young.touch()
+    monkeypatch.setattr("sys.argv", ["ncpipe", "schema", "--help"])
+    for dvc in (False, True):
+        if dvc:
+            monkeypatch.setenv("DVC_STAGE", "dvc.yaml:aggregate")
+            monkeypatch.setattr("ncpipe.cli.hear_the_end", lambda: None)
+        with pytest.raises(SystemExit):
+            main()
+        left = {path.relative_to("data").as_posix() for path in Path("data").rglob("*") if path.is_file()}
+        assert left - {"logs/stages.csv"} == {*kept, "metrics/" + young.name, *([] if dvc else gone)}
+    capsys.readouterr()

@@ -3,13 +3,14 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL
 
@@ -247,17 +248,23 @@ def test_what_git_tracks_is_read_once_and_given_anew(folder: Path, monkeypatch: 
             assert len(read) == 1
 
 
+@contextlib.contextmanager
+def in_copy(project: Path, folder: Path, items: str) -> Iterator[None]:
+    """Stand in a copy of the project, whose first stage is `train` with these items."""
+    shutil.copytree(project, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
+        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", items).replace("  a:", "  train:"))
+        yield
+
+
 def test_some_runs_are_registered_while_others_are_missing(project: Path, tmp_path: Path) -> None:
     """In one write of dvc.lock, and DVC then finds them up to date; what lies in other places is not taken.
 
     Red: a commit of all, which fails for want of outputs or certifies a stale one.
     """
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
-        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[3, 4, 5]").replace("  a:", "  train:"))
+    with in_copy(project, tmp_path / "project", "[3, 4, 5]"):
         for item in (3, 4):
             Path(f"out{item}").write_text(f"{item}\n")
         AHEAD.mkdir(parents=True, exist_ok=True)
@@ -285,12 +292,7 @@ def test_parts_stand_in_the_lock_as_if_registered_at_once(project: Path, tmp_pat
 
     Red: entries in the order in which runs were finished; those of an earlier sweep put among the new ones.
     """
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("DVC_SITE_CACHE_DIR", str(project.parent / "site"))
-        Path("dvc.yaml").write_text(TWO_STAGES.replace("[1, 2]", "[5]").replace("  a:", "  train:"))
+    with in_copy(project, tmp_path / "project", "[5]"):
         Path("out5").write_text("5\n")
         registry.register()
         assert not registry.EARLIER.exists()

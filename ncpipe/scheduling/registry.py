@@ -22,9 +22,7 @@ from ncpipe.yamlfile import read_yaml
 LOCK = Path("dvc.lock")
 PROGRAM = "ncpipe.scheduling.dvc_program"
 FORMER = AHEAD / "dvc.lock"  # as it was, while runs are registered; empty if there was none
-EARLIER = (
-    AHEAD / "registered-earlier.json"
-)  # runs of dvc.lock before a sweep began to register some of its own
+EARLIER = AHEAD / "registered-earlier.json"  # runs in dvc.lock before a sweep registered the first of its own
 
 
 def stage_name(run: Run) -> str:

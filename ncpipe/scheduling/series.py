@@ -27,9 +27,7 @@ from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
-WORTH = (
-    5.0  # seconds of training that a further process is started for: it takes two or three to load PyTorch
-)
+WORTH = 5.0  # seconds of training that a further process is started for, which takes two or three itself
 TIMINGS = 3  # of a shape's epoch: beside other work one alone may be several times too long
 SLACK = 0.1  # of a worker's share, which a batch may take longer than that
 

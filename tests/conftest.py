@@ -1,6 +1,7 @@
 """Specs, data and a terminal that the tests share."""
 
 import copy
+import faulthandler
 import io
 import os
 from collections.abc import Iterator
@@ -175,6 +176,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What is only run on request may take hours."""
+    if any(item.get_closest_marker(marker) for marker in ON_REQUEST):
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

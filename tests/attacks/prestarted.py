@@ -163,7 +163,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             }
             files = [number if file == -1 else file for number, file in enumerate(files)]
             socket.send_fds(_seed, [json.dumps(request).encode()], files)
-            self.pid = int(_seed.recv(32))
+            answer = _seed.recv(32)
+            assert answer.isdigit(), f"the seed has not started {words}"
+            self.pid = int(answer)
             self._child_created = True
             ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
             self._close_pipe_fds(*(given[end] for end in ends))  # type: ignore[attr-defined]
@@ -281,20 +283,23 @@ def _wait_as_seed(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
                 os.close(number)
             channel.close()
             return request, files
+        os.close(write)  # so that a fork that fails before it has said who it is, is heard
         os.waitpid(between, 0)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            channel.send(os.read(read, 32))
-        for number in (read, write, *files):
+            channel.send(os.read(read, 32) or b"failed")
+        for number in (read, *files):
             os.close(number)
 
 
 def _new_session() -> None:
-    """A session as polite as the present one: Linux keeps how nice one is to others for each by itself."""
-    own = Path("/proc/self/autogroup")
-    niceness = own.read_text().split()[-1] if own.exists() else "0"
+    """A session as polite as the present one, where that may be said: Linux keeps it for each by itself."""
+    own, niceness = Path("/proc/self/autogroup"), "0"
+    with contextlib.suppress(OSError, IndexError):
+        niceness = own.read_text().split()[-1]
     os.setsid()
     if niceness != "0":
-        own.write_text(niceness)
+        with contextlib.suppress(OSError):  # for some it is not theirs to say
+            own.write_text(niceness)
 
 
 def _become(request: dict[str, Any], files: list[int]) -> socket.socket:

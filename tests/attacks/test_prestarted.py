@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import prestarted as module
 import pytest
 from dvc.utils.serialize import _yaml
 from prestarted import Popen, _parse_once, bury_orphans, prestarted
@@ -99,6 +100,20 @@ time.sleep(9)"""
 def test_a_program_ends_as_it_would_end(source: str, code: int, seed: None) -> None:
     """Red: a signal that is turned into a code; threads that are not waited for."""
     assert subprocess.run(python(source), stderr=subprocess.DEVNULL, check=False).returncode == code
+
+
+def test_a_start_that_fails_is_heard(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the next one begins. Red: the seed waits for ever for what a fork says that has ended."""
+    failing = "prestarted._new_session = lambda: 1 / 0; prestarted.plant("
+    monkeypatch.setattr(module, "PLANT", module.PLANT.replace("prestarted.plant(", failing))
+    with prestarted(os.environ, imports=()):
+        with pytest.raises(AssertionError, match="has not started"):
+            subprocess.run(python("pass"), check=False, start_new_session=True)
+        assert subprocess.run(python("raise SystemExit(3)"), check=False).returncode == 3
+        bury_orphans()
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_a_shell_goes_on_only_after_what_went_well(seed: None, tmp_path: Path) -> None:

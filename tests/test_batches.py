@@ -240,7 +240,7 @@ def test_two_processes_do_not_train_one_run(project: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=120)
+        worker.join(timeout=600)
         assert worker.exitcode == 0
     assert trained() == ["one/L3/s0", "one/L3/s1"]
     assert training.value == 1

@@ -328,7 +328,7 @@ def test_killed_at_random_moments(project: Path) -> None:
             began = time.monotonic()
             before = sum(checkpoints[-1:])
             while process.poll() is None and done() <= before:
-                assert time.monotonic() - began < 60, "no new checkpoint"
+                assert time.monotonic() - began < 600, "no new checkpoint"
                 time.sleep(0.01)
             time.sleep(chance.uniform(0, 0.3))
         finally:
@@ -369,7 +369,7 @@ def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) ->
         assert "L-RN1 on cpu" in process.stderr.readline()
         time.sleep(2)
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -404,7 +404,7 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
         assert "L-RN1 on cpu" in dvc.stderr.readline()
         time.sleep(1)
         dvc.terminate()
-        _, said = dvc.communicate(timeout=60)  # to its end: nobody holds the pipe any more
+        _, said = dvc.communicate(timeout=600)  # to its end: nobody holds the pipe any more
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(dvc.pid, signal.SIGKILL)

@@ -120,12 +120,12 @@ def test_the_estimate_of_a_network_that_vmap_runs() -> None:
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_before_it_is_built(run: Run, data: Prepared) -> None:
     """In a second. Red: the network is allocated first; the optimizer's own memory is not counted."""
-    start, before = time.monotonic(), psutil.Process().memory_info().rss
+    start, before = time.process_time(), psutil.Process().memory_info().rss
     with pytest.raises(
         InputError, match=r"one L=\d+ seed=0: takes about .* GB of memory, and .* make model.width"
     ):
         check_memory(run, data, CPU, torch.float32)
-    assert time.monotonic() - start < 10  # 2 s on a quiet machine
+    assert time.process_time() - start < 10  # of CPU: 2, however busy the machine is
     assert psutil.Process().memory_info().rss - before < 2**30
 
 

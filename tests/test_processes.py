@@ -90,4 +90,4 @@ def test_it_ends_with_the_one_that_started_it(worker: Worker[str, tuple[str, int
     time.sleep(0.2)
     assert process.is_running()
     worker.connection.close()
-    process.wait(timeout=10)
+    process.wait(timeout=600)

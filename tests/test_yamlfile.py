@@ -168,10 +168,10 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
 )  # fmt: skip
 def test_what_is_refused(text: str, message: str) -> None:
     """In one line, before anything is built of it."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError) as caught:
         parse_yaml(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1  # of CPU, however busy the machine is
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) <= 200

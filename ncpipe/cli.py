@@ -102,6 +102,26 @@ Workers = Annotated[
         show_default=False,
     ),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        envvar="NCPIPE_WORKERS",
+        help="Processes that share the runs, if these take long; without it one per core (cores / "
+        "compute.threads).",
+        show_default=False,
+    ),
+]
+MadeAhead = Annotated[
+    bool,
+    typer.Option(
+        "--ahead/--no-ahead",
+        envvar="NCPIPE_AHEAD",
+        help="Where DVC will ask for them: make other experiments' features and metrics too, while all is "
+        "loaded.",
+    ),
+]
 CheckpointSeconds = Annotated[
     float,
     typer.Option(
@@ -261,21 +281,27 @@ def sweep(
 
 
 @stage()
-def extract(experiment: Experiment, device: Device = None) -> None:
+def extract(
+    experiment: Experiment, device: Device = None, workers: Processes = None, ahead: MadeAhead = True
+) -> None:
     """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
     begin(f"extract {experiment}")
     from ncpipe.commands.extract import extract_experiment
+    from ncpipe.commands.stages_ahead import hands_of
 
-    extract_experiment(experiment, device)
+    with hands_of("extract", experiment, device, workers, ahead) as each:
+        extract_experiment(experiment, device, each)
 
 
 @stage()
-def measure(experiment: Experiment) -> None:
+def measure(experiment: Experiment, workers: Processes = None, ahead: MadeAhead = True) -> None:
     """Compute every metric of an experiment's runs from their features; write tidy tables."""
     begin(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
+    from ncpipe.commands.stages_ahead import hands_of
 
-    measure_experiment(experiment)
+    with hands_of("measure", experiment, None, workers, ahead) as each:
+        measure_experiment(experiment, each)
 
 
 @stage()

@@ -2,44 +2,83 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from ncpipe.artifacts import AHEAD, FEATURES, PREPARED, RUNS, publish_folder, remove
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
-from ncpipe.datasets.prepared import read_prepared
+from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
-from ncpipe.specs import Device
-from ncpipe.stamps import Stamp
+from ncpipe.specs import Compute, Device, Run
+from ncpipe.stamps import Stamp, data_checksum
 from ncpipe.training.device import prepare_device
 from ncpipe.training.run_folder import read_kept, read_state
 
 
-def extract_experiment(experiment: str, device: Device | None = None) -> None:
+@dataclass(frozen=True)
+class Part:
+    """One run to extract. compute: that it was trained with, and `double`, that it is extracted with. path:
+    of its file of features, without suffix."""
+
+    run: Run
+    compute: Compute
+    double: Compute
+    path: Path
+
+
+def extract_experiment(
+    experiment: str,
+    device: Device | None = None,
+    each: Callable[..., Iterable[Any]] = map,
+    root: Path = FEATURES,
+) -> None:
     """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each.
 
-    Those of weights that were kept on the way have a folder beside it.
+    Those of weights that were kept on the way have a folder beside it. each: calls a function for each run,
+    as `map` does; no run needs another. root: in place of data/features, for who makes them ahead.
     """
     params = load_params()
     runs = read_grid(params, experiment)
-    read = functools.lru_cache(maxsize=1)(read_prepared)  # runs of one depth and value stand side by side
-    double = dataclasses.replace(params.compute, device=device or params.compute.device, precision="float64")
-    if double.device == "mps":  # has no float64
-        double = dataclasses.replace(double, device="cpu")
+    double = double_compute(params.compute, device)
     place = prepare_device(double)
-    say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
-    stamps = []
-    with publish_folder(FEATURES / experiment) as folder:
-        for run in tqdm(runs, desc=experiment, unit="run", disable=None, leave=False):
-            data = read(PREPARED / run.data)
-            stamp, path = Stamp(run, data.checksum, params.compute), folder / run.path.relative_to(experiment)
-            stamps.append(stamp)
-            state = read_state(RUNS / run.path, stamp)
-            write_features(path.with_suffix(".safetensors"), extract(run, state, data, place))
-            for epoch, state in read_kept(RUNS / run.path, stamp).items():
-                write_features(features_at(path, epoch), last_layer_of(extract(run, state, data, place)))
-    for stamp in stamps:  # whoever asks for features has taken all of the runs
-        remove(AHEAD / stamp.key())
+    if root == FEATURES:
+        say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
+    _data.cache_clear()
+    with publish_folder(root / experiment) as folder:
+        parts = [Part(run, params.compute, double, folder / run.path.relative_to(experiment)) for run in runs]
+        done = tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False)
+        with done:
+            for _ in each(extract_run, parts):
+                done.update()
+    if root == FEATURES:
+        for run in runs:  # whoever asks for features has taken all of the runs
+            remove(AHEAD / Stamp(run, data_checksum(PREPARED / run.data), params.compute).key())
+
+
+def double_compute(compute: Compute, device: Device | None) -> Compute:
+    """What features are computed with: float64, on a device that has it."""
+    double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
+    return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
+
+
+def extract_run(part: Part) -> None:
+    """A run's features, and those of the weights that it kept on its way, as files."""
+    run, place = part.run, prepare_device(part.double)
+    data = _data(PREPARED / run.data, data_checksum(PREPARED / run.data))
+    stamp = Stamp(run, data.checksum, part.compute)
+    state = read_state(RUNS / run.path, stamp)
+    write_features(part.path.with_suffix(".safetensors"), extract(run, state, data, place))
+    for epoch, state in read_kept(RUNS / run.path, stamp).items():
+        write_features(features_at(part.path, epoch), last_layer_of(extract(run, state, data, place)))
+
+
+@functools.lru_cache(maxsize=1)  # runs of one depth and value stand side by side
+def _data(folder: Path, checksum: str) -> Prepared:
+    return read_prepared(folder)

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -39,42 +40,70 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Run
+from ncpipe.specs import Compute, Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
 
+Rows = dict[str, list[dict[str, Any]]]  # by table
 
-def measure(experiment: str) -> None:
-    """Features and histories -> data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv."""
+
+@dataclass(frozen=True)
+class Part:
+    """One run to measure. compute: that it was trained with. features: the folder of all features."""
+
+    run: Run
+    compute: Compute
+    features: Path
+
+
+def measure(
+    experiment: str,
+    each: Callable[..., Iterable[Rows]] = map,
+    features: Path = FEATURES,
+    root: Path = METRICS,
+) -> None:
+    """Features and histories -> data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv.
+
+    each: calls a function for each run, as `map` does; no run needs another. features, root: in place of
+    data/features and data/metrics, for who makes them ahead.
+    """
     params = load_params()
-    torch.set_num_threads(params.compute.threads)
-    measurements: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
-    history: list[dict[str, Any]] = []
-    gram: list[dict[str, Any]] = []
-    places: list[dict[str, Any]] = []
-    grid = read_grid(params, experiment)
-    for run in grid:
-        key = run.columns
-        place = {column: value for column, value in key.items() if column != "seed"}
-        features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), params.compute))
-        description = describe(run, features)
-        measurements += [key | asdict(row) for row in _measure(features, state)]
-        measurements += [key | asdict(row) for row in terms_of(run.depth, description)]
-        measurements += [key | asdict(row) for row in _by_size(run, features)]
-        measurements += [key | asdict(row) for row in _of_target(run, features)]
-        measurements += [key | asdict(row) for row in ranks_of(features)]
-        places += [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()]
-        gram += [key | row for row in _gram(features)]
-        runs.append(key | description)
-        history += [key | row | _on_the_way(run, row["epoch"]) for row in read_history(RUNS / run.path)]
-    with publish_folder(METRICS / experiment) as folder:
-        tables = {"measurements": measurements, "runs": runs, "history": history, "gram": gram}
-        tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in places)]
-        for name, rows in tables.items():
-            pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+    tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
+    parts = [Part(run, params.compute, features) for run in read_grid(params, experiment)]
+    for rows in each(measure_run, parts):
+        for name, own in rows.items():
+            tables[name] += own
+    tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
+    with publish_folder(root / experiment) as folder:
+        for name, own in tables.items():
+            pd.DataFrame(own).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def measure_run(part: Part) -> Rows:
+    """The rows of one run, by table."""
+    torch.set_num_threads(part.compute.threads)
+    torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
+    run, key = part.run, part.run.columns
+    place = {column: value for column, value in key.items() if column != "seed"}
+    features = read_features((part.features / run.path).with_suffix(".safetensors"))
+    state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), part.compute))
+    description = describe(run, features)
+    measured = [
+        *_measure(features, state),
+        *terms_of(run.depth, description),
+        *_by_size(run, features),
+        *_of_target(run, features),
+        *ranks_of(features),
+    ]
+    history = read_history(RUNS / run.path)
+    return {
+        "measurements": [key | asdict(row) for row in measured],
+        "runs": [key | description],
+        "history": [key | row | _on_the_way(run, row["epoch"], part.features) for row in history],
+        "gram": [key | row for row in _gram(features)],
+        "places": [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()],
+    }
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
@@ -104,11 +133,11 @@ def _number(metric: str, function: Callable[..., float], statistics: ClassStatis
         raise InputError(f"study.py: the metric {metric} gives what is no number, but a {kind}") from None
 
 
-def _on_the_way(run: Run, epoch: float) -> dict[str, float]:
+def _on_the_way(run: Run, epoch: float, place: Path) -> dict[str, float]:
     """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
     if run.spec.history is None or epoch not in run.spec.kept_epochs():
         return {}
-    measured = list(_measure(read_features(features_at(FEATURES / run.path, int(epoch))), {}))
+    measured = list(_measure(read_features(features_at(place / run.path, int(epoch))), {}))
     for name in run.spec.history.metrics:
         if not any(row.metric == name for row in measured):
             raise InputError(

@@ -60,6 +60,11 @@ class Worker(Generic[Task, Found]):
         self.connection.close()
         self.process.join()
 
+    def end(self) -> None:
+        """End it at once: what it has not given is lost."""
+        self.process.terminate()
+        self.process.join()
+
 
 def _serve(connection: Connection, do: Do[Task, Found]) -> None:
     """Do tasks until the other end is closed, or gone; what is readable during one is a wish to stop it."""

@@ -55,7 +55,7 @@ def cached_stages(stages: Collection[str]) -> set[str]:
     For a command that DVC itself runs: DVC's lock is neither asked for nor needed. What DVC cannot tell,
     because there is no repository here or for any other reason, counts as not cached.
     """
-    if _dvc_folder() is None:
+    if dvc_folder() is None:
         return set()
     try:
         from dvc.logger import set_loggers_level
@@ -210,7 +210,7 @@ def remove_dead_rwlock() -> bool:
     Who is named in one that can be read and has left no trace, DVC itself looks after. But it takes for alive
     what nobody has waited for, and a later process of the same number.
     """
-    folder = _dvc_folder()
+    folder = dvc_folder()
     if folder is None or not _is_dead(file := folder / "tmp" / "rwlock"):
         return False
     from dvc.lock import make_lock
@@ -223,7 +223,7 @@ def remove_dead_rwlock() -> bool:
     return dead
 
 
-def _dvc_folder() -> Path | None:
+def dvc_folder() -> Path | None:
     """`.dvc` of the project that one stands in, if it is one."""
     here = Path.cwd()
     return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)

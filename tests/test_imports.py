@@ -43,6 +43,7 @@ FORBIDDEN = {
     "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "scheduling/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/free_labels": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
+    "scheduling/waiting": {"dvc", "typer", "torch", "pydantic", "pandas"},  # nor does what a stage claims
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 

@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 
 from ncpipe import results
 from ncpipe.errors import InputError
+from ncpipe.scheduling import dvc_entries
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -139,6 +140,26 @@ class TestFreshClone:
         assert [line.split(":")[0] for line in said] == BOTH
         assert all(f"{line}\n" in output.err for line in said)
 
+    def test_what_dvc_has_is_told_from_what_it_wrote_down(
+        self, swept: Clone, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By dvc.lock or the run cache alone, too. Red: hashes that are not DVC's, by which nothing agrees."""
+        monkeypatch.chdir(swept.folder)
+        lock, folder = dvc_entries.LOCK, dvc_entries.dvc_folder
+        for known in ((lock, folder), (Path("none"), folder), (lock, lambda: None)):
+            monkeypatch.setattr(dvc_entries, "LOCK", known[0])
+            monkeypatch.setattr(dvc_entries, "dvc_folder", known[1])
+            entries = dvc_entries.Entries(["extract", "measure"])
+            for command in ("extract", "measure"):
+                for experiment in ("alpha", "beta"):
+                    asked = f"ncpipe {command} --experiment {experiment}"
+                    assert entries.have(asked, {})
+                    for changed in (f"data/runs/{experiment}", f"data/grid/{experiment}.csv"):
+                        assert not entries.have(asked, {Path(changed): Path("data/grid")})
+            assert not entries.have("ncpipe extract --experiment gamma", {})
+        monkeypatch.setattr(dvc_entries, "LOCK", Path("none"))
+        assert not dvc_entries.Entries(["extract"]).have("ncpipe extract --experiment alpha", {})
+
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""
         clone, output = swept_first
@@ -225,6 +246,9 @@ class TestOtherNetworks:
         )
         output = clone.run("dvc", "repro", env={"NCPIPE_AHEAD": "1"})
         assert f"train ahead {names[1]} L=8 seed=0: " in output.err  # and then claimed, or gone on with
+        assert (
+            output.err.count(": done ahead, by an earlier stage\n") == 2 * len(names) - 1
+        )  # less one extract
         assert [stage for stage in output.ran if stage.startswith("train")] == [
             f"train@{name}-8-0" for name in names
         ]

@@ -94,20 +94,21 @@ def _behind(stage: Stage, experiment: str, params: Params) -> list[Item]:
     """What DVC is going to run after this, as far as that can be told and done now, in the order of doing."""
     if not is_described() or settled_state() is None or not dvc_wants_all():
         return []
-    stamps = {name: _trained(params, name) for name in params.sweep.experiments}
-    there = [name for name, own in stamps.items() if own]
-    items: list[Item] = []
+    stamps = {name: own for name in params.sweep.experiments if (own := _trained(params, name))}
+    entries = Entries(["extract", "measure"])
+    others = [name for name in stamps if name != experiment]
+    anew: list[str] = []  # whose features are, or will be, other ones than DVC has measured
     if stage == "extract":
-        entries = Entries(["extract"])
-        others = [name for name in there if name != experiment]
-        others = [name for name in others if not entries.have(_command(stage, name), {})]
-        items += [Item("extract", name, stamps[name]) for name in others]
+        extracts = [name for name in others if not entries.have(_command("extract", name), {})]
+        items = [Item("extract", name, stamps[name]) for name in extracts]
         if params.compute.threads > 1:  # whose threads would still flush subnormal numbers, unlike measure's
             return items
-        to_measure = [name for name in there if name in {experiment, *others} or _has_features(name)]
+        anew = [name for name in stamps if name in {experiment, *extracts}]
     else:
-        to_measure = [name for name in there if name != experiment and _has_features(name)]
-    return items + [Item("measure", name, stamps[name]) for name in to_measure]
+        items = []
+    others = [name for name in others if name not in anew and (FEATURES / name).is_dir()]
+    rest = [name for name in others if not entries.have(_command("measure", name), {})]
+    return items + [Item("measure", name, stamps[name]) for name in [*anew, *rest]]
 
 
 def _trained(params: Params, experiment: str) -> list[Stamp]:
@@ -118,10 +119,6 @@ def _trained(params: Params, experiment: str) -> list[Stamp]:
     except InputError:
         return []
     return stamps if all(is_current(RUNS / stamp.run.path, stamp) for stamp in stamps) else []
-
-
-def _has_features(experiment: str) -> bool:
-    return (FEATURES / experiment).is_dir()
 
 
 def _command(stage: Stage, experiment: str) -> str:

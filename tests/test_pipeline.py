@@ -143,7 +143,7 @@ class TestFreshClone:
     def test_what_dvc_has_is_told_from_what_it_wrote_down(
         self, swept: Clone, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By dvc.lock or the run cache alone, too. Red: hashes that are not DVC's, by which nothing agrees."""
+        """By dvc.lock or the run cache alone, too. Red: hashes that are not DVC's: none would agree."""
         monkeypatch.chdir(swept.folder)
         lock, folder = dvc_entries.LOCK, dvc_entries.dvc_folder
         for known in ((lock, folder), (Path("none"), folder), (lock, lambda: None)):

@@ -48,10 +48,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in NAMES:
             for depth in (2, 3):
                 train(name, depth, 0, workers=1)
+        shutil.copytree(AHEAD, "alone/ahead")
         for name in NAMES:
             extract_experiment(name)
             measure(name)
-        Path("alone").mkdir()
+        shutil.rmtree(AHEAD)
+        Path("alone/ahead").rename(AHEAD)
         FEATURES.rename("alone/features")
         METRICS.rename("alone/metrics")
     return folder
@@ -118,6 +120,7 @@ def test_all_is_made_by_the_first_and_claimed_by_the_others(
     Red: subnormal numbers flushed while metrics are taken; another experiment's result; a run that stays in
     the store; times of others in the first one's line."""
     monkeypatch.setattr(hands, "WORTH", 0.0)
+    before = [path for path in AHEAD.iterdir() if (path / "run.json").exists()]
     with stage_times.timed("extract@one"):
         first(workers=2)
     said = capsys.readouterr().err.splitlines()
@@ -133,6 +136,7 @@ def test_all_is_made_by_the_first_and_claimed_by_the_others(
         assert capsys.readouterr().err == f"{stage} {name}: done ahead, by an earlier stage\n"
     assert contents(FEATURES, METRICS) == contents("alone")
     assert len(contents("alone")) == 6 + 2 + 15
+    assert before
     assert not [path for path in STORE.rglob("*") if path.is_file()]
     assert not [path for path in AHEAD.iterdir() if (path / "run.json").exists()]
     rows = Path("data/logs/stages.csv").read_text(encoding="utf-8").splitlines()[1:]

@@ -9,7 +9,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ncpipe.artifacts import publish_file
 from ncpipe.datasets.prepared import Split
 from ncpipe.errors import InputError
 from ncpipe.features.passes import Features, LayerOnSplit, Traits
@@ -27,7 +26,7 @@ def features_at(run: Path, epoch: int) -> Path:
 
 
 def write_features(path: Path, features: Features) -> None:
-    """Write as one safetensors file, whole or not at all."""
+    """Write as one safetensors file, into a folder that is published when all of its files are written."""
     tensors = {
         "train.features": features.train.inputs,
         "train.labels": features.train.labels,
@@ -50,8 +49,8 @@ def write_features(path: Path, features: Features) -> None:
                 for field, tensor in record.tensors().items():
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
     traits = {TRAITS: json.dumps(asdict(features.traits))}
-    with publish_file(path) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, traits)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, traits)
 
 
 def read_features(path: Path) -> Features:

@@ -21,7 +21,6 @@ from ncpipe.artifacts import (
     METRICS,
     PREPARED,
     RUNS,
-    move_folder,
     publish_file,
     read_json,
     remove,
@@ -97,7 +96,10 @@ def claim(stage: Stage, words: Sequence[str]) -> tuple[str, float] | None:
         return None
     try:
         ticket = checked(stage, experiment)
-        move_folder(root_of(stage) / experiment, PLACES[stage] / experiment)
+        place = PLACES[stage] / experiment
+        remove(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(root_of(stage) / experiment, place)  # no wait: what is in it is on the disk already
         _ticket(stage, experiment).unlink()
         for key in ticket["runs"]:
             remove(AHEAD / key)

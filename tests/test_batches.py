@@ -26,7 +26,7 @@ from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling import batches
+from ncpipe.scheduling import batches, dvc_entries
 from ncpipe.scheduling.pending import sweep_stamps
 from ncpipe.scheduling.plan import rest_seconds
 from ncpipe.scheduling.registry import stage_name
@@ -274,6 +274,26 @@ def test_runs_leave_the_store_when_their_features_are_asked_for(project: Path) -
     assert Path("data/runs/one/L2/s0/run.json").stat().st_nlink == 2  # until then it takes no more room
     extract_experiment("one")
     assert stored() == 0
+
+
+def test_what_dvc_failed_to_take_waits_on(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is no room: it goes on, and the next one removes the place and asks for it again.
+
+    Red: a store that lets go of what nobody else has; a finished run then trains twice."""
+    write_params([2], [0, 1], one=experiment_tree())
+    write_grid()
+    for seed in (0, 1):
+        train("one", 2, seed)
+    taken = dvc_entries._hash(Path("data/runs/one/L2/s0"))
+    cached = Path(".dvc/cache/files/md5", taken[:2], taken[2:])
+    cached.parent.mkdir(parents=True)
+    cached.touch()
+    extract_experiment("one")
+    assert stored() == 1
+    monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
+    shutil.rmtree("data/runs/one/L2/s1")
+    train("one", 2, 1)
+    assert trained() == ["one/L2/s0", "one/L2/s1"]
 
 
 def test_out_of_memory_halves_the_batch(

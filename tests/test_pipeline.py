@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -159,6 +160,20 @@ class TestFreshClone:
             assert not entries.have("ncpipe extract --experiment gamma", {})
         monkeypatch.setattr(dvc_entries, "LOCK", Path("none"))
         assert not dvc_entries.Entries(["extract"]).have("ncpipe extract --experiment alpha", {})
+
+    def test_what_dvc_has_in_its_cache_is_known(
+        self, swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Red: hashes that are not DVC's; another place for its files."""
+        monkeypatch.chdir(swept.folder)
+        places = sorted(Path("data/runs").glob("*/L*/s*"))
+        assert dvc_entries.in_cache(places) == places
+        shutil.copytree(".dvc/cache/files", tmp_path / "files")
+        stages = YAML(typ="safe").load(Path("dvc.lock"))["stages"]
+        (out,) = stages["train@beta-3-1"]["outs"]
+        (tmp_path / "files" / "md5" / out["md5"][:2] / out["md5"][2:]).unlink()
+        monkeypatch.setattr(dvc_entries, "_cache", lambda folder: tmp_path)
+        assert [place for place in places if place not in dvc_entries.in_cache(places)] == [Path(out["path"])]
 
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
         """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""

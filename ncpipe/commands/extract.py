@@ -9,13 +9,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ncpipe.artifacts import AHEAD, FEATURES, PREPARED, RUNS, publish_folder, remove
+from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
+from ncpipe.scheduling.store import release
 from ncpipe.specs import Compute, Device, Run
 from ncpipe.stamps import Stamp, data_checksum
 from ncpipe.training.device import prepare_device
@@ -57,9 +58,8 @@ def extract_experiment(
         with done:
             for _ in each(extract_run, parts):
                 done.update()
-    if root == FEATURES:
-        for run in runs:  # whoever asks for features has taken all of the runs
-            remove(AHEAD / Stamp(run, data_checksum(PREPARED / run.data), params.compute).key())
+    if root == FEATURES:  # whoever asks for features has been through all of the runs
+        release(Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs)
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:

@@ -163,6 +163,6 @@ def _make_one(item: Item, entries: Entries, each: Each, begin: float) -> None:
         from ncpipe.commands.measure import measure  # only now: brings pandas
 
         measure(name, each, features, root_of("measure"))
-    keys = [stamp.key() for stamp in item.stamps] if item.stage == "extract" else []
-    if not leave(item.stage, name, sources, keys, time.monotonic() - begin):
+    runs = {RUNS / stamp.run.path: stamp.key() for stamp in item.stamps if item.stage == "extract"}
+    if not leave(item.stage, name, sources, runs, time.monotonic() - begin):
         raise InputError("code has just been edited")

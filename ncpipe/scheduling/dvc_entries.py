@@ -1,4 +1,4 @@
-"""Whether DVC has the result of a command already, by what it wrote down: in dvc.lock and in its run cache.
+"""What DVC has, by what it wrote: results of commands in dvc.lock and its run cache, contents in its cache.
 
 Asking DVC itself takes seconds where dvc.lock has entries for hundreds of runs. What is found here saves time
 and decides nothing: DVC makes up its own mind.
@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ncpipe.scheduling.registry import LOCK, dvc_folder
-
+LOCK = Path("dvc.lock")
 _DEPENDENCY = re.compile(r"^ *- path: (.+)\n *hash: md5\n *md5: (\w+(?:\.dir)?)$", re.MULTILINE)
 
 
@@ -43,6 +42,27 @@ class Entries:
             for entry in self.known.get(command, ())
             if entry
         )
+
+
+def in_cache(places: Iterable[Path]) -> list[Path]:
+    """Those of the places, files or folders, that DVC can bring back as they are now; all of them, if there
+    is no cache to look at.
+
+    It writes down what it failed to put there, as where there is no room, and says so and goes on: the next
+    one finds it missing, removes the place and asks for it again.
+    """
+    folder = dvc_folder()
+    if folder is None or not (files := _cache(folder) / "files" / "md5").is_dir():
+        return list(places)
+    hashes = {place: _hash(place) for place in places}
+    # a folder's own entry is written after those of all its files
+    return [place for place, value in hashes.items() if (files / value[:2] / value[2:]).is_file()]
+
+
+def dvc_folder() -> Path | None:
+    """`.dvc` of the project that one stands in, if it is one."""
+    here = Path.cwd()
+    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
 def _texts() -> Iterator[str]:

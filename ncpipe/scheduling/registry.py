@@ -16,10 +16,10 @@ from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, publish_file
 from ncpipe.errors import InputError
+from ncpipe.scheduling.dvc_entries import LOCK, dvc_folder
 from ncpipe.specs import Run
 from ncpipe.yamlfile import read_yaml
 
-LOCK = Path("dvc.lock")
 PROGRAM = "ncpipe.scheduling.dvc_program"
 FORMER = AHEAD / "dvc.lock"  # as it was, while runs are registered; empty if there was none
 EARLIER = AHEAD / "registered-earlier.json"  # runs in dvc.lock before a sweep registered the first of its own
@@ -221,12 +221,6 @@ def remove_dead_rwlock() -> bool:
         if dead:
             file.unlink()
     return dead
-
-
-def dvc_folder() -> Path | None:
-    """`.dvc` of the project that one stands in, if it is one."""
-    here = Path.cwd()
-    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
 def _is_dead(file: Path) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ncpipe.artifacts import AHEAD, RUNS, remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
+from ncpipe.scheduling.dvc_entries import in_cache
 from ncpipe.scheduling.tickets import CHECKPOINT, put_in_place
 from ncpipe.stamps import RUN_RECORD, Stamp, check_waiting, check_whole
 
@@ -53,9 +54,10 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def release(stamps: Iterable[Stamp]) -> None:
-    """Let go of runs that DVC has taken."""
-    for stamp in stamps:
-        remove(AHEAD / stamp.key())
+    """Let go of the runs in their places that DVC has taken; what it failed to take waits on."""
+    keys = {RUNS / stamp.run.path: stamp.key() for stamp in stamps}
+    for place in in_cache(keys):
+        remove(AHEAD / keys[place])
 
 
 def drop_damaged_waiting(stamps: Iterable[Stamp]) -> None:

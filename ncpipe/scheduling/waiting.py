@@ -28,6 +28,7 @@ from ncpipe.artifacts import (
 )
 from ncpipe.code_memory import files_state, settled_state
 from ncpipe.errors import InputError
+from ncpipe.scheduling.dvc_entries import in_cache
 
 Stage = Literal["extract", "measure"]
 PLACES: Mapping[Stage, Path] = {"extract": FEATURES, "measure": METRICS}
@@ -65,12 +66,12 @@ def digests_of(sources: Iterable[Path], instead: Mapping[Path, Path]) -> dict[st
 
 
 def leave(
-    stage: Stage, experiment: str, sources: Mapping[str, str], runs: Sequence[str], seconds: float
+    stage: Stage, experiment: str, sources: Mapping[str, str], runs: Mapping[Path, str], seconds: float
 ) -> bool:
     """Whether a ticket is left for a result that lies in the store. None if code has just been edited.
 
-    sources: digests of what it was made of, taken before that. runs: keys of runs in the store that nobody
-    needs any more once it is in its place. seconds: what it took.
+    sources: digests of what it was made of, taken before that. runs: by their places, the keys of those in
+    the store that nobody needs there any more once it is in its own, and DVC has them. seconds: what it took.
     """
     state = settled_state()
     if state is None:
@@ -79,7 +80,7 @@ def leave(
         "state": state,
         "sources": dict(sources),
         "files": digests_of([root_of(stage) / experiment], {}),
-        "runs": list(runs),
+        "runs": {place.as_posix(): key for place, key in runs.items()},
         "seconds": seconds,
     }
     with publish_file(_ticket(stage, experiment)) as partial:
@@ -101,8 +102,8 @@ def claim(stage: Stage, words: Sequence[str]) -> tuple[str, float] | None:
         place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(root_of(stage) / experiment, place)  # no wait: what is in it is on the disk already
         _ticket(stage, experiment).unlink()
-        for key in ticket["runs"]:
-            remove(AHEAD / key)
+        for run in in_cache(map(Path, ticket["runs"])):
+            remove(AHEAD / ticket["runs"][run.as_posix()])
         return experiment, float(ticket["seconds"])
     except (InputError, OSError):
         return None

@@ -142,6 +142,8 @@ def test_all_is_made_by_the_first_and_claimed_by_the_others(
     assert len(contents("alone")) == 6 + 2 + 15
     assert before
     assert not [path for path in STORE.rglob("*") if path.is_file()]
+    waiting.drop_others([])  # as `aggregate` does
+    assert not STORE.exists()
     assert not [path for path in AHEAD.iterdir() if (path / "run.json").exists()]
     rows = Path("data/logs/stages.csv").read_text(encoding="utf-8").splitlines()[1:]
     seconds = dict(row.rsplit(",", 1) for row in rows)

@@ -147,6 +147,8 @@ def drop(stage: Stage, experiment: str) -> None:
 def drop_others(kept: Iterable[tuple[Stage, str]]) -> None:
     """Remove all that waits but these: nobody will ask for it."""
     keeps = set(kept)
+    if not keeps:
+        remove(STORE)
     for stage in PLACES:
         for path in root_of(stage).glob("*"):
             if (stage, path.name.removesuffix(".json")) not in keeps:

@@ -33,6 +33,18 @@ def fails_elsewhere(task: int) -> int:
     return who(task)[0]
 
 
+def fails_here(task: int) -> None:
+    """As soon as another process is in the middle of one."""
+    if os.getpid() != int(os.environ["STARTER"]):
+        Path("writing").touch()
+        time.sleep(0.5)
+        Path("written").touch()
+        return
+    while not Path("writing").exists():
+        time.sleep(0.01)
+    raise InputError("sweep.seeds: wrong")
+
+
 def is_killed_elsewhere(task: int) -> tuple[int, int]:
     if os.getpid() != int(os.environ["STARTER"]):
         Path("begun").touch()
@@ -81,6 +93,9 @@ def test_what_goes_wrong_elsewhere_is_raised_here_and_ends_nothing(monkeypatch: 
         list(shared.each(who, [-1, 0, 1]))
         with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
             list(shared.each(fails_elsewhere, range(20)))
+        with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
+            list(shared.each(fails_here, range(4)))
+        assert Path("written").exists()  # nobody writes any more into what may be removed now
         assert list(map(first_of, shared.each(who, range(5)))) == list(range(5))
 
 

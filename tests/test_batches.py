@@ -396,3 +396,5 @@ def test_the_rest_grows_with_what_is_measured_and_drawn(project: Path) -> None:
     nothing = rest_seconds({}, 1, cpu, start=10.0, status=1.0)
     assert nothing == 5 * 1.0 + (4 + 2) * 10.0  # what follows measure, and one experiment's figures
     assert nothing + 20.0 < rest_seconds({"one": runs}, 1, cpu, start=10.0, status=1.0) < nothing + 30.0
+    both = rest_seconds({"one": runs, "two": runs}, 1, cpu, start=10.0, status=1.0)
+    assert nothing + 20.0 < both < nothing + 30.0  # the second one's are made ahead

@@ -22,7 +22,6 @@ from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
 
 MEASURE = 1.4  # seconds of extract and measure over those of extract, of a run
-STAGES = 2  # of each experiment after train: extract and measure
 FIGURES = 2  # an experiment's figures, in times that a stage takes to start
 DVC_CALLS = 5  # in a sweep, each of which goes through all stages as `dvc status` does
 
@@ -115,7 +114,9 @@ def rest_seconds(
     remade: the experiments whose runs are measured anew, with all their runs. experiments: in the figures.
     start, status: seconds that a stage takes to start and `dvc status` to answer, as seen on this machine.
     """
-    stages = STAGES * len(remade) + 4  # aggregate, plot, claims, report
+    # The first one to extract and the first one to measure do it for all; on a GPU each extracts its own.
+    loads = (2 if place.type == "cpu" else 1 + len(remade)) if remade else 0
+    stages = loads + 4  # aggregate, plot, claims, report
     measuring = sum(MEASURE * _extract_seconds(runs, place) for runs in remade.values())
     return DVC_CALLS * status + (stages + FIGURES * experiments) * start + measuring
 

@@ -35,6 +35,7 @@ from faults import KINDS, arm
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
 STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
+POINTS = os.environ.get("NCPIPE_ATTACK_POINTS")  # of a sweep those alone, with every kind, whose line has it
 SHORT = 13  # of the points of `ncpipe train`, every so many in the ordinary suite
 
 
@@ -191,6 +192,9 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path
             tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
         points = int(tally.lines[0].split()[0])
         cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
+        if POINTS:
+            lines = enumerate((tmp_path / "log").read_text().splitlines(), 1)
+            cases = list(itertools.product([at for at, line in lines if re.search(POINTS, line)], KINDS))
         for at, kind in cases[len(tally.lines) - 1 :]:
             put_back(clone, fresh)
             log = tmp_path / f"{at}.log"

@@ -18,6 +18,7 @@ from typing import Any
 from ncpipe.errors import InputError, cut
 
 CODE = Path("data/code")
+CODE_FILES = CODE / "files.txt"  # digest of all bytes of code; no stage depends on it
 GRID = Path("data/grid")
 PREPARED = Path("data/prepared")
 RUNS = Path("data/runs")
@@ -170,6 +171,25 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too many digits or levels
         raise InputError(cut(f"{path}: damaged ({error}); delete it and run dvc repro")) from None
+
+
+def write_digested(path: Path, content: dict[str, Any]) -> None:
+    """As JSON, whole or not at all, with a digest by which `read_digested` knows damage."""
+    with publish_file(path) as partial:
+        partial.write_text(json.dumps(content | {"digest": digest_of(content)}), encoding="utf-8")
+
+
+def read_digested(path: Path) -> dict[str, Any]:
+    """What `write_digested` wrote; InputError if it is anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.pop("digest", None) != digest_of(content):
+        raise InputError(f"{path}: damaged")
+    return content
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of a value of JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:

@@ -308,11 +308,11 @@ def measure(experiment: Experiment, workers: Processes = None, ahead: MadeAhead 
 def aggregate() -> None:
     """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
     from ncpipe.commands.aggregate import aggregate as aggregate_sweep
-    from ncpipe.scheduling.waiting import drop_others
+    from ncpipe.scheduling.waiting import drop_all
 
     aggregate_sweep()
     if "DVC_STAGE" in os.environ:  # which asks for this when it has all metrics
-        drop_others([])
+        drop_all()
 
 
 @stage()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ncpipe.artifacts import digest_of
 from ncpipe.code import digested_files, forget
 
 MEMORY = Path("data/.code.json")
@@ -29,7 +30,7 @@ def recall(choices: Key) -> str | None:
         state, _ = _state()  # first: before any file is read for a digest, if none is remembered
         content = json.loads(MEMORY.read_bytes())
         known = content["digests"]
-        if content["state"] == state and content["seal"] == _seal(state, known):
+        if content["state"] == state and content["seal"] == digest_of([state, known]):
             return known.get(_name(choices))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
@@ -42,7 +43,7 @@ def remember(digests: Mapping[Key, str]) -> None:
     partial = MEMORY.with_name(f"{MEMORY.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # it saves time and decides nothing
         if (state := settled_state()) is not None:
-            content = {"state": state, "digests": known, "seal": _seal(state, known)}
+            content = {"state": state, "digests": known, "seal": digest_of([state, known])}
             try:
                 partial.write_text(json.dumps(content), encoding="utf-8")
                 os.replace(partial, MEMORY)
@@ -87,7 +88,3 @@ def _look() -> tuple[str, float]:
 
 def _name(choices: Key) -> str:
     return json.dumps(choices)
-
-
-def _seal(state: str, known: object) -> str:
-    return hashlib.sha256(json.dumps([state, known], sort_keys=True).encode()).hexdigest()

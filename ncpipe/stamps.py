@@ -1,14 +1,12 @@
 """What a run's result depends on, as plain values: how a finished folder is known to be the one asked for."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import check_seal, read_json
+from ncpipe.artifacts import check_seal, digest_of, read_json
 from ncpipe.code import forget, training_digests
 from ncpipe.code_memory import Key, forget_state, recall, remember
 from ncpipe.errors import InputError
@@ -32,7 +30,7 @@ class Stamp:
 
     def key(self) -> str:
         """Digest of the inputs, the device asked for and the code that trains."""
-        return _digest([self.inputs(), self.compute.device, code_digest(self.run.spec)])
+        return digest_of([self.inputs(), self.compute.device, code_digest(self.run.spec)])
 
     def batch_key(self) -> str:
         """Equal for runs that can train side by side: same data, shapes and steps."""
@@ -44,7 +42,7 @@ class Stamp:
         if data.get("reduced"):  # of whatever size, such data have the same checksum
             spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]
-        return _digest([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
+        return digest_of([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
 
 
 def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
@@ -111,12 +109,12 @@ def check_run(folder: Path, stamp: Stamp) -> dict[str, Any]:
 
 def seal_key(record: dict[str, Any]) -> str:
     """What a run's folder is sealed with: digest of the inputs and the code that its record names."""
-    return _digest([record["inputs"], record["computed_with"]["code"]])
+    return digest_of([record["inputs"], record["computed_with"]["code"]])
 
 
 def sealed_with(stamp: Stamp) -> str:
     """`seal_key` of what this run is written as by the present code."""
-    return _digest([stamp.inputs(), code_digest(stamp.run.spec)])
+    return digest_of([stamp.inputs(), code_digest(stamp.run.spec)])
 
 
 def check_whole(folder: Path) -> None:
@@ -182,9 +180,5 @@ _taken: dict[Key, str] = {}
 
 def _code_digest(choices: Key) -> str:
     if choices not in _taken:
-        _taken[choices] = recall(choices) or _digest(training_digests(dict(choices)))
+        _taken[choices] = recall(choices) or digest_of(training_digests(dict(choices)))
     return _taken[choices]
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
+from ncpipe.artifacts import sha256_of
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.records import read
 from ncpipe.specs import Experiment
@@ -137,6 +138,23 @@ def token_data(context: int = 7, vocabulary: int = 12, classes: int = 3, per_cla
         ids[torch.arange(context) >= lengths.unsqueeze(1)] = 0
         splits.append(Split(ids, labels, lengths))
     return Prepared("tokens", classes, vocabulary, *splits, {}, checksum="made by a test")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digests of all files below a folder, by path in it."""
+    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def flip_byte(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def linked(path: Path) -> None:
+    """It lies elsewhere, and a link to it in its place."""
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
 
 
 class Terminal(io.StringIO):

@@ -13,10 +13,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import Terminal, experiment_tree, write_params
+from conftest import Terminal, contents, experiment_tree, write_params
 
 from ncpipe import console
-from ncpipe.artifacts import sha256_of
 from ncpipe.commands import sweep
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
@@ -57,11 +56,6 @@ def stored() -> int:
 
 def trained() -> list[str]:
     return sorted(str(path.parent.relative_to("data/runs")) for path in Path("data/runs").rglob("run.json"))
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import contents, experiment_tree, write_params
 
 from ncpipe import artifacts
 from ncpipe.__main__ import main
-from ncpipe.artifacts import AHEAD, RUNS, SEAL, publish_file, publish_folder, sha256_of
+from ncpipe.artifacts import AHEAD, RUNS, SEAL, publish_file, publish_folder
 from ncpipe.commands import sweep
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
@@ -59,10 +59,6 @@ def stamps() -> list[Stamp]:
 
 def waiting(seed: int = 1) -> Path:
     return next(AHEAD / one.key() for one in stamps() if one.run.seed == seed)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def flip(path: Path, bit: int) -> None:

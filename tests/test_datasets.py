@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import flip_byte
 
 from ncpipe.datasets import digits, sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
@@ -47,12 +48,6 @@ def make_tar(path: Path, files: dict[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-
-
-def flip_byte(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
 
 
 def cut_short(path: Path) -> None:

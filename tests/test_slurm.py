@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import architecture, experiment_tree, write_params
+from conftest import architecture, contents, experiment_tree, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import AHEAD, PREPARED, RUNS, sha256_of
+from ncpipe.artifacts import AHEAD, PREPARED, RUNS
 from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.status import status
@@ -83,11 +83,6 @@ def until(happened: object, seconds: float = 300.0) -> None:
     while not happened():  # type: ignore[operator]
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.1)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def check_bytes(some: list[Stamp], tmp_path: Path) -> None:

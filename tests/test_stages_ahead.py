@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, flip_byte, linked, write_params
 
 from ncpipe.__main__ import main
 from ncpipe.artifacts import AHEAD, FEATURES, METRICS, PREPARED, RUNS, sha256_of
@@ -25,7 +25,7 @@ from ncpipe.commands.train import train
 from ncpipe.params import load_params
 from ncpipe.scheduling import dvc_entries, hands, waiting
 from ncpipe.scheduling.waiting import STORE, Stage, claim, root_of, words_for
-from ncpipe.stamps import forget_code
+from ncpipe.stamps import Stamp, data_checksum, forget_code
 from ncpipe.training.device import prepare_device
 
 NAMES = ("one", "other", "third")
@@ -142,7 +142,7 @@ def test_all_is_made_by_the_first_and_claimed_by_the_others(
     assert len(contents("alone")) == 6 + 2 + 15
     assert before
     assert not [path for path in STORE.rglob("*") if path.is_file()]
-    waiting.drop_others([])  # as `aggregate` does
+    waiting.drop_all()  # as `aggregate` does
     assert not STORE.exists()
     assert not [path for path in AHEAD.iterdir() if (path / "run.json").exists()]
     rows = Path("data/logs/stages.csv").read_text(encoding="utf-8").splitlines()[1:]
@@ -156,19 +156,10 @@ def test_metrics_are_taken_as_if_no_features_had_been_extracted_here(project: Pa
     extract_experiment("one")
     assert (torch.tensor([1e-310], dtype=torch.float64) / 2).item() == 0
     params = load_params()
-    measuring.measure_run(measuring.Part(read_grid(params, "one")[0], params.compute, FEATURES))
+    run = read_grid(params, "one")[0]
+    stamp = Stamp(run, data_checksum(PREPARED / run.data), params.compute)
+    measuring.measure_run(measuring.Part(stamp, FEATURES))
     assert (torch.tensor([1e-310], dtype=torch.float64) / 2).item() > 0
-
-
-def spoil(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-9] ^= 1
-    path.write_bytes(content)
-
-
-def linked(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
 
 
 def anothers(kind: Stage) -> None:
@@ -192,7 +183,7 @@ CODE = Path("data/code/experiments/other")
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: spoil(FILE),
+        lambda: flip_byte(FILE, -9),
         lambda: FILE.unlink(),
         lambda: FILE.with_name("s1.safetensors").write_bytes(FILE.read_bytes()),
         lambda: linked(FILE),
@@ -203,13 +194,13 @@ CODE = Path("data/code/experiments/other")
         lambda: (STORE / "extract/other.json").write_text("["),
         lambda: (STORE / "extract/other.json").write_text("[]"),
         lambda: (STORE / "extract/other.json").unlink(),
-        lambda: spoil(Path("params.yaml")),
-        lambda: spoil(Path("data/code/files.txt")),
-        lambda: spoil(CODE / "extract.txt"),
-        lambda: spoil(Path("data/grid/other.csv")),
-        lambda: spoil(PREPARED / "other/facts.json"),
-        lambda: spoil(PREPARED / "other/tensors.safetensors"),
-        lambda: spoil(RUNS / "other/L3/s0/model.safetensors"),
+        lambda: flip_byte(Path("params.yaml"), -9),
+        lambda: flip_byte(Path("data/code/files.txt"), -9),
+        lambda: flip_byte(CODE / "extract.txt", -9),
+        lambda: flip_byte(Path("data/grid/other.csv"), -9),
+        lambda: flip_byte(PREPARED / "other/facts.json", -9),
+        lambda: flip_byte(PREPARED / "other/tensors.safetensors", -9),
+        lambda: flip_byte(RUNS / "other/L3/s0/model.safetensors", -9),
         lambda: (RUNS / "other/L3/s0/run.json").unlink(),
         lambda: Path("study.py").write_text("# code of its own\n"),
     ],
@@ -227,13 +218,13 @@ def test_features_of_anything_else_are_not_claimed(change, made: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: spoil(TABLE),
+        lambda: flip_byte(TABLE, -9),
         lambda: anothers("measure"),
-        lambda: spoil(CODE / "measure.txt"),
-        lambda: spoil(FEATURES / "other/L2/s0.safetensors"),
-        lambda: spoil(FEATURES / "other/L2/s0/e10.safetensors"),
+        lambda: flip_byte(CODE / "measure.txt", -9),
+        lambda: flip_byte(FEATURES / "other/L2/s0.safetensors", -9),
+        lambda: flip_byte(FEATURES / "other/L2/s0/e10.safetensors", -9),
         lambda: shutil.rmtree(FEATURES / "other"),
-        lambda: spoil(RUNS / "other/L3/s0/metrics.json"),
+        lambda: flip_byte(RUNS / "other/L3/s0/metrics.json", -9),
     ],
 )
 def test_metrics_of_anything_else_are_not_claimed(change, made: Path) -> None:
@@ -245,7 +236,7 @@ def test_metrics_of_anything_else_are_not_claimed(change, made: Path) -> None:
 
 
 def test_code_of_metrics_does_not_keep_features_from_being_claimed(made: Path) -> None:
-    spoil(CODE / "measure.txt")
+    flip_byte(CODE / "measure.txt", -9)
     assert claim("extract", words_for("other")) is not None
 
 
@@ -259,7 +250,7 @@ def test_what_is_damaged_is_dropped_in_a_line_and_made_again(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And what waits whole is not made again, nor left when nobody will ask for it."""
-    spoil(FILE)
+    flip_byte(FILE, -9)
     (STORE / "extract/gone").mkdir()
     kept = (STORE / "measure/other").stat().st_ino
     with hands_of("extract", "other", None, 1, True) as each:
@@ -278,7 +269,7 @@ def test_what_cannot_be_made_is_left_to_its_own_stage(
 ) -> None:
     """Red: an extract that fails because another one's would; metrics of what was not extracted."""
     (RUNS / "other/L3/s0/run.json").unlink()  # not there: not one to try
-    spoil(RUNS / "third/L3/s0/model.safetensors")
+    flip_byte(RUNS / "third/L3/s0/model.safetensors", -9)
     first()
     assert there() == {("measure", "one")}
     assert contents(FEATURES) == contents("alone/features/one")
@@ -343,11 +334,11 @@ def test_what_dvc_has_is_not_made(project: Path, monkeypatch: pytest.MonkeyPatch
 def test_threads_that_would_flush_measure_nothing(project: Path) -> None:
     text = Path("params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(text.replace("threads: 1", "threads: 2"), encoding="utf-8")
-    params = load_params()
-    assert stages_ahead._behind("extract", "one", params) == []  # trained by one
+    params, entries = load_params(), lambda: dvc_entries.Entries(["extract", "measure"])
+    assert stages_ahead._behind("extract", "one", params, entries) == []  # trained by one
     patched = pytest.MonkeyPatch()
     patched.setattr(stages_ahead, "is_current", lambda *_: True)
-    assert {item.stage for item in stages_ahead._behind("extract", "one", params)} == {"extract"}
+    assert {item.stage for item in stages_ahead._behind("extract", "one", params, entries)} == {"extract"}
     patched.undo()
     prepare_device(params.compute)
     torch.set_num_threads(1)

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import contents, experiment_tree, flip_byte, linked, write_params
 from dvc.parsing.interpolate import to_str
 
 from ncpipe.__main__ import main
-from ncpipe.artifacts import AHEAD, RUNS, seal, sha256_of
-from ncpipe.commands.code import FILES, train_file, write_code
+from ncpipe.artifacts import AHEAD, CODE_FILES, RUNS, seal
+from ncpipe.commands.code import train_file, write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.params import load_params
@@ -57,10 +57,6 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "project"
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
-
-
 def test_all_that_wait_are_claimed_as_the_long_way_does(project: Path) -> None:
     """Red: words that are not DVC's, another run for them, files left out."""
     params = load_params()
@@ -87,17 +83,6 @@ def comment(path: Path) -> None:
     path.write_text("# a comment\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
-def spoil(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 1
-    path.write_bytes(content)
-
-
-def linked(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
 def another_seed(path: Path) -> None:
     """The whole folder of another run in its place."""
     other = json.loads(TICKETS.read_bytes())["tickets"][" ".join(words(value=1e-05))]["key"]
@@ -108,7 +93,7 @@ def another_seed(path: Path) -> None:
 def sealed_anew(path: Path) -> None:
     """A whole result of the same run, as of another machine."""
     key = json.loads((path / "seal.json").read_bytes())["key"]
-    spoil(path / "model.safetensors")
+    flip_byte(path / "model.safetensors", -100)
     seal(path, key)
 
 
@@ -124,13 +109,13 @@ def exchanged(path: Path) -> None:
     "change",
     [
         lambda: comment(Path("params.yaml")),
-        lambda: comment(FILES),
+        lambda: comment(CODE_FILES),
         lambda: comment(train_file("one")),
         lambda: comment(Path("data/prepared/one/x0.01/facts.json")),
-        lambda: FILES.unlink(),
-        lambda: spoil(waiting() / "model.safetensors"),
-        lambda: spoil(waiting() / "run.json"),
-        lambda: spoil(waiting() / "seal.json"),
+        lambda: CODE_FILES.unlink(),
+        lambda: flip_byte(waiting() / "model.safetensors", -100),
+        lambda: flip_byte(waiting() / "run.json", -100),
+        lambda: flip_byte(waiting() / "seal.json", -100),
         lambda: (waiting() / "model.safetensors").unlink(),
         lambda: (waiting() / "more.csv").write_text("x"),
         lambda: linked(waiting() / "model.safetensors"),

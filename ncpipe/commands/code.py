@@ -7,7 +7,7 @@ reads and writes for every run: half of what it costs.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.artifacts import CODE, json_text, publish_folder
+from ncpipe.artifacts import CODE, CODE_FILES, json_text, publish_folder
 from ncpipe.code import (
     PACKAGE,
     ROOT,
@@ -24,7 +24,6 @@ from ncpipe.stamps import choices_of, shared_inputs
 from ncpipe.study import FILE
 
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
-FILES = CODE / "files.txt"  # digest of all bytes; no stage depends on it
 Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it is of one
 
 
@@ -40,7 +39,7 @@ def write_code() -> None:
     if Path(FILE).is_file():
         check_watched("code", FILE)
     with publish_folder(CODE) as folder:
-        (folder / FILES.name).write_text(files_digest(), encoding="utf-8")
+        (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _texts(params).items():
             path = folder / _place(stage)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def check_unedited(address: str) -> None:
     DVC would take what the stage writes for a result of the code that it knows, and after the edit is taken
     back it would still do so. address: DVC's, as `train@NAME-2-0`.
     """
-    if not FILES.is_file() or is_described():
+    if not CODE_FILES.is_file() or is_described():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
     params, experiment = _params(), item.partition("-")[0] or None
@@ -74,7 +73,7 @@ def check_unedited(address: str) -> None:
 
 def is_described() -> bool:
     """Whether the code is to the byte what it was when `code` last ran."""
-    return FILES.is_file() and FILES.read_text(encoding="utf-8") == files_digest()
+    return CODE_FILES.is_file() and CODE_FILES.read_text(encoding="utf-8") == files_digest()
 
 
 def train_file(experiment: str) -> Path:

@@ -17,7 +17,7 @@ from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
 from ncpipe.scheduling.store import release
-from ncpipe.specs import Compute, Device, Run
+from ncpipe.specs import Compute, Device
 from ncpipe.stamps import Stamp, data_checksum
 from ncpipe.training.device import prepare_device
 from ncpipe.training.run_folder import read_kept, read_state
@@ -25,11 +25,9 @@ from ncpipe.training.run_folder import read_kept, read_state
 
 @dataclass(frozen=True)
 class Part:
-    """One run to extract. compute: that it was trained with, and `double`, that it is extracted with. path:
-    of its file of features, without suffix."""
+    """One run to extract. double: what with. path: of its file of features, without suffix."""
 
-    run: Run
-    compute: Compute
+    stamp: Stamp
     double: Compute
     path: Path
 
@@ -47,19 +45,19 @@ def extract_experiment(
     """
     params = load_params()
     runs = read_grid(params, experiment)
+    stamps = [Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs]
     double = double_compute(params.compute, device)
     place = prepare_device(double)
     if root == FEATURES:
         say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
     _data.cache_clear()
     with publish_folder(root / experiment) as folder:
-        parts = [Part(run, params.compute, double, folder / run.path.relative_to(experiment)) for run in runs]
-        done = tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False)
-        with done:
+        parts = [Part(stamp, double, folder / stamp.run.path.relative_to(experiment)) for stamp in stamps]
+        with tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False) as done:
             for _ in each(extract_run, parts):
                 done.update()
     if root == FEATURES:  # whoever asks for features has been through all of the runs
-        release(Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs)
+        release(stamps)
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:
@@ -70,9 +68,8 @@ def double_compute(compute: Compute, device: Device | None) -> Compute:
 
 def extract_run(part: Part) -> None:
     """A run's features, and those of the weights that it kept on its way, as files."""
-    run, place = part.run, prepare_device(part.double)
-    data = _data(PREPARED / run.data, data_checksum(PREPARED / run.data))
-    stamp = Stamp(run, data.checksum, part.compute)
+    stamp, run, place = part.stamp, part.stamp.run, prepare_device(part.double)
+    data = _data(PREPARED / run.data, stamp.data)
     state = read_state(RUNS / run.path, stamp)
     write_features(part.path.with_suffix(".safetensors"), extract(run, state, data, place))
     for epoch, state in read_kept(RUNS / run.path, stamp).items():

@@ -40,7 +40,7 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Compute, Run
+from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
@@ -50,10 +50,9 @@ Rows = dict[str, list[dict[str, Any]]]  # by table
 
 @dataclass(frozen=True)
 class Part:
-    """One run to measure. compute: that it was trained with. features: the folder of all features."""
+    """One run to measure. features: the folder of all features."""
 
-    run: Run
-    compute: Compute
+    stamp: Stamp
     features: Path
 
 
@@ -70,7 +69,9 @@ def measure(
     """
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
-    parts = [Part(run, params.compute, features) for run in read_grid(params, experiment)]
+    runs = read_grid(params, experiment)
+    stamps = [Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs]
+    parts = [Part(stamp, features) for stamp in stamps]
     for rows in each(measure_run, parts):
         for name, own in rows.items():
             tables[name] += own
@@ -82,12 +83,12 @@ def measure(
 
 def measure_run(part: Part) -> Rows:
     """The rows of one run, by table."""
-    torch.set_num_threads(part.compute.threads)
+    torch.set_num_threads(part.stamp.compute.threads)
     torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
-    run, key = part.run, part.run.columns
+    run, key = part.stamp.run, part.stamp.run.columns
     place = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((part.features / run.path).with_suffix(".safetensors"))
-    state = read_state(RUNS / run.path, Stamp(run, data_checksum(PREPARED / run.data), part.compute))
+    state = read_state(RUNS / run.path, part.stamp)
     description = describe(run, features)
     measured = [
         *_measure(features, state),

@@ -6,6 +6,7 @@ processes as are worth it. What fails is left to its own stage, which says why.
 """
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -73,14 +74,15 @@ def hands_of(
     most = (workers or max(1, usable_cores() // params.compute.threads)) if on_cpu else 1
     runs = len(params.runs_of(experiment))
     items: list[Item] = []
+    entries = functools.cache(lambda: Entries(["extract", "measure"]))
     if ahead and on_cpu and device is None and "DVC_STAGE" in os.environ:
         with contextlib.suppress(InputError, OSError):  # its own stage says why
-            items = _behind(stage, experiment, params)
+            items = _behind(stage, experiment, params, entries)
     with Hands(most, runs + sum(len(item.stamps) for item in items)) as hands:
         yield hands.each
         if items:
             with contextlib.suppress(Timeout), FileLock(LOCK).acquire(timeout=0):
-                _make(items, stage, experiment, hands)
+                _make(items, stage, experiment, entries(), hands)
 
 
 def _say_why_not(stage: Stage, experiment: str) -> None:
@@ -90,16 +92,15 @@ def _say_why_not(stage: Stage, experiment: str) -> None:
         say(f"{stage} {experiment}: {error}; what was made ahead is dropped")
 
 
-def _behind(stage: Stage, experiment: str, params: Params) -> list[Item]:
+def _behind(stage: Stage, experiment: str, params: Params, entries: Callable[[], Entries]) -> list[Item]:
     """What DVC is going to run after this, as far as that can be told and done now, in the order of doing."""
     if not is_described() or settled_state() is None or not dvc_wants_all():
         return []
     stamps = {name: own for name in params.sweep.experiments if (own := _trained(params, name))}
-    entries = Entries(["extract", "measure"])
     others = [name for name in stamps if name != experiment]
     anew: list[str] = []  # whose features are, or will be, other ones than DVC has measured
     if stage == "extract":
-        extracts = [name for name in others if not entries.have(_command("extract", name), {})]
+        extracts = [name for name in others if not entries().have(_command("extract", name), {})]
         items = [Item("extract", name, stamps[name]) for name in extracts]
         if params.compute.threads > 1:  # whose threads would still flush subnormal numbers, unlike measure's
             return items
@@ -107,7 +108,7 @@ def _behind(stage: Stage, experiment: str, params: Params) -> list[Item]:
     else:
         items = []
     others = [name for name in others if name not in anew and (FEATURES / name).is_dir()]
-    rest = [name for name in others if not entries.have(_command("measure", name), {})]
+    rest = [name for name in others if not entries().have(_command("measure", name), {})]
     return items + [Item("measure", name, stamps[name]) for name in [*anew, *rest]]
 
 
@@ -125,12 +126,11 @@ def _command(stage: Stage, experiment: str) -> str:
     return " ".join(["ncpipe", stage, *words_for(experiment)])
 
 
-def _make(items: list[Item], stage: Stage, experiment: str, hands: Hands) -> None:
+def _make(items: list[Item], stage: Stage, experiment: str, entries: Entries, hands: Hands) -> None:
     """Leave the results of all items that DVC has not got."""
     drop_others((item.stage, item.experiment) for item in items)
     counts = [f"{sum(item.stage == kind for item in items)} of {kind}" for kind in ("extract", "measure")]
     say(f"{stage} {experiment}: goes on with what DVC asks for next, {' and '.join(counts)}")
-    entries = Entries(["measure"])
     for place, item in enumerate(items):
         begin = time.monotonic()
         hands.left = sum(len(left.stamps) for left in items[place:])

@@ -4,9 +4,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from ncpipe.artifacts import AHEAD, PREPARED, SEAL, read_json, sha256_of
+from ncpipe.artifacts import AHEAD, CODE_FILES, PREPARED, SEAL, read_json, sha256_of
 from ncpipe.bounds import Number
-from ncpipe.commands.code import FILES, check_asked, is_described, train_file
+from ncpipe.commands.code import check_asked, is_described, train_file
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, Params, load_params
@@ -105,7 +105,7 @@ def _leave_tickets(params: Params) -> None:
     if not is_described():
         return
     files = {
-        run: [*map(str, (PARAMS_FILE, FILES, train_file(run.experiment), PREPARED / run.data / FACTS))]
+        run: [*map(str, (PARAMS_FILE, CODE_FILES, train_file(run.experiment), PREPARED / run.data / FACTS))]
         for run in params.grid()
         if (PREPARED / run.data / FACTS).is_file()
     }

@@ -8,15 +8,23 @@ files are the same (the package's and study.py by what the file system says of t
 bit, what it was sealed as. Everything else is left to the long way, which says what is the matter.
 """
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ncpipe.artifacts import AHEAD, RUNS, SEAL, check_seal, publish_file, publish_folder, remove, sha256_of
+from ncpipe.artifacts import (
+    AHEAD,
+    RUNS,
+    SEAL,
+    check_seal,
+    publish_folder,
+    read_digested,
+    remove,
+    sha256_of,
+    write_digested,
+)
 from ncpipe.code_memory import files_state, settled_state
 from ncpipe.errors import InputError
 
@@ -45,8 +53,7 @@ def write_tickets(tickets: Mapping[str, Ticket]) -> None:
     """By the words that ask for each run; in place of all former ones. None if code has just been edited."""
     state = settled_state()
     content = {"state": state, "tickets": {words: asdict(ticket) for words, ticket in tickets.items()}}
-    with publish_file(TICKETS) as partial:
-        partial.write_text(json.dumps(content | {"digest": _digest(content)}), encoding="utf-8")
+    write_digested(TICKETS, content)
 
 
 def claim_by_ticket(arguments: Iterable[str]) -> str | None:
@@ -55,10 +62,9 @@ def claim_by_ticket(arguments: Iterable[str]) -> str | None:
     None, and nothing is changed, where there is no good ticket for it or it does not wait as it should.
     """
     try:
-        content = json.loads(TICKETS.read_bytes())
-        digest = content.pop("digest")
+        content = read_digested(TICKETS)
         ticket = Ticket(**content["tickets"][" ".join(arguments)])
-        if digest != _digest(content) or digests_of(ticket.files) != ticket.files:
+        if digests_of(ticket.files) != ticket.files:
             return None
         if content["state"] is None or content["state"] != files_state():
             return None
@@ -92,7 +98,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

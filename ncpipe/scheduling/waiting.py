@@ -6,8 +6,6 @@ package's and study.py by what the file system says of them, as in `ncpipe.code_
 moment costs time and nothing else.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +14,16 @@ from typing import Any, Literal
 from ncpipe.artifacts import (
     AHEAD,
     CODE,
+    CODE_FILES,
     FEATURES,
     GRID,
     METRICS,
     PREPARED,
     RUNS,
-    publish_file,
-    read_json,
+    read_digested,
     remove,
     sha256_of,
+    write_digested,
 )
 from ncpipe.code_memory import files_state, settled_state
 from ncpipe.errors import InputError
@@ -33,7 +32,7 @@ from ncpipe.scheduling.dvc_entries import in_cache
 Stage = Literal["extract", "measure"]
 PLACES: Mapping[Stage, Path] = {"extract": FEATURES, "measure": METRICS}
 STORE = AHEAD / ".stages"
-PARAMS_FILE, FILES = Path("params.yaml"), CODE / "files.txt"
+PARAMS_FILE = Path("params.yaml")  # `ncpipe.params` brings pydantic
 
 
 def root_of(stage: Stage) -> Path:
@@ -45,7 +44,7 @@ def sources_of(stage: Stage, experiment: str) -> list[Path]:
     """Files, and folders with all that is below them, that a result follows from."""
     sources = [
         PARAMS_FILE,
-        FILES,
+        CODE_FILES,
         CODE / "experiments" / experiment / f"{stage}.txt",
         GRID / f"{experiment}.csv",
         PREPARED / experiment,
@@ -83,8 +82,7 @@ def leave(
         "runs": {place.as_posix(): key for place, key in runs.items()},
         "seconds": seconds,
     }
-    with publish_file(_ticket(stage, experiment)) as partial:
-        partial.write_text(json.dumps(content | {"digest": _digest(content)}), encoding="utf-8")
+    write_digested(_ticket(stage, experiment), content)
     return True
 
 
@@ -123,10 +121,7 @@ def waits(stage: Stage, experiment: str) -> bool:
 def checked(stage: Stage, experiment: str, instead: Mapping[Path, Path] | None = None) -> dict[str, Any]:
     """The ticket of a result that is, to the byte, what was made of what there is now; else InputError says
     what is not so. instead: as for `digests_of`."""
-    folder, path = root_of(stage) / experiment, _ticket(stage, experiment)
-    ticket = read_json(path)
-    if not isinstance(ticket, dict) or ticket.pop("digest", None) != _digest(ticket):
-        raise InputError(f"{path}: damaged")
+    folder, ticket = root_of(stage) / experiment, read_digested(_ticket(stage, experiment))
     if ticket["state"] != files_state():
         raise InputError(f"{folder}: made by other code")
     if any(each.is_symlink() for each in (folder, *folder.rglob("*"))):
@@ -147,12 +142,15 @@ def drop(stage: Stage, experiment: str) -> None:
 def drop_others(kept: Iterable[tuple[Stage, str]]) -> None:
     """Remove all that waits but these: nobody will ask for it."""
     keeps = set(kept)
-    if not keeps:
-        remove(STORE)
     for stage in PLACES:
         for path in root_of(stage).glob("*"):
             if (stage, path.name.removesuffix(".json")) not in keeps:
                 remove(path)
+
+
+def drop_all() -> None:
+    """Nobody will ask for anything that waits."""
+    remove(STORE)
 
 
 def _check_same(before: Mapping[str, str], now: Mapping[str, str], what: str) -> None:
@@ -163,7 +161,3 @@ def _check_same(before: Mapping[str, str], now: Mapping[str, str], what: str) ->
 
 def _ticket(stage: Stage, experiment: str) -> Path:
     return root_of(stage) / f"{experiment}.json"
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import contents, experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
 from prestarted import bury_orphans, prestarted
 from small_sweep import OUTPUTS, Tally, finished, prepared, put_back, spread
 
-from ncpipe.artifacts import AHEAD, RUNS, sha256_of
+from ncpipe.artifacts import AHEAD, RUNS
 from ncpipe.code_memory import MEMORY
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -37,10 +37,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
 POINTS = os.environ.get("NCPIPE_ATTACK_POINTS")  # of a sweep those alone, with every kind, whose line has it
 SHORT = 13  # of the points of `ncpipe train`, every so many in the ordinary suite
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def train_in_a_fork(folder: Path, log: Path, at: int = 0, kind: str = "kill") -> tuple[int, str]:

@@ -95,7 +95,7 @@ def sweep(
         failed = _look_at_jobs(missing, settings, options, jobs)
         left = [stamp for stamp in missing if is_missing(stamp)]
         if jobs == "collect" and left:
-            _register_some(compute, names)
+            _register(compute, names, whole=False)
             say(f"sweep: {len(left)} runs to come")
         if failed:
             raise InputError(f"{failed} runs failed, see above and data/logs; the others are kept")
@@ -266,57 +266,42 @@ def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options
     return len({key for end in failed for key in end.work.keys if not waits(key)})
 
 
-def _register(compute: Compute, stale: set[str]) -> None:
+def _register(compute: Compute, stale: set[str], whole: bool = True) -> None:
     """Put waiting runs into their places and tell DVC, unless something has changed since they trained.
 
     `dvc commit` takes whatever lies in a place for the result of params.yaml, data and code as they are at
     that moment. So what each run was trained with is compared with them right before, and once more
     afterwards: what changed in between takes dvc.lock back. stale: the stages of which DVC does not know.
+    whole: every run of the sweep has to be there; else those are registered that are, while others train.
     """
     source = PARAMS_FILE.read_bytes()
     drop_damaged_waiting(sweep_stamps(load_params(), compute))
     drop_damaged_places(sweep_stamps(load_params(), compute))
-    stamps = _present_runs(compute)
-    waiting = [stamp for stamp in stamps if stage_name(stamp.run) in stale and claim(stamp)]
+    stamps = _present_runs(compute, whole)
+    waiting = {name for name, stamp in stamps.items() if name in stale and claim(stamp)}
     with lock_kept():
-        register()
-        _present_runs(compute)
-        if PARAMS_FILE.read_bytes() != source:
-            raise InputError("params.yaml: changed while DVC registered the runs; run ncpipe sweep again")
-    release(stamps)
+        register(None if whole else waiting)
+        if not waiting <= _present_runs(compute, whole).keys() or PARAMS_FILE.read_bytes() != source:
+            raise InputError(
+                f"{PARAMS_FILE} or data: changed while DVC registered the runs; run ncpipe sweep again"
+            )
+    release(stamp for name, stamp in stamps.items() if whole or name in waiting)
     say(f"sweep: {len(waiting)} runs registered with DVC")
 
 
-def _register_some(compute: Compute, stale: set[str]) -> None:
-    """`_register` for those runs of the sweep that are finished, while others train."""
-    source = PARAMS_FILE.read_bytes()
-
-    def present() -> dict[str, Stamp]:
-        forget_code()
-        stamps = sweep_stamps(load_params(), compute)
-        return {stage_name(stamp.run): stamp for stamp in stamps if not is_missing(stamp)}
-
-    drop_damaged_waiting(present().values())
-    finished = {name: stamp for name, stamp in present().items() if name in stale and claim(stamp)}
-    with lock_kept():
-        register(finished.keys())
-        if not finished.keys() <= present().keys() or PARAMS_FILE.read_bytes() != source:
-            raise InputError("params.yaml, data or code: changed while DVC registered runs; run it again")
-        check_described(load_params())
-    release(finished.values())
-    say(f"sweep: {len(finished)} runs registered with DVC")
-
-
-def _present_runs(compute: Compute) -> list[Stamp]:
-    """The sweep's runs by params.yaml, data and code of this moment; InputError if one has no result."""
+def _present_runs(compute: Compute, whole: bool) -> dict[str, Stamp]:
+    """The sweep's runs that have a result, by DVC's names of their stages, as params.yaml, data and code of
+    this moment ask for them. InputError if one has none, where the sweep is to be `whole`."""
     forget_code()
     params = load_params()
-    stamps = sweep_stamps(params, compute)
-    for stamp in stamps:
-        if is_missing(stamp):
+    found = {}
+    for stamp in sweep_stamps(params, compute):
+        if not is_missing(stamp):
+            found[stage_name(stamp.run)] = stamp
+        elif whole:
             raise InputError(
                 f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, or it is "
                 "damaged, so none is registered; run ncpipe sweep again (what is finished is kept)"
             )
     check_described(params)
-    return stamps
+    return found

@@ -87,10 +87,10 @@ ENTRIES = (
     Metric(
         "nc1_pinv_rank",
         "NC1",
-        "K-1",
+        "min(K-1, d)",
         "rank of that pseudoinverse",
         "rank of that Σ_B⁺",
-        "0..K−1",
+        "0..min(K−1, d)",
         "",
         f"{EVERY}; no direction",
         scale="linear",
@@ -385,7 +385,7 @@ ENTRIES = (
         Metric(
             f"{kind}_{matrix}",
             "rank",
-            "K-1 or K",
+            "K-1 or K, at most d",
             f"{meaning} of the {name}",
             f"{formula} of {which}",
             interval,

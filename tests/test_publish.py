@@ -9,6 +9,7 @@ from conftest import experiment_tree, write_params
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -17,6 +18,13 @@ from ncpipe.commands.plot import plot_published
 from ncpipe.commands.publish import SHOWN, publish
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
+
+LEDGER = """
+- {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,
+   experiment: one, expect: {at_least: 0}}
+- {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, metric: nc1_trace_ratio,
+   experiment: one, expect: {below: 0}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +43,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
             extract_experiment(name, None)
             measure(name)
         aggregate()
+        Path("claims.yaml").write_text(LEDGER)
+        claims()
         subprocess.run(["git", "init", "--quiet"], check=True)
         subprocess.run(["git", "add", "params.yaml"], check=True)
         author = ["-c", "user.name=A test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
@@ -56,6 +66,13 @@ def test_tables_are_those_of_the_sweep(swept: Path) -> None:
     for name in ("data/results/sentences.txt", "params.yaml"):
         assert (published / Path(name).name).read_bytes() == (swept / name).read_bytes()
     assert not list(swept.glob("**/.partial/*"))
+
+
+def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:
+    """Red: a ledger of claims about what nobody ran here, or what never converged."""
+    head, bound, slope = (swept / "data/claims/claims.csv").read_text().splitlines()
+    assert "0 of 4 runs have converged" in slope
+    assert (swept / "published/claims.csv").read_text().splitlines() == [head, bound]
 
 
 def test_provenance_names_source_versions_machine_and_time(swept: Path) -> None:

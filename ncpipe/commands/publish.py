@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import psutil
 from ncpipe import __version__
 from ncpipe.artifacts import (
     BATCH_LOG,
+    CLAIMS,
     FINISHED,
     LOGS,
     RESULTS,
@@ -46,14 +47,17 @@ def publish(folder: Path) -> None:
     """data/results -> a folder for git: tables, sentences, depth_sweep and loss_gap, params.yaml, provenance.
 
     Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
-    `ncpipe plot --from FOLDER` draws them again anywhere.
+    `ncpipe plot --from FOLDER` draws them again anywhere. If there is a
+    ledger, claims.csv has its claims that the sweep answers.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: is there and was not published by ncpipe; name a new folder")
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
-            _copy_rows(RESULTS / f"{name}.csv", partial)
+            _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
+        if (ledger := CLAIMS / "claims.csv").is_file():
+            _copy_rows(ledger, partial, lambda row: row["verdict"] != "not run")
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params))
@@ -142,13 +146,17 @@ def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
     }
 
 
-def _copy_rows(source: Path, folder: Path) -> None:
-    """A table without the rows of metrics that no published figure shows; what is kept stays as it is."""
+def _is_shown(row: Mapping[str, str]) -> bool:
+    return row.get("metric", "loss_gap") in SHOWN
+
+
+def _copy_rows(source: Path, folder: Path, wanted: Callable[[Mapping[str, str]], bool]) -> None:
+    """A table's wanted rows; what is kept stays as it is."""
     with (
-        present(source, "aggregate").open(newline="", encoding="utf-8") as file,
+        source.open(newline="", encoding="utf-8") as file,
         (folder / source.name).open("w", newline="", encoding="utf-8") as target,
     ):
         rows = csv.DictReader(file)
         writer = csv.DictWriter(target, rows.fieldnames or [], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row for row in rows if row.get("metric", "loss_gap") in SHOWN)
+        writer.writerows(row for row in rows if wanted(row))

@@ -9,7 +9,7 @@ A line is what one curve of a chart goes through, called by `keys.name_of`.
 import base64
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -237,8 +237,3 @@ def kept(rows: int) -> list[int]:
     """Places of the rows that a chart shows, evenly spread; the first and the last are among them."""
     step = max(1, math.ceil(rows / MOST_EPOCHS))
     return sorted({*np.arange(0, rows, step).tolist(), rows - 1}) if rows else []
-
-
-def curve_titles(data: Mapping[str, Any]) -> dict[str, str]:
-    """Column -> what a chooser calls it."""
-    return {name: name.replace("_", " ") for name in data["history"]["columns"]}

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 REFRESH = 0.1  # seconds between two looks at a batch
 SETTLED = 2.0  # seconds after which an estimate of the whole is worth a line
+AGREE = 0.2  # share by which two estimates may differ of which the later one has seen twice as much
 
 
 def say(line: str) -> None:
@@ -47,6 +48,7 @@ class Progress:
         )
         self.start = time.monotonic()
         self._announced = not self.bar.disable
+        self._estimated, self._whole = SETTLED / 2, math.inf  # after how many seconds, and how many in all
         self._lock = threading.Lock()
 
     def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
@@ -63,10 +65,8 @@ class Progress:
                 self._training[batch] = f"{batch} epoch {epoch}, loss {loss():.3g}"
                 self.bar.set_description_str(self._state(), refresh=False)
             self.bar.update(work)
-            if not self._announced and self.seconds() > SETTLED:
-                self._announced = True
-                if self._left() > SETTLED:
-                    say(f"{self.name}: about {duration(self._left())} to go")
+            if not self._announced and now >= 2 * self._estimated:
+                self._announce(now)
 
     def finish(self, batch: str, runs: int) -> None:
         """A batch is done, with so many runs."""
@@ -84,6 +84,15 @@ class Progress:
     def close(self) -> None:
         """Remove the bar."""
         self.bar.close()
+
+    def _announce(self, now: float) -> None:
+        """Say how long it takes, if by now that is known: at first some workers have not begun yet."""
+        left = self._left()
+        before, self._estimated, self._whole = self._whole, now, now + left
+        if abs(before - self._whole) <= AGREE * self._whole:
+            self._announced = True
+            if left > SETTLED:
+                say(f"{self.name}: about {duration(left)} to go")
 
     def _left(self) -> float:
         done = self._done - self._start_done

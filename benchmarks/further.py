@@ -1,8 +1,9 @@
 """Where training stopped, and how much further the same objective goes from there.
 
-Takes runs of a finished sweep from their weights on, in float64: by their own optimizer under their own
-schedule once more, and by L-BFGS. Prints a table: the loss above the optimum of the features model
-(`loss_gap`) and the length of the gradient, at the end of the run and after each of the two.
+Takes runs of a finished sweep from their weights on: by their own optimizer under their own schedule once
+more, in their own precision, and by L-BFGS in float64. Prints a table: the loss above the optimum of the
+features model (`loss_gap`) and the length of the gradient, both in float64, at the end of the run and after
+each of the two.
 
 Stand in the folder of the sweep: python benchmarks/further.py cifar10_rn1 --depths 2 13 34
 """
@@ -40,7 +41,9 @@ class Place:
     gradient: float
 
 
-def further(run: Run, state: State, data: Prepared, iterations: int, device: torch.device) -> Iterator[Place]:
+def further(
+    run: Run, state: State, data: Prepared, iterations: int, device: torch.device, precision: str
+) -> Iterator[Place]:
     """The end of a run; where its own optimizer takes it the second time; where L-BFGS takes it."""
     yield place(run, state, data, device)
     search = dataclasses.replace(
@@ -51,9 +54,9 @@ def further(run: Run, state: State, data: Prepared, iterations: int, device: tor
         batch_size="full",
         log_every=iterations,
     )
-    for spec in (run.spec, search):
+    for spec, numbers in ((run.spec, precision), (search, "float64")):
         again = dataclasses.replace(run, spec=spec)
-        [trained] = train_batch([again], data, device, "float64", starts=[state])
+        [trained] = train_batch([again], data, device, numbers, starts=[state])
         yield place(run, trained.state, data, device)
 
 
@@ -86,7 +89,8 @@ def main() -> None:
         for seed in options.seeds:
             run = params.run(options.experiment, depth, seed)
             state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
-            end, again, search = further(run, state, data, options.iterations, device)
+            found = further(run, state, data, options.iterations, device, params.compute.precision)
+            end, again, search = found
             numbers = [f"{x:.4g}" for p in (end, again, search) for x in (p.gap, p.gradient)]
             share = f"{min(again.gap, search.gap) / end.gap:.0%}"
             print(" | ".join(f"{cell:>11}" for cell in (str(depth), str(seed), *numbers, share)), flush=True)

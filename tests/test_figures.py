@@ -369,6 +369,24 @@ def test_a_rising_curve_has_its_guide_on_the_right():
     assert x.min() > 13
 
 
+@pytest.mark.parametrize("power", [-0.7, -0.01, 0.0, 0.7])
+def test_no_guide_covers_data(power):
+    """Red: a triangle, or the white below what is written beside it, over runs that lie low in its corner."""
+    runs = made_runs().query("experiment == 'vision'")
+    table = made_measurements(runs)
+    spread = 1 + 0.4 * (table["seed"] % 3 - 1)  # at every depth some far below the mean
+    table["value"] = 1e-3 * spread * table["depth"] ** power
+    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
+    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    figure.canvas.draw()
+    for axes in figure.axes[:3]:
+        (line,) = [line for line in axes.lines if line.get_color() == FAINT]
+        (note,) = [text for text in axes.texts if text.get_text().startswith("$")]
+        boxes = [line.get_window_extent(), note.get_bbox_patch().get_window_extent()]
+        drawn = axes.transData.transform([point for kind in runs_in(axes) for point in kind])
+        assert not any(box.contains(x, y) for box in boxes for x, y in drawn)
+
+
 def test_a_bound_with_a_logarithm_begins_after_depth_one():
     """log L/L is 0 at L = 1, which has no place on a log axis: the slope is the mean one from L = 3 on."""
     runs = made_runs().query("experiment == 'vision'").replace({"depth": {2: 1, 5: 3}})

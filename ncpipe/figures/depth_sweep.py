@@ -32,7 +32,7 @@ REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
 GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
-GUIDE_PAD = 0.03
+GUIDE_LABEL, GUIDE_PAD = 0.15, 0.03
 TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
 DAGGER = r"$^{\dagger}$"
 
@@ -132,13 +132,8 @@ def _draw_panel(
     )
     among = summary[of.column].to_numpy()
     _draw_runs(axes, of.beside(used[of.column], among), used["log10"], colour, colour)
-    _draw_runs(
-        axes,
-        of.beside(failed[of.column], among),
-        _within_reach(failed["log10"], used["log10"]),
-        colour,
-        "white",
-    )
+    failed = failed.assign(log10=_within_reach(failed["log10"], used["log10"]))
+    _draw_runs(axes, of.beside(failed[of.column], among), failed["log10"], colour, "white")
     gaps = summary[(summary["n_used"] == 0) & ~summary[of.column].isin(failed[of.column])]
     for place, converged in zip(gaps[of.column], gaps["n_converged"], strict=True):
         state_gap(axes, place, converged)
@@ -148,7 +143,14 @@ def _draw_panel(
         return
     _draw_fit(axes, slopes, of, used[of.column].to_numpy())
     if guide is not None:
-        _draw_guide(axes, summary[summary["n_used"] > 0], guide)
+        whiskers = summary["log10_mean"] - summary["log10_std"].fillna(0)
+        drawn = pd.concat(
+            [
+                whiskers.set_axis(summary["depth"]),
+                *(own.set_index("depth")["log10"] for own in (used, failed)),
+            ]
+        )
+        _draw_guide(axes, drawn.groupby(level=0).min().dropna(), guide)
 
 
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
@@ -191,24 +193,31 @@ def _draw_legend(axes: Axes, line: Line2D, handlelength: float) -> None:
     )
 
 
-def _draw_guide(axes: Axes, summary: pd.DataFrame, guide: Guide) -> None:
-    """A triangle with the bound's slope, in the lower corner where the curve is not."""
-    means, bound = summary["log10_mean"].to_numpy(), guide.log10(summary["depth"].to_numpy())
-    x = np.log10(summary["depth"].to_numpy())[np.isfinite(bound)]
-    bound = bound[np.isfinite(bound)]
+def _draw_guide(axes: Axes, lows: pd.Series, guide: Guide) -> None:
+    """A triangle with the bound's slope, in the lower corner where there is more room, and below all there.
+
+    lows: the lowest that is drawn at each depth.
+    """
+    places, bound = np.log10(lows.index.to_numpy(dtype=float)), guide.log10(lows.index.to_numpy())
+    x, bound = places[np.isfinite(bound)], bound[np.isfinite(bound)]
     if len(x) < 2 or bound[-1] >= bound[0]:
         return
     steepness = (bound[0] - bound[-1]) / (x[-1] - x[0])  # the mean one, where there is a logarithm
     (low, high), (bottom, top) = np.log10(axes.get_xlim()), axes.get_ylim()
     width = min(GUIDE_WIDTH * (high - low), GUIDE_HEIGHT * (top - bottom) / steepness)
-    falls = means[-1] < means[0]
-    left = low + GUIDE_PAD * (high - low) if falls else high - GUIDE_PAD * (high - low) - width
-    foot = bottom + 2 * GUIDE_PAD * (top - bottom)
+    pads = GUIDE_PAD * (high - low), 2 * GUIDE_PAD * (top - bottom)
+    spot = 2 * pads[0] + width + GUIDE_LABEL * (high - low)
+    beneath_left, beneath_right = lows[places < low + spot].min(), lows[places > high - spot].min()
+    on_left = not beneath_left < beneath_right
+    room = (beneath_left if on_left else beneath_right) - bottom
+    bottom -= max(0.0, width * steepness + 2 * pads[1] - room)
+    left = low + pads[0] if on_left else high - pads[0] - width
+    foot = bottom + pads[1]
     across, up = np.array([0, width, 0, 0]), np.array([width, 0, 0, width]) * steepness
     axes.plot(10 ** (left + across), foot + up, color=FAINT, linewidth=0.8, zorder=1)
     axes.set_ylim(bottom, top)
-    beside, side = (left + width, "left") if falls else (left, "right")
-    offset = (3 if falls else -3, 0)
+    beside, side = (left + width, "left") if on_left else (left, "right")
+    offset = (3 if on_left else -3, 0)
     axes.annotate(
         guide.label, (10**beside, foot), offset, textcoords="offset points", ha=side, fontsize=7, **NOTE
     )

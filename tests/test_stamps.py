@@ -120,8 +120,9 @@ def test_how_a_run_ended_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [None, "schema: '2.0'\n"])
 @pytest.mark.parametrize("edit", ["params", "code", "comment"])
+@pytest.mark.parametrize("whole", [True, False])
 def test_an_edit_while_dvc_registers_takes_the_lock_back(
-    edit: str, before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: bool, edit: str, before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runs were right before `dvc commit`, which takes params.yaml and code as they are when it reads
     them; even an edit that changes no run may have been half read."""
@@ -134,7 +135,7 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
     if before is not None:
         registry.LOCK.write_text(before)
 
-    def commit() -> None:
+    def commit(stages: object) -> None:
         registry.LOCK.write_text("of another time")
         if edit == "code":
             monkeypatch.setattr("ncpipe.stamps.training_digests", lambda _: {"a module": "another digest"})
@@ -146,5 +147,5 @@ def test_an_edit_while_dvc_registers_takes_the_lock_back(
 
     monkeypatch.setattr(sweep, "register", commit)
     with pytest.raises(InputError, match="changed while"):
-        sweep._register(compute, {"train@one-3-1"})
+        sweep._register(compute, {"train@one-3-1"}, whole)
     assert (registry.LOCK.read_text() if registry.LOCK.exists() else None) == before

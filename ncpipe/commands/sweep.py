@@ -283,7 +283,7 @@ def _register(compute: Compute, stale: set[str], whole: bool = True) -> None:
         register(None if whole else waiting)
         if not waiting <= _present_runs(compute, whole).keys() or PARAMS_FILE.read_bytes() != source:
             raise InputError(
-                f"{PARAMS_FILE} or data: changed while DVC registered the runs; run ncpipe sweep again"
+                f"{PARAMS_FILE}, data or code: changed while DVC registered runs; run ncpipe sweep again"
             )
     release(stamp for name, stamp in stamps.items() if whole or name in waiting)
     say(f"sweep: {len(waiting)} runs registered with DVC")

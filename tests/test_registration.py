@@ -18,6 +18,7 @@ import psutil
 import pytest
 from dvc.repo import Repo
 
+from ncpipe import __version__
 from ncpipe.artifacts import AHEAD
 from ncpipe.errors import InputError
 from ncpipe.scheduling import registry
@@ -161,6 +162,19 @@ def test_a_quiet_dvc_says_why_it_fails(folder: Path, capfd: pytest.CaptureFixtur
     with Repo() as repo, repo.lock, pytest.raises(InputError, match="dvc repro --quiet --force failed"):
         dvc("repro", "--quiet", "--force")
     assert "lock" in capfd.readouterr().err
+
+
+def test_stages_call_the_ncpipe_of_this_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: `.venv/bin/ncpipe sweep` in a shell without the environment, or with another one, on its path."""
+    other = folder / "other"
+    other.mkdir()
+    (other / "ncpipe").write_text("#!/bin/sh\nexit 1\n")
+    (other / "ncpipe").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other}:/usr/bin:/bin")
+    Repo.init(no_scm=True)
+    Path("dvc.yaml").write_text("stages: {one: {cmd: ncpipe --version > version, outs: [version]}}\n")
+    dvc("repro", "--quiet")
+    assert Path("version").read_text() == f"{__version__}\n"
 
 
 @pytest.mark.parametrize("content", ["", '{"write": {"a'])

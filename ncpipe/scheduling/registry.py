@@ -248,10 +248,16 @@ def _runs(number: int, written: float) -> bool:
 
 
 def dvc(*arguments: str, capture: bool = False, text: str | None = None) -> str:
-    """Run DVC here, on the input `text`; what it printed, if `capture`. InputError if it fails."""
+    """Run DVC here, on the input `text`; what it printed, if `capture`. InputError if it fails.
+
+    Its stages call the `ncpipe` of this environment, whichever the shell would find, if any.
+    """
     command = [sys.executable, "-P", "-m", PROGRAM, *arguments]
     output = subprocess.PIPE if capture else None
-    result = subprocess.run(command, input=text, stdout=output, text=True, check=False)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    result = subprocess.run(
+        command, input=text, stdout=output, text=True, check=False, env={**os.environ, "PATH": path}
+    )
     if result.returncode:
         if lock_is_damaged():
             raise InputError(

@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2000, help="of L-BFGS")
     options = parser.parse_args()
     params = load_params()
-    device = prepare_device(params.compute)
+    device, precision = prepare_device(params.compute), params.compute.precision
     data = read_prepared(PREPARED / options.experiment)
     checksum = data_checksum(PREPARED / options.experiment)
     print(" | ".join(f"{title:>11}" for title in HEAD), flush=True)
@@ -89,8 +89,7 @@ def main() -> None:
         for seed in options.seeds:
             run = params.run(options.experiment, depth, seed)
             state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
-            found = further(run, state, data, options.iterations, device, params.compute.precision)
-            end, again, search = found
+            end, again, search = further(run, state, data, options.iterations, device, precision)
             numbers = [f"{x:.4g}" for p in (end, again, search) for x in (p.gap, p.gradient)]
             share = f"{min(again.gap, search.gap) / end.gap:.0%}"
             print(" | ".join(f"{cell:>11}" for cell in (str(depth), str(seed), *numbers, share)), flush=True)

@@ -27,6 +27,7 @@ METRICS = Path("data/metrics")
 RESULTS = Path("data/results")
 FIGURES = Path("data/figures")
 CLAIMS = Path("data/claims")
+CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 MODELS = Path("data/models")  # of the study in stages/regimes_models
 CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
 COUNTEREXAMPLE = Path("data/counterexample.csv")

@@ -1,12 +1,12 @@
 """What a run's result depends on, as plain values: how a finished folder is known to be the one asked for."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import check_seal, digest_of, read_json
+from ncpipe.artifacts import PREPARED, check_seal, digest_of, read_json
 from ncpipe.code import forget, training_digests
 from ncpipe.code_memory import Key, forget_state, recall, remember
 from ncpipe.errors import InputError
@@ -43,6 +43,12 @@ class Stamp:
             spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]
         return digest_of([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
+
+
+def stamps_of(runs: Sequence[Run], compute: Compute) -> list[Stamp]:
+    """Their stamps with the data as they are prepared; InputError if one's are not."""
+    checksums = {data: data_checksum(PREPARED / data) for data in {run.data for run in runs}}
+    return [Stamp(run, checksums[run.data], compute) for run in runs]
 
 
 def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:

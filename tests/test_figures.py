@@ -200,6 +200,12 @@ def runs_in(axes):
     return full, hollow
 
 
+def covers_runs(box, axes):
+    """Whether a single run lies under something with this extent on the canvas."""
+    drawn = axes.transData.transform([point for kind in runs_in(axes) for point in kind])
+    return any(box.contains(x, y) for x, y in drawn)
+
+
 def test_runs_that_converged_are_full_and_the_others_hollow(sweep, panels):
     """Red: a run of the latter kind that is missing, full, or in a mean."""
     table = made_measurements(made_runs()).query("metric == 'nc1_trace_ratio' and split == 'train'")
@@ -289,9 +295,7 @@ def test_columns_have_their_colours_in_every_row(panels):
 def test_no_legend_covers_data(sweep, panels):
     sweep.canvas.draw()
     for axes in panels[:2].flat:
-        box = axes.get_legend().get_window_extent()
-        drawn = axes.transData.transform([point for kind in runs_in(axes) for point in kind])
-        assert not any(box.contains(x, y) for x, y in drawn)
+        assert not covers_runs(axes.get_legend().get_window_extent(), axes)
 
 
 def test_rows_and_columns_are_the_callers():
@@ -324,10 +328,15 @@ def test_a_converged_depth_whose_values_are_zero_says_so():
 # Guides
 
 
-def guide_in(axes):
-    """The grey triangle of a panel: x, y and what is written beside it."""
+def guide_artists(axes):
     (line,) = [line for line in axes.lines if line.get_color() == FAINT]
     (note,) = [text for text in axes.texts if text.get_text().startswith("$")]
+    return line, note
+
+
+def guide_in(axes):
+    """The grey triangle of a panel: x, y and what is written beside it."""
+    line, note = guide_artists(axes)
     return line.get_xdata(), line.get_ydata(), note.get_text()
 
 
@@ -380,11 +389,9 @@ def test_no_guide_covers_data(power):
     figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
     figure.canvas.draw()
     for axes in figure.axes[:3]:
-        (line,) = [line for line in axes.lines if line.get_color() == FAINT]
-        (note,) = [text for text in axes.texts if text.get_text().startswith("$")]
-        boxes = [line.get_window_extent(), note.get_bbox_patch().get_window_extent()]
-        drawn = axes.transData.transform([point for kind in runs_in(axes) for point in kind])
-        assert not any(box.contains(x, y) for box in boxes for x, y in drawn)
+        line, note = guide_artists(axes)
+        assert not covers_runs(line.get_window_extent(), axes)
+        assert not covers_runs(note.get_bbox_patch().get_window_extent(), axes)
 
 
 def test_a_bound_with_a_logarithm_begins_after_depth_one():

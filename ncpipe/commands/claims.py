@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.artifacts import CLAIMS, RESULTS, publish_folder
+from ncpipe.artifacts import CLAIMS, CLAIMS_TABLE, RESULTS, publish_folder
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
@@ -34,7 +34,7 @@ def claims() -> None:
         sweep = tables, load_params().slopes
     judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
     with publish_folder(CLAIMS) as folder:
-        ledger_table(judged).to_csv(folder / "claims.csv", index=False, lineterminator="\n")
+        ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
         (folder / "claims.md").write_text(ledger_page(judged), encoding="utf-8")
         if sweep is not None:
             _draw(judged, sweep[0], folder)

@@ -18,7 +18,7 @@ from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
 from ncpipe.scheduling.store import release
 from ncpipe.specs import Compute, Device
-from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.stamps import Stamp, stamps_of
 from ncpipe.training.device import prepare_device
 from ncpipe.training.run_folder import read_kept, read_state
 
@@ -45,7 +45,7 @@ def extract_experiment(
     """
     params = load_params()
     runs = read_grid(params, experiment)
-    stamps = [Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs]
+    stamps = stamps_of(runs, params.compute)
     double = double_compute(params.compute, device)
     place = prepare_device(double)
     if root == FEATURES:

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
+from ncpipe.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
@@ -41,7 +41,7 @@ from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Run
-from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.stamps import RUN_RECORD, Stamp, stamps_of
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
 
@@ -70,7 +70,7 @@ def measure(
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
-    stamps = [Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs]
+    stamps = stamps_of(runs, params.compute)
     parts = [Part(stamp, features) for stamp in stamps]
     for rows in each(measure_run, parts):
         for name, own in rows.items():

@@ -17,6 +17,7 @@ from ncpipe import __version__
 from ncpipe.artifacts import (
     BATCH_LOG,
     CLAIMS,
+    CLAIMS_TABLE,
     FINISHED,
     LOGS,
     RESULTS,
@@ -47,8 +48,8 @@ def publish(folder: Path) -> None:
     """data/results -> a folder for git: tables, sentences, depth_sweep and loss_gap, params.yaml, provenance.
 
     Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
-    `ncpipe plot --from FOLDER` draws them again anywhere. If there is a
-    ledger, claims.csv has its claims that the sweep answers.
+    `ncpipe plot --from FOLDER` draws them again anywhere. If there is a ledger, claims.csv has its claims
+    that the sweep answers.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
@@ -56,7 +57,7 @@ def publish(folder: Path) -> None:
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
-        if (ledger := CLAIMS / "claims.csv").is_file():
+        if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != "not run")
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)

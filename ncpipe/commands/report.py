@@ -11,6 +11,7 @@ import yaml
 
 from ncpipe.artifacts import (
     CLAIMS,
+    CLAIMS_TABLE,
     FIGURES,
     LOW_RANK,
     MODELS,
@@ -205,7 +206,7 @@ def _result(name: str, title: str, table: pd.DataFrame, columns: Mapping[str, st
 
 
 def _claims() -> Grid | None:
-    path = CLAIMS / "claims.csv"
+    path = CLAIMS / CLAIMS_TABLE
     if not path.is_file():
         return None
     table = read_table(path, "claims").fillna({"reason": "", "about": "", "author": ""})

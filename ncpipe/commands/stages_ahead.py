@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ncpipe.artifacts import AHEAD, FEATURES, PREPARED, RUNS
+from ncpipe.artifacts import AHEAD, FEATURES, RUNS
 from ncpipe.bounds import usable_cores
 from ncpipe.code_memory import settled_state
 from ncpipe.commands.code import is_described
@@ -41,7 +41,7 @@ from ncpipe.scheduling.waiting import (
     words_for,
 )
 from ncpipe.specs import Device
-from ncpipe.stamps import Stamp, data_checksum, is_current
+from ncpipe.stamps import Stamp, is_current, stamps_of
 from ncpipe.training.device import prepare_device
 
 LOCK = AHEAD / ".stages.lock"
@@ -116,7 +116,7 @@ def _trained(params: Params, experiment: str) -> list[Stamp]:
     """The stamps of an experiment's runs, if all are in their places; else none."""
     try:
         runs = read_grid(params, experiment)
-        stamps = [Stamp(run, data_checksum(PREPARED / run.data), params.compute) for run in runs]
+        stamps = stamps_of(runs, params.compute)
     except InputError:
         return []
     return stamps if all(is_current(RUNS / stamp.run.path, stamp) for stamp in stamps) else []

@@ -275,8 +275,9 @@ def _register(compute: Compute, stale: set[str], whole: bool = True) -> None:
     whole: every run of the sweep has to be there; else those are registered that are, while others train.
     """
     source = PARAMS_FILE.read_bytes()
-    drop_damaged_waiting(sweep_stamps(load_params(), compute))
-    drop_damaged_places(sweep_stamps(load_params(), compute))
+    asked = sweep_stamps(load_params(), compute)
+    drop_damaged_waiting(asked)
+    drop_damaged_places(asked)
     stamps = _present_runs(compute, whole)
     waiting = {name for name, stamp in stamps.items() if name in stale and claim(stamp)}
     with lock_kept():

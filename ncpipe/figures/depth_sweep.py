@@ -143,14 +143,9 @@ def _draw_panel(
         return
     _draw_fit(axes, slopes, of, used[of.column].to_numpy())
     if guide is not None:
-        whiskers = summary["log10_mean"] - summary["log10_std"].fillna(0)
-        drawn = pd.concat(
-            [
-                whiskers.set_axis(summary["depth"]),
-                *(own.set_index("depth")["log10"] for own in (used, failed)),
-            ]
-        )
-        _draw_guide(axes, drawn.groupby(level=0).min().dropna(), guide)
+        whiskers = summary.assign(log10=summary["log10_mean"] - summary["log10_std"])
+        drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
+        _draw_guide(axes, drawn.groupby("depth")["log10"].min().dropna(), guide)
 
 
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:

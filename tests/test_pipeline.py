@@ -787,6 +787,23 @@ class TestSweep:
         assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
         assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
 
+    def test_it_goes_on_in_another_clone(self, swept: Clone, tmp_path: Path) -> None:
+        """Of a machine that is lost nothing is left but a copy of the store, taken while it trained.
+
+        Red: a key of a run, or a check of it, that knows of its folder; DVC asked for what it cannot have.
+        """
+        lost = Clone.of_working_tree(tmp_path / "lost", PARAMS)
+        lost.stop_when(lambda said: "loss" in said[-1], signal.SIGKILL, "ncpipe", "sweep")
+        clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+        store = clone.folder / "data/.ahead"
+        shutil.copytree(lost.folder / "data/.ahead", store)
+        shutil.rmtree(lost.folder)
+        ended = sum((path / "run.json").is_file() for path in store.iterdir())
+        assert 0 < ended < len(ALL_TRAINS)
+        assert len(clone.run("ncpipe", "sweep").trained) == len(ALL_TRAINS) - ended
+        assert clone.stale() == []
+        assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
+
     def test_the_plan_counts_what_is_stale(self, cut: Clone, own_copy: Copy) -> None:
         """Red: runs planned that are up to date; a plan that trains or changes DVC's lock."""
         clone = own_copy(cut)

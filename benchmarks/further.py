@@ -10,11 +10,13 @@ Stand in the folder of the sweep: python benchmarks/further.py cifar10_rn1 --dep
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ncpipe.artifacts import PREPARED, RUNS
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -56,7 +58,13 @@ def further(
     )
     for spec, numbers in ((run.spec, precision), (search, "float64")):
         again = dataclasses.replace(run, spec=spec)
-        [trained] = train_batch([again], data, device, numbers, starts=[state])
+        name = f"{run.name} {spec.optimizer.name}"
+        with tqdm(total=spec.epochs, desc=name, unit="epoch", disable=None, leave=False) as done:
+
+            def count(epoch: int, _: Callable[[], float], done: Any = done) -> None:
+                done.update(epoch - done.n)
+
+            [trained] = train_batch([again], data, device, numbers, count, starts=[state])
         yield place(run, trained.state, data, device)
 
 
@@ -89,10 +97,12 @@ def main() -> None:
         for seed in options.seeds:
             run = params.run(options.experiment, depth, seed)
             state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
-            end, again, search = further(run, state, data, options.iterations, device, precision)
-            numbers = [f"{x:.4g}" for p in (end, again, search) for x in (p.gap, p.gradient)]
-            share = f"{min(again.gap, search.gap) / end.gap:.0%}"
-            print(" | ".join(f"{cell:>11}" for cell in (str(depth), str(seed), *numbers, share)), flush=True)
+            print(f"{depth:>11} | {seed:>11}", end="", flush=True)
+            gaps = []
+            for found in further(run, state, data, options.iterations, device, precision):
+                gaps.append(found.gap)
+                print(f" | {found.gap:>11.4g} | {found.gradient:>11.4g}", end="", flush=True)
+            print(f" | {min(gaps[1:]) / gaps[0]:>11.0%}", flush=True)
 
 
 if __name__ == "__main__":

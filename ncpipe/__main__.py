@@ -36,7 +36,8 @@ def main() -> None:
 
         run_cli()
     except KeyboardInterrupt:
-        print("ncpipe: interrupted; finished runs are kept, run dvc repro to go on", file=sys.stderr)
+        again = "ncpipe sweep" if sys.argv[1:2] == ["sweep"] else "dvc repro"
+        print(f"ncpipe: interrupted; finished runs are kept, run {again} to go on", file=sys.stderr)
         sys.exit(130)
 
 

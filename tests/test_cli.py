@@ -13,7 +13,7 @@ import pytest
 from conftest import experiment_tree
 from ruamel.yaml import YAML
 
-from ncpipe import __version__
+from ncpipe import __version__, cli
 from ncpipe.__main__ import main
 from ncpipe.cli import app
 
@@ -251,6 +251,30 @@ def test_arguments_named_amiss_are_no_traceback(
         main()
     assert stop.value.code == 2
     assert "rror" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "again"), [("sweep --keep-going", "ncpipe sweep"), ("extract --experiment x", "dvc repro")]
+)
+def test_ctrl_c_says_what_goes_on(
+    arguments: str,
+    again: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Red: `dvc repro` named to who has begun a sweep."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
+
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_cli", stopped)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == f"ncpipe: interrupted; finished runs are kept, run {again} to go on\n"
 
 
 @pytest.fixture

@@ -75,11 +75,16 @@ class Progress:
             self._training.pop(batch, None)
             self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
-                say(f"{self.name}: {self._count()}, about {duration(self._left())} to go")
+                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
 
     def seconds(self) -> float:
         """Since the start."""
         return time.monotonic() - self.start
+
+    def left(self) -> float | None:
+        """Seconds to go at the pace so far; None before there is one."""
+        done = self._done - self._start_done
+        return self.seconds() / done * max(self.work - self._done, 0.0) if done > 0 else None
 
     def close(self) -> None:
         """Remove the bar."""
@@ -87,16 +92,12 @@ class Progress:
 
     def _announce(self, now: float) -> None:
         """Say how long it takes, if by now that is known: at first some workers have not begun yet."""
-        left = self._left()
+        left = self.left() or 0.0
         before, self._estimated, self._whole = self._whole, now, now + left
         if abs(before - self._whole) <= AGREE * self._whole:
             self._announced = True
             if left > SETTLED:
                 say(f"{self.name}: about {duration(left)} to go")
-
-    def _left(self) -> float:
-        done = self._done - self._start_done
-        return self.seconds() / done * max(self.work - self._done, 0.0) if done > 0 else 0.0
 
     def _count(self) -> str:
         count, own = f"{self.finished} of {self.runs} runs", self.finished - self._before
@@ -122,6 +123,10 @@ class Unseen:
     def seconds(self) -> float:
         """Since the start."""
         return time.monotonic() - self.start
+
+    def left(self) -> float | None:
+        """Not known here."""
+        return None
 
 
 def duration(seconds: float) -> str:

@@ -75,7 +75,7 @@ def test_after_a_resume_the_bar_starts_at_the_checkpoint(monkeypatch: pytest.Mon
     monkeypatch.setattr(progress, "seconds", lambda: 5.0)
     progress.add(20.0, "one L=2 seed=0", "24 of 30", lambda: math.nan)
     assert terminal.screen[-1].startswith("some:  80%|")
-    assert progress._left() == pytest.approx(5.0)
+    assert progress.left() == pytest.approx(5.0)
     progress.close()
 
 

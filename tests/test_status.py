@@ -93,7 +93,7 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
     life = Life(pair)
 
     def watch(epoch: int, loss: object) -> None:
-        life.at(epoch)
+        life.at(epoch, 7200.0)
         if epoch == 7:
             seen.append(rows(capsys)["3"])
             status(watch=False)
@@ -105,6 +105,7 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert seen == ["runs=2 training=2 waiting=·"]
     assert "one L=3 seed=0 and 1 beside it: epoch 7 of 20, about " in said
+    assert "\nall training: about 2.0 h to go\n" in said
     life.ended()
     assert rows(capsys)["3"] == "runs=2 begun=2 waiting=·"
     assert saved_epochs(pair[0]) == epochs_done(checkpoint_of(pair[0])) > 0

@@ -69,8 +69,8 @@ def status(watch: bool) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """states: of every run. not_converged: some of those that are done. training: a line for each batch, and
-    one for all jobs of a cluster."""
+    """states: of every run. not_converged: some of those that are done. training: a line for each batch, one
+    for all that trains in the same process, and one for all jobs of a cluster."""
 
     states: dict[Run, str]
     not_converged: set[Run]
@@ -99,7 +99,10 @@ def look() -> Seen:
     queued = {key for job in jobs for key in job.keys}
     states = {run: _state(run, stamp, training, queued) for run, stamp in stamps.items()}
     names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
-    lines = [_line(sign, names) for sign in alive if set(sign.keys) & set(names)]
+    own = [sign for sign in alive if set(sign.keys) & set(names)]
+    lines = [_line(sign, names) for sign in own]
+    if left := [sign.whole for sign in own if sign.whole is not None]:
+        lines.append(f"all training: about {duration(max(left))} to go")
     return Seen(states, _not_converged(states), lines + _job_lines(jobs))
 
 

@@ -225,7 +225,7 @@ def _train_some(
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal seen
-        life.at(epoch)
+        life.at(epoch, progress.left())
         new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         seen = epoch

@@ -27,6 +27,7 @@ class Sign:
 
     keys: of their stamps, the first one's names the file. began: epochs that were done when this process took
     them up, `seconds` before it was at `epoch`. host, process, born: who trains, as psutil knows it.
+    whole: seconds that all which trains there still takes, these runs and others; None if that is not known.
     """
 
     keys: tuple[str, ...]
@@ -37,6 +38,7 @@ class Sign:
     host: str
     process: int
     born: float
+    whole: float | None = None
 
     @property
     def left(self) -> float | None:
@@ -57,8 +59,8 @@ class Life:
         self.began: int | None = None
         self.start = self.told = time.monotonic()
 
-    def at(self, epoch: int) -> None:
-        """So many epochs are done."""
+    def at(self, epoch: int, whole: float | None = None) -> None:
+        """So many epochs are done, and all that trains here still takes so many seconds."""
         now = time.monotonic()
         if self.began is None or epoch < self.began:  # a line search begins anew with each run
             self.began, self.start = epoch, now
@@ -67,7 +69,7 @@ class Life:
         self.told = now
         sign = Sign(
             self.keys, epoch, self.epochs, self.began, now - self.start,
-            socket.gethostname(), os.getpid(), self.born,
+            socket.gethostname(), os.getpid(), self.born, whole,
         )  # fmt: skip
         partial = self.file.with_suffix(".partial")
         with contextlib.suppress(OSError):

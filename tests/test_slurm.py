@@ -142,7 +142,7 @@ def test_a_signal_saves_and_the_next_goes_on_to_the_same_bytes(
         found.append(task.checkpoint())
         raise InterruptedError
 
-    def at(life: Life, epoch: int) -> None:
+    def at(life: Life, epoch: int, whole: float | None) -> None:
         if epoch == 30 and not found:
             os.kill(os.getpid(), signal.SIGUSR2)
             until(lambda: found or task._stop.is_set())

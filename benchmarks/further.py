@@ -10,9 +10,8 @@ Stand in the folder of the sweep: python benchmarks/further.py cifar10_rn1 --dep
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,15 +56,20 @@ def further(
         log_every=iterations,
     )
     for spec, numbers in ((run.spec, precision), (search, "float64")):
-        again = dataclasses.replace(run, spec=spec)
-        name = f"{run.name} {spec.optimizer.name}"
-        with tqdm(total=spec.epochs, desc=name, unit="epoch", disable=None, leave=False) as done:
+        yield place(
+            run, trained(dataclasses.replace(run, spec=spec), state, data, device, numbers), data, device
+        )
 
-            def count(epoch: int, _: Callable[[], float], done: Any = done) -> None:
-                done.update(epoch - done.n)
 
-            [trained] = train_batch([again], data, device, numbers, count, starts=[state])
-        yield place(run, trained.state, data, device)
+def trained(run: Run, state: State, data: Prepared, device: torch.device, precision: str) -> State:
+    """Where a run's training takes these weights."""
+    name = f"{run.name} {run.spec.optimizer.name}"
+    with tqdm(total=run.spec.epochs, desc=name, unit="epoch", disable=None, leave=False) as done:
+
+        def count(epoch: int, _: object) -> None:
+            done.update(epoch - done.n)
+
+        return train_batch([run], data, device, precision, count, starts=[state])[0].state
 
 
 def place(run: Run, state: State, data: Prepared, device: torch.device) -> Place:

@@ -20,7 +20,7 @@ from ncpipe.scheduling.engines.choice import works_of
 from ncpipe.scheduling.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.scheduling.engines.protocol import drive, next_try
 from ncpipe.scheduling.engines.work import Ended, State, Work, from_json
-from ncpipe.scheduling.engines.worker import need_of, stamps_of, train_work
+from ncpipe.scheduling.engines.worker import need_of, stamps_of_work, train_work
 from ncpipe.scheduling.pending import sweep_stamps
 
 WORKER = """
@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, str]:
 def test_work_goes_through_json_and_comes_back_as_the_same_runs(project: Path) -> None:
     stamps = sweep_stamps(load_params(), load_params().compute)
     told = [json.loads(json.dumps(dataclasses.asdict(work))) for work in works()]
-    assert [stamp for values in told for stamp in stamps_of(from_json(values))] == stamps
+    assert [stamp for values in told for stamp in stamps_of_work(from_json(values))] == stamps
     assert len(told) == 2
     assert from_json(told[0]).name == "one L=2 seed=0 and 2 beside it"
 

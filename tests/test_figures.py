@@ -85,8 +85,11 @@ def made_history(runs):
 
 def made_sweep(labels=LABELS, **options):
     runs = made_runs()
-    table = made_measurements(runs)
-    slopes = loglog_slopes(table, runs, Slopes(draws=200, seed=0, level=0.9))
+    return figure_of(made_measurements(runs), runs, labels, draws=200, **options)
+
+
+def figure_of(table, runs, labels, draws=10, **options):
+    slopes = loglog_slopes(table, runs, Slopes(draws=draws, seed=0, level=0.9))
     return depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels, **options)
 
 
@@ -238,9 +241,7 @@ def test_a_run_far_off_stands_at_the_edge_and_does_not_squeeze_the_others():
     runs = made_runs()
     table = made_measurements(runs)
     table.loc[(table["experiment"] == "language") & (table["depth"] == 13), "value"] = 1e30
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    labels = {"language": "x"}
-    axes = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels).axes[0]
+    axes = figure_of(table, runs, {"language": "x"}).axes[0]
     full, hollow = runs_in(axes)
     heights = [y for _, y in full]
     low, high = axes.get_ylim()
@@ -252,10 +253,7 @@ def test_a_depth_without_any_measured_run_is_a_stated_gap(panels):
     runs = made_runs()
     table = made_measurements(runs)
     table = table[(table["experiment"] != "language") | (table["depth"] != 13)]
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(
-        usable_points(table, runs), summarise(table, runs), slopes, runs, {"language": LABELS["language"]}
-    )
+    figure = figure_of(table, runs, {"language": LABELS["language"]})
     (note,) = notes(figure.axes[0])
     assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
     assert texts(panels[0, 0]) == texts(panels[1, 0]) == []
@@ -281,8 +279,7 @@ def test_an_experiment_without_converged_runs_has_no_mean_no_fit_and_no_guide(pa
 def test_an_experiment_of_which_nothing_was_measured_says_so():
     runs = made_runs()
     table = made_measurements(runs).query("experiment != 'dead'")
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"dead": "x"})
+    figure = figure_of(table, runs, {"dead": "x"})
     assert [texts(axes) for axes in figure.axes] == [["no converged run"]] * 3
 
 
@@ -310,8 +307,7 @@ def test_rows_and_columns_are_the_callers():
 def test_nothing_measured_at_all_still_makes_a_figure():
     runs = made_runs()
     nothing = made_measurements(runs).iloc[:0]
-    slopes = loglog_slopes(nothing, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(usable_points(nothing, runs), summarise(nothing, runs), slopes, runs, LABELS)
+    figure = figure_of(nothing, runs, LABELS)
     assert len(figure.axes) == 9
 
 
@@ -319,9 +315,7 @@ def test_a_converged_depth_whose_values_are_zero_says_so():
     runs = made_runs()
     table = made_measurements(runs)
     table.loc[table["depth"] == 5, "value"] = 0.0
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    labels = {"vision": "x"}
-    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels)
+    figure = figure_of(table, runs, {"vision": "x"})
     assert texts(figure.axes[0]) == ["no usable value"]
 
 
@@ -372,8 +366,7 @@ def test_a_rising_curve_has_its_guide_on_the_right():
     runs = made_runs().query("experiment == 'vision'")
     table = made_measurements(runs)
     table["value"] = 1e-3 * runs["depth"].iloc[0] * table["depth"] ** 0.7 + 1e-5 * table["seed"]
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    figure = figure_of(table, runs, {"vision": "x"})
     x, _, _ = guide_in(figure.axes[0])
     assert x.min() > 13
 
@@ -385,8 +378,7 @@ def test_no_guide_covers_data(power):
     table = made_measurements(runs)
     spread = 1 + 0.4 * (table["seed"] % 3 - 1)  # at every depth some far below the mean
     table["value"] = 1e-3 * spread * table["depth"] ** power
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    figure = figure_of(table, runs, {"vision": "x"})
     figure.canvas.draw()
     for axes in figure.axes[:3]:
         line, note = guide_artists(axes)
@@ -399,8 +391,7 @@ def test_a_bound_with_a_logarithm_begins_after_depth_one():
     runs = made_runs().query("experiment == 'vision'").replace({"depth": {2: 1, 5: 3}})
     runs = runs.assign(architecture="L-T12", penalty_rule="over_depth")
     table = made_measurements(runs)
-    slopes = loglog_slopes(table, runs, Slopes(draws=10, seed=0, level=0.9))
-    figure = depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, {"vision": "x"})
+    figure = figure_of(table, runs, {"vision": "x"})
     x, y, text = guide_in(figure.axes[0])
     ends = [math.log10(math.log(depth) / depth) for depth in (3, 34)]
     assert (y[1] - y[0]) / np.log10(x[1] / x[0]) == pytest.approx((ends[1] - ends[0]) / math.log10(34 / 3))

@@ -13,17 +13,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ncpipe.artifacts import PREPARED, RESULTS, RUNS
+from ncpipe.artifacts import RESULTS, RUNS
 from ncpipe.console import duration
 from ncpipe.errors import InputError
-from ncpipe.params import Params, load_params
+from ncpipe.params import load_params
 from ncpipe.scheduling.engines.jobs import Job, read_jobs
 from ncpipe.scheduling.engines.queue import job_states, summary
 from ncpipe.scheduling.failures import log_of
+from ncpipe.scheduling.pending import sweep_stamps
 from ncpipe.scheduling.signs_of_life import Sign, signs
 from ncpipe.scheduling.store import saved_epochs, waits
 from ncpipe.specs import Run
-from ncpipe.stamps import Stamp, data_checksum, is_current
+from ncpipe.stamps import Stamp, is_current
 from ncpipe.tables.keys import run_keys
 
 REFRESH = 2.0  # seconds
@@ -92,13 +93,13 @@ class Seen:
 def look() -> Seen:
     """Where every run of the sweep is now."""
     params = load_params()
-    stamps = {run: _stamp(run, params) for run in params.grid()}
+    stamps = {stamp.run: stamp for stamp in sweep_stamps(params, params.compute)}
     alive = list(signs())
     training = {key for sign in alive for key in sign.keys}
     jobs = read_jobs()
     queued = {key for job in jobs for key in job.keys}
-    states = {run: _state(run, stamp, training, queued) for run, stamp in stamps.items()}
-    names = {stamp.key(): run for run, stamp in stamps.items() if stamp is not None}
+    states = {run: _state(run, stamps.get(run), training, queued) for run in params.grid()}
+    names = {stamp.key(): run for run, stamp in stamps.items()}
     own = [sign for sign in alive if set(sign.keys) & set(names)]
     lines = [_line(sign, names) for sign in own]
     if left := [sign.whole for sign in own if sign.whole is not None]:
@@ -117,14 +118,6 @@ def _page() -> tuple[RenderableType, bool]:
         table.add_row(*row)
     lines = [*seen.training, *(f"{run.name} failed: {log}" for run, log in seen.failures().items())]
     return Group(table, Text(""), *map(Text, [*lines, seen.summary()])), seen.done
-
-
-def _stamp(run: Run, params: Params) -> Stamp | None:
-    """None while its data are not prepared."""
-    try:
-        return Stamp(run, data_checksum(PREPARED / run.data), params.compute)
-    except InputError:
-        return None
 
 
 def _job_lines(jobs: list[Job]) -> list[str]:
@@ -146,6 +139,7 @@ def _summary(ids: tuple[str, ...], turn: int) -> str:
 
 
 def _state(run: Run, stamp: Stamp | None, training: set[str], queued: set[str]) -> str:
+    """stamp: None while the run's data are not prepared."""
     if stamp is not None:
         if is_current(RUNS / run.path, stamp):
             return "done"

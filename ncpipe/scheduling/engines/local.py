@@ -6,7 +6,7 @@ from ncpipe.console import Progress, say
 from ncpipe.scheduling.batches import train_batches, worker_count
 from ncpipe.scheduling.engines.options import Settings
 from ncpipe.scheduling.engines.work import Ended, Work
-from ncpipe.scheduling.engines.worker import stamps_of
+from ncpipe.scheduling.engines.worker import stamps_of_work
 from ncpipe.scheduling.plan import headline, plan_all
 from ncpipe.training.device import prepare_device
 
@@ -33,7 +33,7 @@ class LocalEngine:
         settings = self.settings
         place = prepare_device(settings.compute)
         count = worker_count(settings.compute, place, settings.workers)
-        todo = [stamp for work in works for stamp in stamps_of(work)]
+        todo = [stamp for work in works for stamp in stamps_of_work(work)]
         planned, errors = plan_all(todo, place, count, settings.keep_going)
         say(f"sweep: {headline(planned, count, str(place))}")
         weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}

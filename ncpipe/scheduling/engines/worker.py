@@ -18,7 +18,7 @@ from ncpipe.scheduling.batches import batches_that_fit, groups, parts_of_each, t
 from ncpipe.scheduling.engines.work import Ended, Work
 from ncpipe.scheduling.store import waits, write_beside
 from ncpipe.specs import Compute, Experiment, Run
-from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.stamps import Stamp, stamps_of
 from ncpipe.study import load_study, loaded
 from ncpipe.training.cost import bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
@@ -36,15 +36,15 @@ class Need:
     device: str
 
 
-def stamps_of(work: Work) -> list[Stamp]:
+def stamps_of_work(work: Work) -> list[Stamp]:
     """The runs of some work by what lies here; InputError if code or data are other than where it is from."""
     load_study(Path())
     compute = Compute(**work.compute)
-    stamps = []
+    runs = []
     for plain in work.runs:
         spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}", loaded().records)
-        run = Run(**plain | {"spec": spec})
-        stamps.append(Stamp(run, data_checksum(PREPARED / run.data), compute))
+        runs.append(Run(**plain | {"spec": spec}))
+    stamps = stamps_of(runs, compute)
     for stamp, key in zip(stamps, work.keys, strict=True):
         if stamp.data != work.data:
             raise InputError(f"{PREPARED / stamp.run.data}: other data than the sweep was planned for")
@@ -58,7 +58,7 @@ def stamps_of(work: Work) -> list[Stamp]:
 
 def need_of(work: Work) -> Need:
     """Memory that the runs take each, asked on the device that would train them."""
-    stamp = stamps_of(work)[0]
+    stamp = stamps_of_work(work)[0]
     place, dtype = prepare_device(stamp.compute), DTYPES[stamp.compute.precision]
     data = read_prepared(PREPARED / stamp.run.data)
     return Need(bytes_per_run(stamp.run, data, place, dtype), free_bytes(place), str(place))
@@ -72,7 +72,7 @@ def train_work(
     What goes wrong is told and not raised. Stopped is, once `stop` is set and the checkpoints are written.
     """
     try:
-        stamps = [stamp for stamp in stamps_of(work) if not waits(stamp.key())]
+        stamps = [stamp for stamp in stamps_of_work(work) if not waits(stamp.key())]
         if stamps:
             _train(stamps, work, stop or threading.Event(), progress or Unseen())
     except Stopped:

@@ -181,8 +181,14 @@ def simulate(runs: int, gpus: int, side: int, minutes: float, costs: Costs, seed
         waited = max(waited, now - end)
         now = max(now, end) + side * costs.collect
     last = max(ends)
-    hours = [last, now - last, runs * costs.before, runs * costs.after]
-    return Outcome(*(each / 3600 for each in hours), waited, spent / last / gpus)
+    return Outcome(
+        training=last / 3600,
+        behind=(now - last) / 3600,
+        before=runs * costs.before / 3600,
+        after=runs * costs.after / 3600,
+        waited=waited,
+        busy=spent / last / gpus,
+    )
 
 
 LEGEND = """\

@@ -98,7 +98,7 @@ def measured(runs: int, repro: bool) -> dict[str, Times]:
     """Seconds by column, of a sweep of that many runs in clones of its own."""
     place = Path(tempfile.mkdtemp())
     try:
-        found = {}
+        found: dict[str, Times] = {}
         for columns in (REPRO, SWEEP) if repro else (SWEEP,):
             folder = project(place / "-".join(columns).replace(" ", ""), runs)
             found |= {column: seconds(folder, *command) for column, command in columns.items()}

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from ncpipe.artifacts import PREPARED, RUNS
 from ncpipe.datasets.prepared import Prepared, read_prepared
+from ncpipe.errors import InputError
 from ncpipe.optima.gufm import optimal_value
 from ncpipe.params import load_params
 from ncpipe.specs import ConstantSchedule, Lbfgs, Run
@@ -78,8 +79,10 @@ def place(run: Run, state: State, data: Prepared, device: torch.device) -> Place
     session.begin_with([state])
     loss, gradient = session.loss_and_gradient(session.train)
     strength = run.spec.penalty.last_strength(run.depth)
-    model = run.spec.model
-    optimum = optimal_value(run.spec.loss, data.classes, model.width, strength, model.last_bias)
+    model, kind = run.spec.model, run.spec.loss
+    if kind != "ce" and kind != "mse":
+        raise InputError(f"{run.name}: loss {kind}; the least of the features model is known for ce and mse")
+    optimum = optimal_value(kind, data.classes, model.width, strength, model.last_bias)
     return Place(loss.item() - optimum, gradient.norm().item())
 
 

@@ -13,7 +13,7 @@ from ncpipe.metrics.structure import classes_given_up, ranks, structure
 from ncpipe.optima.dufm import LEAST_CLASSES, dnc_loss, equal_decays, srg_loss
 from ncpipe.optima.dufm_numerical import minimise
 from ncpipe.optima.dufm_shapes import largest_points
-from ncpipe.optima.dufm_solutions import layers
+from ncpipe.optima.dufm_solutions import Solution, layers
 
 PER_CLASS, DECAY = 50, 0.004
 CASES = [
@@ -43,10 +43,10 @@ def main() -> None:
 def row(depth: int, classes: int, starts: int, seed: int, steps: int) -> str:
     model = equal_decays(classes, PER_CLASS, depth, DECAY)
     dnc = dnc_loss(model)
-    levels = [None, None]
+    levels: list[float | None] = [None, None]
     if classes >= LEAST_CLASSES:
         levels = [srg_loss(model, minus) for minus in (2, largest_points(classes) // 2)]
-    ends = []
+    ends: list[tuple[float, Solution]] = []
     for first in range(0, starts, CHUNK):
         found = minimise(
             model, classes + 6, starts=min(CHUNK, starts - first), seed=seed + first, steps=steps

@@ -52,7 +52,7 @@ def log10_metrics(runs: list[Run], trained: Any, data: Any) -> torch.Tensor:
         last = features.layers["last"]["train"]
         measured = [*measure_weights(features.weight)]
         measured += measure_layer(
-            "last", "train", last.statistics, last.centres, last.statistics, features.weight
+            "last", "train", last.statistics, last.samples, last.statistics, features.weight
         )
         values = {row.metric: row.value for row in measured}
         rows.append([values[name] for name in METRICS])

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +94,8 @@ class Setting:
         residual = self.architecture in RESNETS
         shipped = shipped_params().experiment("digits_rn1" if residual else "digits_t11")
         hidden = shipped.model.width if self.architecture in TWO_LAYER_MLPS else None
-        model = dataclasses.replace(shipped.model, architecture=self.architecture, mlp_width=hidden)
+        changes: dict[str, Any] = {"architecture": self.architecture, "mlp_width": hidden}
+        model = dataclasses.replace(shipped.model, **changes)
         spec = dataclasses.replace(
             shipped, model=model, epochs=epochs, log_every=epochs, batch_size=self.batch or "full"
         )

@@ -328,6 +328,7 @@ def test_nothing_asks_for_a_test_split_that_is_not_there(
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     """The stage `plot`'s figures, not saved, by name."""
     drawn: dict[str, Figure] = {}
+    monkeypatch.setattr("ncpipe.commands.drawing.usable_cores", lambda: 1)  # another process would save them
     monkeypatch.setattr(
         "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )

@@ -231,6 +231,7 @@ def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch
     points = pd.read_csv(RESULTS / "points.csv")
     assert "spread" in set(points["metric"])
     drawn: dict[str, Figure] = {}
+    monkeypatch.setattr("ncpipe.commands.drawing.usable_cores", lambda: 1)  # another process would save them
     monkeypatch.setattr(
         "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )

@@ -1,15 +1,14 @@
 """Stage low_rank: deep features models beside DNC and SRG [S24 sec. 6]."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FEATURES, LOW_RANK, RESULTS, SERIES, publish_folder
-from ncpipe.commands.drawing import draw
+from ncpipe.commands.drawing import Drawn, draw
 from ncpipe.commands.grid import read_grid
 from ncpipe.console import say
 from ncpipe.errors import InputError
@@ -35,7 +34,6 @@ from ncpipe.tables.low_rank import best_runs, counts_by_value, low_rank_sentence
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4
 EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
-Drawn = Callable[[], Figure]
 AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "penalty.value": r"$\lambda$"}
 
 
@@ -96,7 +94,7 @@ def low_rank() -> None:
             )
         for name, series in (params.series or {}).items():
             figures |= _series_figures(name, series, folder)
-        draw(folder, partial(dict, figures))
+        draw(folder, figures)
     for name in classes:
         say(f"{name}: {low_rank_sentence(at_own[at_own['experiment'] == name])}")
 

@@ -2,14 +2,15 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
-from ncpipe.commands.drawing import Figures, draw
+from ncpipe.commands.drawing import Drawn, draw
 from ncpipe.errors import InputError
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
@@ -25,13 +26,17 @@ def plot() -> None:
     """data/results -> data/figures, as PNG and SVG.
 
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
-    Where these are many, as many processes draw them as there are cores.
+    Where these are many, several processes draw them.
     """
     with publish_folder(FIGURES) as folder:
-        draw(folder, _figures)
+        draw(folder, {name: partial(_figure, name) for name in _figures()})
 
 
-def _figures() -> Figures:
+def _figure(name: str) -> Figure:
+    return _figures()[name]()
+
+
+def _figures() -> Mapping[str, Drawn]:
     experiments = load_params().sweep.experiments
     return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
 

@@ -15,9 +15,12 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot_published
-from ncpipe.commands.publish import SHOWN, publish
+from ncpipe.commands.publish import SHOWN, provenance, publish
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.scheduling.batch_log import FINISHED, log_time
+from ncpipe.stamps import stamps_of
 
 LEDGER = """
 - {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,
@@ -86,6 +89,36 @@ def test_provenance_names_source_versions_machine_and_time(swept: Path) -> None:
     assert found["machine"]["processor"]
     assert set(found["training"]) == {"one", "two"}
     assert all(own["batches"] == 2 and own["stopped"] == 0 for own in found["training"].values())
+
+
+def test_times_are_those_of_the_results_that_are_there(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: hours of what has been replaced, or of another sweep with the same names; a batch with runs of two
+    sweeps that is nobody's; a log that was cut off or is another version's, at which publishing ends."""
+    monkeypatch.chdir(swept)
+    log = Path("data/logs/batches.csv")
+    before = log.read_text()
+    said = provenance(load_params())["training"]
+    head, *rows = before.splitlines()
+    digest = rows[0].rpartition(",")[2].split()[-1]
+    try:
+        log.write_text(before + f"one,2,2,cpu,7200.00,finished,{'0' * 16}\none,2,1,cpu,36")
+        assert provenance(load_params())["training"] == said
+        log.write_text(before + f"gone,2,2,cpu,7200.00,stopped,{'0' * 16} {digest}\n")
+        hours = said["one"]["batch_hours"] + 2
+        more = provenance(load_params())["training"]
+        assert more == said | {
+            "one": said["one"] | {"stopped": 1, "batch_hours": pytest.approx(hours, abs=0.01)}
+        }
+        log.write_text("experiment,depth,runs,device,seconds,ended\none,2,2,cpu,7200.00,finished\n")
+        assert provenance(load_params())["training"] == {}
+        stamp = stamps_of(load_params().runs_of("one"), load_params().compute)[0]
+        log_time([stamp], "cpu", 36.0, FINISHED)
+        assert log.read_text().splitlines()[0] == head
+        assert provenance(load_params())["training"] == {
+            "one": {"batch_hours": 0.01, "threads": 1, "batches": 1, "stopped": 0}
+        }
+    finally:
+        log.write_text(before)
 
 
 def test_an_uncommitted_change_is_named(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,21 +5,17 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import psutil
 
 from ncpipe import __version__
 from ncpipe.artifacts import (
-    BATCH_LOG,
     CLAIMS,
     CLAIMS_TABLE,
-    FINISHED,
-    LOGS,
     RESULTS,
     RUNS,
     publish_folder,
@@ -32,7 +28,7 @@ from ncpipe.errors import InputError
 from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
 from ncpipe.figures.save import save_figure
 from ncpipe.params import PARAMS_FILE, Params, load_params
-from ncpipe.specs import Run
+from ncpipe.scheduling.batch_log import digest_in_log, training_times
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.files import present
 
@@ -73,13 +69,15 @@ def provenance(params: Params) -> dict[str, Any]:
     InputError if a run of the sweep has no folder.
     """
     runs = params.grid()
-    records = [read_json(RUNS / run.path / RUN_RECORD)["computed_with"] for run in runs]
+    found = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
+    records = [record["computed_with"] for record in found]
+    made = {digest_in_log(record): run for record, run in zip(found, runs, strict=True)}
     return {
         "source": source(),
         "trained_with": {key: sorted({str(record[key]) for record in records}) for key in records[0]},
         "published_with": {"ncpipe": __version__, "python": platform.python_version()},
         "machine": machine(),
-        "training": _training(runs, params.compute.threads),
+        "training": training_times(made, params.compute.threads),
     }
 
 
@@ -121,30 +119,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _training(runs: Sequence[Run], threads: int) -> dict[str, Any]:
-    """Hours that the batches took which trained the sweep's depths, added up, from the log of times.
-
-    By the experiment that a batch is named after. threads: of each batch, so hours x threads are core hours
-    of a machine with nothing else to do. stopped: how often a batch was stopped and taken up again. What a
-    killed process did is not in the log.
-    """
-    path = LOGS / BATCH_LOG
-    if not path.is_file():
-        return {}
-    log = pd.read_csv(path)
-    asked = pd.MultiIndex.from_tuples(sorted({(run.experiment, run.depth) for run in runs}))
-    log = log[pd.MultiIndex.from_frame(log[["experiment", "depth"]]).isin(asked)]
-    return {
-        str(name): {
-            "batch_hours": round(float(own["seconds"].sum()) / 3600, 2),
-            "threads": threads,
-            "batches": int((own["ended"] == FINISHED).sum()),
-            "stopped": int((own["ended"] != FINISHED).sum()),
-        }
-        for name, own in log.groupby("experiment")
-    }
 
 
 def _is_shown(row: Mapping[str, str]) -> bool:

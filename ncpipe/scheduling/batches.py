@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import csv
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +16,13 @@ from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
-from ncpipe.artifacts import AHEAD, BATCH_LOG, FINISHED, LOGS, PREPARED
+from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.bounds import usable_cores
 from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.errors import InputError
 from ncpipe.scheduling.ahead import Ahead
+from ncpipe.scheduling.batch_log import FINISHED, STOPPED, log_time
 from ncpipe.scheduling.failures import logged
 from ncpipe.scheduling.signs_of_life import Life
 from ncpipe.scheduling.store import checkpoint_of
@@ -236,7 +236,7 @@ def _train_some(
         starts = starts_of(runs, data)
         results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
     except Stopped:
-        _log_time(stamps, place.type, progress.seconds() - start, "stopped")
+        log_time(stamps, place.type, progress.seconds() - start, STOPPED)
         raise
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -255,7 +255,7 @@ def _train_some(
         say(_outcome(trained))
     checkpoints.remove()
     progress.finish(name, len(stamps))
-    _log_time(stamps, place.type, progress.seconds() - start, FINISHED)
+    log_time(stamps, place.type, progress.seconds() - start, FINISHED)
     return []
 
 
@@ -313,16 +313,3 @@ def _outcome(trained: Trained) -> str:
     end = trained.history[-1]
     said = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
     return said if math.isnan(end.test_error) else f"{said}, test error {end.test_error:.3g}"
-
-
-def _log_time(stamps: Batch, device: str, seconds: float, ended: str) -> None:
-    """Wall-clock times go to a log that no stage reads: a cached result has none."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    path = LOGS / BATCH_LOG
-    fresh = not path.exists()
-    run = stamps[0].run
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if fresh:
-            writer.writerow(["experiment", "depth", "runs", "device", "seconds", "ended"])
-        writer.writerow([run.experiment, run.depth, len(stamps), device, f"{seconds:.2f}", ended])

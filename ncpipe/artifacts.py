@@ -38,7 +38,6 @@ REPORT = Path("data/report.html")
 COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
-BATCH_LOG = "batches.csv"  # there: what each batch took, and whether it came to its end
 AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
 SEAL = "seal.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once

@@ -1,18 +1,18 @@
 """What each batch took, in a log that no stage reads: results have no times, and are the same anywhere."""
 
+import contextlib
 import csv
-import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncpipe.artifacts import BATCH_LOG, LOGS
+from ncpipe.artifacts import LOGS
 from ncpipe.specs import Run
 from ncpipe.stamps import Stamp, seal_key, sealed_with
 
+BATCH_LOG = LOGS / "batches.csv"
+HEAD = "experiment,depth,runs,device,seconds,ended,digests\n"
 FINISHED = "finished"
 STOPPED = "stopped"
-COLUMNS = ["experiment", "depth", "runs", "device", "seconds", "ended", "digests"]
 DIGITS = 16  # of a run's digest
 
 
@@ -22,15 +22,15 @@ def log_time(stamps: Sequence[Stamp], device: str, seconds: float, ended: str) -
     digests: what the runs' folders are sealed with, by which `training_times` knows the results that are
     still there. A log with other columns, of another version, is begun anew.
     """
-    LOGS.mkdir(parents=True, exist_ok=True)
-    path, run = LOGS / BATCH_LOG, stamps[0].run
+    run = stamps[0].run
     digests = " ".join(sealed_with(stamp)[:DIGITS] for stamp in stamps)
-    row = [run.experiment, run.depth, len(stamps), device, f"{seconds:.2f}", ended, digests]
-    head = _line(COLUMNS)
-    if not path.is_file() or not path.read_text(encoding="utf-8", errors="replace").startswith(head):
-        path.write_text(head, encoding="utf-8", newline="\n")
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(_line(row))  # in one piece: others write too
+    row = f"{run.experiment},{run.depth},{len(stamps)},{device},{seconds:.2f},{ended},{digests}\n"
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with BATCH_LOG.open("a+", encoding="utf-8", errors="replace", newline="\n") as file:
+        file.seek(0)
+        if (first := file.readline()) not in ("", HEAD):
+            file.truncate(0)
+        file.write(row if first == HEAD else HEAD + row)  # one write: others write too
 
 
 def training_times(made: Mapping[str, Run], threads: int) -> dict[str, Any]:
@@ -41,39 +41,25 @@ def training_times(made: Mapping[str, Run], threads: int) -> dict[str, Any]:
     hours x threads are core hours of a machine with nothing else to do. stopped: how often a batch was
     stopped and taken up again. What a killed process did is not in the log.
     """
-    path = LOGS / BATCH_LOG
-    if not path.is_file():
-        return {}
-    times: dict[str, dict[str, Any]] = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(file):
-            own = [made[digest] for digest in (row.get("digests") or "").split() if digest in made]
-            seconds = _seconds(row.get("seconds"))
-            if not own or math.isnan(seconds):
-                continue
-            said = times.setdefault(
-                own[0].experiment, {"batch_hours": 0.0, "threads": threads, "batches": 0, "stopped": 0}
-            )
-            said["batch_hours"] += seconds / 3600
-            said["batches" if row["ended"] == FINISHED else "stopped"] += 1
+    text = BATCH_LOG.read_text(encoding="utf-8", errors="replace") if BATCH_LOG.is_file() else HEAD
+    batches: dict[str, list[tuple[float, str]]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        own = [made[digest] for digest in (row.get("digests") or "").split() if digest in made]
+        if own:
+            with contextlib.suppress(ValueError):  # damaged
+                batch = float(row["seconds"]), row["ended"]
+                batches.setdefault(own[0].experiment, []).append(batch)
     return {
-        name: times[name] | {"batch_hours": round(times[name]["batch_hours"], 2)} for name in sorted(times)
+        name: {
+            "batch_hours": round(sum(seconds for seconds, _ in own) / 3600, 2),
+            "threads": threads,
+            "batches": sum(ended == FINISHED for _, ended in own),
+            "stopped": sum(ended != FINISHED for _, ended in own),
+        }
+        for name, own in sorted(batches.items())
     }
 
 
 def digest_in_log(record: dict[str, Any]) -> str:
     """What the log calls a run by its run.json."""
     return seal_key(record)[:DIGITS]
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return math.nan
-
-
-def _line(values: Sequence[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()

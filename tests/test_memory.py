@@ -71,7 +71,7 @@ def test_what_may_not_fit_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> N
     need = bytes_per_run(run_of(), vector_data(), META, torch.float32)
     tried = []
 
-    def note(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> int:
+    def note(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype, *_: object) -> int:
         tried.append(device.type)
         return need
 

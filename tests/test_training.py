@@ -7,14 +7,23 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ARCHITECTURES, TEXT, architecture, experiment, token_data, vector_data
+from conftest import (
+    ARCHITECTURES,
+    TEXT,
+    architecture,
+    experiment,
+    experiment_tree,
+    token_data,
+    vector_data,
+)
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.randomness import seeded_generator
+from ncpipe.records import read
 from ncpipe.specs import Experiment, Run, Schedule
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import penalty, penalty_strengths
+from ncpipe.training.objective import Outputs, penalty, penalty_strengths
 from ncpipe.training.schedules import factor
 from ncpipe.training.session import Session, Trained
 from ncpipe.training.stack import Stack
@@ -23,6 +32,10 @@ CPU = torch.device("cpu")
 SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
 ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
 ADAMW = ADAM | {"name": "adamw", "weight_decay": 0.1}
+BATCH_NORM_MLP = {
+    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
+}  # fmt: skip
 
 
 def runs_of(spec: Experiment, depth: int = 3, seeds: Sequence[int] = (0,)) -> list[Run]:
@@ -110,6 +123,67 @@ def test_training_is_the_plain_loop(optimizer: dict, loss: str, batch_size: obje
     (trained,) = train(spec, data)
     for name, expected in naive_training(spec, data, depth=3, inner=0.1, last=0.05).items():
         torch.testing.assert_close(trained.state[name], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize("batch_size", ["full", 20])
+def test_a_step_may_pass_the_samples_in_parts(
+    name: str, norm: str, batch_size: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same weights to rounding, and the same bytes alone and in a batch, with mini-batches and without.
+
+    Red: a part that counts as a whole batch, or whose gradient replaces the one before.
+    """
+    patch = {"patch": 2} if "T" in name else {}
+    spec = experiment(
+        model=architecture(name, norm, **patch),
+        batch_size=batch_size,
+        penalty={"rule": "constant", "value": 0.3, "last_layer": 0.05},
+    )
+    data = vector_data(per_class=14)
+    whole = train(spec, data)[0]
+    tokens = input_shape(data, spec.model).rows
+    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 16 * tokens * spec.model.width})
+    shapes = []
+    forward = Session.outputs
+
+    def note(session: Session, samples: Split) -> Outputs:
+        shapes.append(len(samples))
+        return forward(session, samples)
+
+    monkeypatch.setattr(Session, "outputs", note)
+    parts = train(spec, data)[0]
+    assert max(shapes) == 16
+    for key, value in whole.state.items():
+        torch.testing.assert_close(parts.state[key], value, rtol=1e-9, atol=1e-11)
+    (alone,) = train(spec, data, seeds=[2], precision="float32")
+    batched = train(spec, data, seeds=[0, 1, 2], precision="float32")[2]
+    assert batched.history == alone.history
+    assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": BATCH_NORM_MLP},
+        {
+            "loss": {"name": "supcon", "temperature": 0.5},
+            "model": architecture("L-RN1", "post", last_bias=True),
+        },
+    ],
+    ids=["batch norm", "supcon"],
+)
+def test_samples_that_depend_on_each_other_pass_together(
+    changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = experiment_tree() | changes
+    if tree["model"] != BATCH_NORM_MLP:
+        tree["model"] = experiment_tree(model=tree["model"])["model"]
+    data, spec = vector_data(), read(Experiment, tree)
+    whole = train(spec, data)[0]
+    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 5 * spec.model.width})
+    parts = train(spec, data)[0]
+    assert all(torch.equal(parts.state[key], whole.state[key]) for key in whole.state)
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, ADAMW], ids=lambda o: o["name"])

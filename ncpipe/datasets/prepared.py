@@ -1,5 +1,6 @@
 """A data set as the pipeline stores it: tensors of a balanced draw, their meaning, and a checksum."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,25 @@ class Split:
         """Some of the samples, in the order of `index`; an index (S, B) gives S selections side by side."""
         lengths = None if self.lengths is None else self.lengths[index]
         return Split(self.inputs[index], self.labels[index], lengths)
+
+    def parts(self, most: int) -> Iterator["Split"]:
+        """Yield the samples in order, in as few parts of at most `most` as there can be, about equally large.
+
+        All parts but the last are multiples of 16 samples where `most` allows it: then the numbers of each of
+        several stacked runs start on a 64-byte boundary, whatever the width. Of S selections side by side,
+        with labels (S, B), each part has as many of every selection.
+        """
+        size = math.ceil(len(self) / math.ceil(len(self) / most))
+        size = min(-(-size // 16) * 16, most // 16 * 16 or most)
+        if size >= len(self):
+            yield self
+            return
+        axis = self.labels.dim() - 1
+        lengths = [] if self.lengths is None else self.lengths.split(size, axis)
+        for index, (inputs, labels) in enumerate(
+            zip(self.inputs.split(size, axis), self.labels.split(size, axis), strict=True)
+        ):
+            yield Split(inputs, labels, lengths[index] if lengths else None)
 
 
 @dataclass(frozen=True)

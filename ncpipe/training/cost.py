@@ -16,7 +16,7 @@ from ncpipe.specs import Lbfgs, Run
 from ncpipe.training.device import free_bytes, is_out_of_memory
 from ncpipe.training.objective import Outputs, compares_samples, fit_times_samples
 from ncpipe.training.replay import WARM_UP
-from ncpipe.training.session import Session
+from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
 
 BUFFERS = 8  # of the size of the weights: values, gradient, two moments, a copy, and what an update makes
@@ -32,19 +32,27 @@ LEVERS = "model.width, the depth, the data or batch_size"  # what makes a run sm
 ROWS = 20_000  # samples x tokens of the epoch that is timed
 
 
-def bytes_per_run(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> int:
-    """Bytes that one run of a stack needs on `device`, its share of the inputs left out.
+def bytes_per_run(
+    run: Run,
+    data: Prepared,
+    device: torch.device,
+    dtype: torch.dtype,
+    trains_on: torch.device | None = None,
+) -> int:
+    """Return the bytes that one run of a stack needs, its share of the inputs left out.
 
-    Counts the distinct storages that autograd keeps of a forward pass, at two small numbers of samples:
-    what it keeps is a constant and a share per sample.
+    Counts the distinct storages that autograd keeps of a forward pass on `device`, at two small numbers of
+    samples: what it keeps is a constant and a share per sample. trains_on: where `device` is not what the run
+    will train on.
     """
     batch = len(data.train) if run.spec.batch_size == "full" else min(run.spec.batch_size, len(data.train))
-    few, more = min(batch, TRIED // 2), min(batch, TRIED)
     stack = Stack([_network(run, data, device)], device, dtype)
+    together = min(batch, samples_at_a_time(stack, run.spec, data, trains_on or device))
+    few, more = min(together, TRIED // 2), min(together, TRIED)
     kept_few = kept_bytes(stack, run, data, few)
     kept = kept_few
     if more > few:
-        kept += (kept_bytes(stack, run, data, more) - kept_few) * (batch - few) // (more - few)
+        kept += (kept_bytes(stack, run, data, more) - kept_few) * (together - few) // (more - few)
     if compares_samples(run.spec.loss):  # which grows as no share per sample does
         kept += (dtype.itemsize + OF_A_PAIR) * batch**2
     return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
@@ -60,7 +68,7 @@ def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dt
     try:
         need = _least_bytes(run, data, dtype)
         if need <= free:
-            need = estimate(run, data, device if SMALL * need <= free else META, dtype)
+            need = estimate(run, data, device if SMALL * need <= free else META, dtype, device)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -72,9 +80,15 @@ def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dt
         )
 
 
-def estimate(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> int:
-    """`bytes_per_run`, of a deep network from two shallow ones."""
-    return _extended(run, lambda shallow: bytes_per_run(shallow, data, device, dtype))
+def estimate(
+    run: Run,
+    data: Prepared,
+    device: torch.device,
+    dtype: torch.dtype,
+    trains_on: torch.device | None = None,
+) -> int:
+    """Return `bytes_per_run`, of a deep network from two shallow ones."""
+    return _extended(run, lambda shallow: bytes_per_run(shallow, data, device, dtype, trains_on))
 
 
 def _least_bytes(run: Run, data: Prepared, dtype: torch.dtype) -> int:

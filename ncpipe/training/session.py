@@ -14,8 +14,9 @@ from torch import Tensor
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, build_network, input_shape
+from ncpipe.models.network import batch_norms
 from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Lbfgs, Run
+from ncpipe.specs import Experiment, Lbfgs, Run
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied
@@ -39,6 +40,11 @@ from ncpipe.training.stack import Stack
 
 CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
+# Rows x width of one run that pass through the network at a time, with their gradients added up. On the CPU a
+# layer's values then stay in the cache; at 20 times as many, L-T11 takes twice as long. Other devices need
+# larger products to be busy. A constant, so that a run's rounding does not depend on what trains beside it.
+CHUNK_NUMBERS = {"cpu": 2**16}
+CHUNK_NUMBERS_ELSEWHERE = 2**21
 TRIALS = 25  # steps that a line search tries at most
 
 
@@ -88,6 +94,7 @@ class Session:
         }
         self.train, self.test = splits["train"], splits.get("test")
         self.chunk = max(1, EVALUATION_ROWS // shape.rows)
+        self.at_a_time = samples_at_a_time(self.stack, self.spec, data, device)
         samples = len(self.train)
         self.batch = samples if self.spec.batch_size == "full" else min(self.spec.batch_size, samples)
         self.steps_per_epoch = math.ceil(samples / self.batch)
@@ -121,14 +128,18 @@ class Session:
 
     def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
         """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
-        with torch.enable_grad():
-            outputs = self.outputs(samples)
-            fit = fit_times_samples(outputs, self.spec.loss) / len(samples)
-            if outputs.entering is not None:
-                fit = fit + self.penalty_of_features(outputs.entering.square().sum((1, 2)), samples)
-            gradient = self.stack.gradient(fit.sum())
+        loss = self.stack.values.new_zeros(len(self.runs))
+        gradient = torch.zeros_like(self.stack.values)
+        for part in samples.parts(self.at_a_time):
+            with torch.enable_grad():
+                outputs = self.outputs(part)
+                fit = fit_times_samples(outputs, self.spec.loss) / len(samples)
+                if outputs.entering is not None:
+                    fit = fit + self.penalty_of_features(outputs.entering.square().sum((1, 2)), samples)
+                self.stack.add_gradient(fit.sum(), gradient)
+            loss = loss + fit.detach()
         gradient.addcmul_(self.strengths, self.stack.values)
-        return fit.detach() + penalty(self.stack.values, self.strengths), gradient
+        return loss + penalty(self.stack.values, self.strengths), gradient
 
     def drop_diverged(self, loss: Tensor) -> None:
         """Stop runs whose loss (S,) is not finite, and take them back to their last finite weights."""
@@ -202,8 +213,7 @@ class Session:
         """
         loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         compares, seen = compares_samples(self.spec.loss), []
-        for start in range(0, len(samples), self.chunk):
-            part = samples[start : start + self.chunk]
+        for part in samples.parts(min(self.chunk, self.at_a_time)):
             outputs = self.outputs(part)
             if compares:
                 seen.append(outputs)
@@ -347,6 +357,18 @@ class _Descent:
 
     def remember(self, state: State) -> None:
         pass
+
+
+def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: torch.device) -> int:
+    """Return how many samples of a batch pass through the network at a time on `device`.
+
+    All of them where a sample's part of the gradient depends on the others: through batch norm, or a loss
+    that compares samples; and where the samples' features are parameters.
+    """
+    if compares_samples(spec.loss) or batch_norms(stack.network) or data.kind == "free":
+        return len(data.train)
+    numbers = CHUNK_NUMBERS.get(device.type, CHUNK_NUMBERS_ELSEWHERE)
+    return max(1, numbers // (input_shape(data, spec.model).rows * spec.model.width))
 
 
 def batch_sizes(samples: int, batch: int) -> list[int]:

@@ -116,14 +116,12 @@ class Stack:
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Gradient (S, P) of a scalar that `logits` led to, 0 in the padding and on what is frozen."""
-        gradient = torch.zeros_like(self.values)
+    def add_gradient(self, loss: Tensor, gradient: Tensor) -> None:
+        """Add to `gradient` (S, P) that of a scalar that `logits` led to; frozen parameters get none."""
         learned = [name for name in self.names if self.roles[name] != "frozen"]
         parts = torch.autograd.grad(loss, [self.parameters[name] for name in learned])
         for name, part in zip(learned, parts, strict=True):
-            self.view(gradient, name).copy_(part)
-        return gradient
+            self.view(gradient, name).add_(part)
 
     def state_of(self, index: int) -> dict[str, Tensor]:
         """One run's parameters and buffers by name, on the CPU."""

@@ -74,7 +74,7 @@ class Slopes:
     """Log-log slopes over depth, with intervals from a bootstrap over seeds.
 
     draws: of the bootstrap.
-    seed: of the bootstrap.
+    seed: of the bootstrap, and of the permutations of a rank correlation.
     level: of the intervals; 1 - level is that of the tests.
     """
 

@@ -1,6 +1,7 @@
 """A study that varies one more key than depth: its runs, its tables, and the whole pipeline by DVC."""
 
 import csv
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ncpipe.params import Slopes, load_params, parse_params
 from ncpipe.scheduling.registry import stage_name
 from ncpipe.specs import Penalty, Run
 from ncpipe.tables.points import usable_points
-from ncpipe.tables.ranks import rank_correlation
+from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
 from ncpipe.tables.results import depth_series, dvc_metrics
 from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
@@ -248,20 +249,48 @@ def test_where_x_has_no_logarithm_ranks_take_the_place_of_a_power() -> None:
     assert not slopes["rejected"].any()
     row = slopes[slopes["experiment"] == "a"].iloc[0]
     assert row["rho"] == pytest.approx(stats.spearmanr(own["x"], own["value"]).statistic, abs=1e-12)
-    assert -1 <= row["rho_low"] <= row["rho"] <= row["rho_high"] < 0
+    assert row["rho_p_value"] == 1 / (PERMUTATIONS + 1)  # no assignment does as well
     assert (row["n_used"], row["n_depths"], row["level"]) == (15, 5, 0.95)
 
 
 def test_ranks_do_not_depend_on_scale_and_know_their_ends() -> None:
     x = np.array([0.0, 1.0, 2.0])
     rising = [np.array([0.0]), np.array([1.0]), np.array([5.0])]
-    assert rank_correlation(x, rising, "s", RULE)[0] == 1
-    assert np.isnan(rank_correlation(x, rising, "s", RULE)[1:]).all()  # no two runs at any x
+    assert rank_correlation(x, rising, "s", RULE)[0] == pytest.approx(1)
     assert np.isnan(rank_correlation(x[:1], rising[:1], "s", RULE)).all()
+    assert np.isnan(rank_correlation(x, [np.ones(2)] * 3, "s", RULE)).all()  # all values are equal
     groups = [np.array([0.1, 0.3]), np.array([0.2, 0.5]), np.array([0.4, 0.45])]
     assert rank_correlation(x, groups, "s", RULE) == rank_correlation(x**3, groups, "s", RULE)
     mirrored = rank_correlation(-x[::-1], groups[::-1], "s", RULE)
     assert mirrored[0] == pytest.approx(-rank_correlation(x, groups, "s", RULE)[0])
+
+
+@pytest.mark.parametrize("values", [[1, 3, 2, 6, 4, 5], [1, 1, 2, 2, 2, 3], [3, 1, 2, 1, 3, 2]])
+def test_the_p_value_is_the_share_of_all_orders_that_do_as_well(values: list[int]) -> None:
+    """Against SciPy's rank correlation of all 720 orders, with ties too. Red: one side alone."""
+    x = np.array([0.0, 1.0, 2.0])
+    where = np.repeat(x, 2)
+    own = abs(stats.spearmanr(where, values).statistic)
+    orders = [abs(stats.spearmanr(where, order).statistic) for order in itertools.permutations(values)]
+    groups = list(np.array(values, dtype=float).reshape(3, 2))
+    exact = np.mean(np.array(orders) >= own - 1e-9)
+    assert rank_correlation(x, groups, "s", RULE)[1] == pytest.approx(exact, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 0, 0.03, 0.065), (3, 1, 0.85, 0.95)]
+)
+def test_the_test_keeps_its_level_and_finds_an_effect(
+    seeds: int, effect: float, least: float, most: float
+) -> None:
+    """Four x, normal values. Red: percentiles of a bootstrap, which leave out 0 in 20 % with two seeds."""
+    generator = np.random.default_rng(seeds)
+    x = np.arange(4.0)
+    found = 0
+    for trial in range(1000):
+        groups = list(generator.standard_normal((4, seeds)) + effect * x[:, None])
+        found += rank_correlation(x, groups, str(trial), RULE, 199)[1] <= 0.05
+    assert least <= found / 1000 <= most
 
 
 def sentence(shift: float) -> str:
@@ -274,7 +303,7 @@ def sentence(shift: float) -> str:
 def test_sentences_name_the_key() -> None:
     assert sentence(0).startswith("a at L = 6: NC1 improves as data.noise^-0.4")
     assert sentence(2).startswith("a at L = 6: NC1 improves with data.noise (Spearman's rho -0.9")
-    assert "95 % CI" in sentence(2)
+    assert ", p < 0.001)" in sentence(2)
 
 
 # Figures
@@ -318,9 +347,7 @@ def test_a_figure_of_values_that_have_no_logarithm() -> None:
     assert axes.get_xlabel() == r"noise $\sigma$"
     assert axes.get_xscale() == "linear"
     fit = slopes.iloc[0]
-    assert axes.get_legend().get_texts()[0].get_text() == rank_label(
-        fit["rho"], fit["rho_low"], fit["rho_high"]
-    )
+    assert axes.get_legend().get_texts()[0].get_text() == rank_label(fit["rho"], fit["rho_p_value"])
     assert axes.get_xlim()[0] < 0
     assert labels == ["L-RN1 on digits\n$L = 6$, $\\lambda = 0.1$"]
 

@@ -21,6 +21,7 @@ from ncpipe.claims.ledger import Expect, load_claims, parse_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
+from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.errors import InputError
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
@@ -31,6 +32,7 @@ from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, separation_law
+from ncpipe.tables.ranks import PERMUTATIONS
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.yamlfile import read_yaml
 
@@ -259,13 +261,28 @@ def test_ranks_and_layers():
         for at in range(1, 6)
     ]
     tables = tables_of(runs, last, *steps)
-    found = answer(claim("spearman", {"above": 0}), tables, RULE)
+    rising = claim("spearman", {"above": 0})
+    found = answer(rising, tables, RULE)
     expected = stats.spearmanr(tables.points["depth"], tables.points["value"]).statistic
     assert found.value == pytest.approx(expected)
-    assert found.low > 0.9
+    assert judge(rising, found).verdict == "agrees"
+    assert judge(claim("spearman", {"below": 0}), found).verdict == "disagrees"
+    (row,) = ledger_table([judge(rising, found)]).to_dict("records")
+    assert math.isnan(row["low"])
+    assert row["p_value"] == 1 / (PERMUTATIONS + 1)
+    assert line_of(judge(rising, found)) == "agrees: one (S): spearman 0.98 (p < 0.001), expected > 0"
     rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
     slope = answer(claim("layer_slope"), tables, RULE)
     assert slope.value == pytest.approx(rows["slope"].mean())
+
+
+def test_a_rank_correlation_that_chance_explains_is_undecided():
+    """Three depths with one run each: all orders but two are as good. Red: the sign alone decides."""
+    runs = grid(depths=(2, 3, 5), seeds=(0,))
+    tables = tables_of(runs, measure(runs, lambda depth, _: {2: 1.0, 3: 3.0, 5: 2.0}[depth]))
+    rising = claim("spearman", {"above": 0})
+    found = judge(rising, answer(rising, tables, RULE))
+    assert (found.number.value, found.verdict) == (pytest.approx(0.5), "undecided")
 
 
 def across(quantity, expect=None, **keys):
@@ -462,8 +479,9 @@ QUICK = {
 @pytest.mark.parametrize("name", QUICK)
 def test_a_closed_form_has_a_twin_that_agrees(name):
     args, share = QUICK[name]
-    found = evaluate(claim("theory", {"within": share}, call=name, args=args, against="numerical"))
-    assert found.value <= share, found.runs
+    asked = claim("theory", {"within": share}, call=name, args=args, against="numerical")
+    found = judge(asked, evaluate(asked))
+    assert found.verdict == "agrees", found
     assert evaluate(claim("theory", call=name, args=args)).value == CALLS[name].number(**args)
 
 
@@ -482,12 +500,32 @@ def test_a_drawn_collapsed_pair_is_an_optimum(loss, bias):
     )
 
 
-def test_a_number_to_be_held_against():
-    args = {"distance": 1e-9}
-    found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.5))
-    assert found.value == pytest.approx(0, abs=1e-8)
-    found = evaluate(claim("theory", {"within": 1e-3}, call="two_linear.jump", args=args, against=0.25))
-    assert found.value == pytest.approx(1)
+def test_a_target_is_printed_beside_the_value_that_is_compared_with_it():
+    """Red: the distance from the target as the value: "theory 0, expected within 1e-9 of 1"."""
+    asked = claim("theory", {"within": 1e-3}, call="two_linear.jump", args={"distance": 1e-9}, against=0.5)
+    found = judge(asked, evaluate(asked))
+    (row,) = ledger_table([found]).to_dict("records")
+    assert (row["verdict"], row["expected"]) == ("agrees", "within 0.001 of 0.5")
+    assert row["value"] == row["low"] == row["high"] == pytest.approx(0.5, abs=1e-8)
+    assert (
+        line_of(found) == "agrees: one (S): theory 0.5 (relative error 1e-09), expected within 0.001 of 0.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "verdict"),
+    [
+        (0.25, 0.2502, "agrees"),
+        (0.25, 0.2506, "disagrees"),
+        (-4.0, -4.006, "agrees"),  # a share of the target's size
+        (-4.0, -4.009, "disagrees"),
+        (0.0, -0.0015, "agrees"),  # of a target of 0 there is no share
+        (0.0, 0.0021, "disagrees"),
+    ],
+)
+def test_within_is_a_share_of_the_target(target, value, verdict):
+    asked = claim("theory", {"within": 2e-3}, call="two_linear.jump", args={"distance": 1e-9}, against=0.5)
+    assert judge(asked, Number(value, value, value, target=target)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -618,6 +656,7 @@ def test_the_schema_is_current():
             "one.over.a: 1 here, but params.yaml has data.per_class: 8",
         ),
         ({"quantity": "minimum", "minus": "nc"}, "one.minus: unknown 'nc'"),
+        ({"quantity": "spearman", "expect": {"above": 0.5}}, "one.expect: only the sign of a rank"),
         ({"quantity": "layer_rise"}, "one.metric: of other layers than the last there is ncc_error"),
         (
             {"quantity": "depth_bound", "metric": "test_error", "alpha": 1, "over": {"a": 1}},

@@ -46,7 +46,9 @@ FEWEST_SHARE = 0.5  # of the runs that a number is about; with fewer converged i
 class Number(NamedTuple):
     """A number with its interval, both NaN where there is none; low = high where it is exact.
 
-    runs: what it is made of, as '15 of 15 runs'. missing: why there is no number.
+    runs: what it is made of, as '15 of 15 runs'. missing: why there is no number. target: what `within` holds
+    it against. p_value: of a test that the number is 0, where that takes the place of an interval; rejected:
+    whether the test rejects at 1 - `slopes.level`.
     """
 
     value: float
@@ -54,6 +56,9 @@ class Number(NamedTuple):
     high: float
     runs: str = ""
     missing: str = ""
+    target: float = math.nan
+    p_value: float = math.nan
+    rejected: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,10 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
         return _none("a study with an axis has a correlation for each depth; name one")
     groups = used.sort_values([where, "seed"]).groupby(where)["value"]
     places, values = np.array(list(groups.groups)), [own.to_numpy() for _, own in groups]
-    rho, low, high = rank_correlation(places, values, _name(claim), rule)
-    return _none(f"too few values of {where}") if math.isnan(rho) else Number(rho, low, high)
+    rho, p_value = rank_correlation(places, values, _name(claim), rule)
+    if math.isnan(rho):
+        return _none(f"too few values of {where}, or all values of {claim.metric} are equal")
+    return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
 
 
 def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:

@@ -69,12 +69,13 @@ class Expect:
         if self.between and not (len(self.between) == 2 and self.between[0] < self.between[1]):
             raise ValueError("between takes two numbers, the smaller one first")
 
-    def bound(self) -> Bound:
-        """The numbers that are expected; of `within`, those that its distance may take."""
+    def bound(self, target: float = math.nan) -> Bound:
+        """Return the numbers that are expected; `within` is a share of the target, absolute if that is 0."""
         if self.between:
             return Bound(self.between[0], self.between[1])
         if self.within is not None:
-            return Bound(0, self.within)
+            reach = self.within * (abs(target) or 1)
+            return Bound(target - reach, target + reach)
         low = self.above if self.above is not None else self.at_least
         high = self.below if self.below is not None else self.at_most
         return Bound(
@@ -169,6 +170,8 @@ class Drift(Measured):
 @dataclass(frozen=True, kw_only=True)
 class Spearman(Across):
     """The rank correlation of the metric with L, or with the study's axis or across experiments at one depth.
+
+    A permutation test decides its sign, so `expect` is above or below 0.
 
     quantity: spearman.
     layer: of which the metric is, where it is not the last: of ncc_error alone.
@@ -376,6 +379,8 @@ def _contradictions(claim: Claim) -> Iterator[str]:
             yield "expect: `within` and `against` belong together; give both or neither"
     elif claim.expect.within is not None:
         yield "expect.within: is for a theory; give between, below or the like"
+    elif isinstance(claim, Spearman) and 0 not in (claim.expect.above, claim.expect.below):
+        yield "expect: only the sign of a rank correlation is tested; give above: 0 or below: 0"
     if isinstance(claim, Difference):
         if claim.of in OVER_DEPTHS and (claim.depth or claim.versus.depth):
             yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"

@@ -61,7 +61,7 @@ CALLS = {
 
 
 def evaluate(claim: Theory) -> Number:
-    """The number of a call, an exact one; with `against`, its distance from that as a share of it.
+    """Return the number of a call, an exact one; with `against`, that number is its `target`.
 
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
     argument, arguments outside the theory's range, and `numerical` where a call has no twin.
@@ -75,8 +75,7 @@ def evaluate(claim: Theory) -> Number:
     except InputError as error:
         raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
     assert isinstance(other, float)
-    distance = abs(value - other) / abs(other) if other else abs(value)
-    return Number(distance, distance, distance, f"{value:.6g} against {other:.6g}")
+    return Number(value, value, value, target=other)
 
 
 def check_calls(claims: Iterable[Theory]) -> None:

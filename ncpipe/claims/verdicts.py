@@ -8,11 +8,12 @@ import pandas as pd
 
 from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Claim, Expect, Measured, Theory, place_of
+from ncpipe.tables.sentences import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
-    "runs", "scale", "reason",
+    "p_value", "runs", "scale", "reason",
 ]  # fmt: skip
 
 
@@ -28,6 +29,7 @@ def judge(claim: Claim, number: Number) -> Judged:
     """`agrees` only with the whole interval where it is expected, `disagrees` only with none of it there.
 
     Where the interval has both, or there is none because every place has one run, the claim is `undecided`.
+    A number with a p-value in place of an interval is `undecided` unless the test rejects 0.
     An identity that does not agree `fails`; one whose runs are missing is `not run` like any other.
     """
     if math.isnan(number.value):
@@ -37,7 +39,9 @@ def judge(claim: Claim, number: Number) -> Judged:
 
 
 def _word(expect: Expect, number: Number) -> Verdict:
-    bound = expect.bound()
+    bound = expect.bound(number.target)
+    if number.rejected:
+        return "agrees" if bound.admits(number.value) else "disagrees"
     if math.isnan(number.low) or math.isnan(number.high):
         return "undecided"
     if bound.admits(number.low) and bound.admits(number.high):
@@ -47,15 +51,14 @@ def _word(expect: Expect, number: Number) -> Verdict:
     return "disagrees" if below or above else "undecided"
 
 
-def expected(claim: Claim) -> str:
+def expected(claim: Claim, number: Number) -> str:
     """Where the number is expected, as `< 0` or `0.3 to 0.5`."""
     expect = claim.expect
     if expect.between:
         return f"{expect.between[0]:g} to {expect.between[1]:g}"
     if expect.within is not None:
-        against = claim.against if isinstance(claim, Theory) else None
-        held = "its numerical twin" if against == "numerical" else f"{against:g}"
-        return f"within {expect.within:g} of {held}"
+        found = isinstance(claim, Theory) and claim.against == "numerical"
+        return f"within {expect.within:g} of {number.target:.6g}{found * ', found numerically'}"
     return str(expect.bound())
 
 
@@ -71,8 +74,9 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """One row per claim, in the file's order."""
     rows = [
         (
-            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity, expected(claim),
-            verdict, number.value, number.low, number.high, number.runs, claim.scale or "", number.missing,
+            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
+            expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
+            number.runs, claim.scale or "", number.missing,
         )
         for claim, number, verdict in judged
     ]  # fmt: skip
@@ -83,8 +87,8 @@ def ledger_page(judged: Sequence[Judged]) -> str:
     """The ledger as a Markdown table, with a line of counts above it."""
     head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
     lines = [
-        f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} | {_cell(expected(claim))} "
-        f"| **{verdict}** |\n"
+        f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} "
+        f"| {_cell(expected(claim, number))} | **{verdict}** |\n"
         for claim, number, verdict in judged
     ]
     return f"# Claims\n\n{counts(judged)}\n\n{head}{''.join(lines)}"
@@ -106,9 +110,14 @@ def _cell(text: str) -> str:
 
 
 def spelled(number: Number) -> str:
-    """A number with its interval, or why there is none."""
+    """A number with its interval, p-value or distance from its target; or why there is none."""
     if math.isnan(number.value):
         return number.missing
+    if not math.isnan(number.p_value):
+        return f"{number.value:.2f} ({p_text(number.p_value)})"
+    if not math.isnan(number.target):
+        distance = abs(number.value - number.target) / (abs(number.target) or 1)
+        return f"{number.value:.6g} ({'relative ' * bool(number.target)}error {distance:.1g})"
     text = f"{number.value:.3g}"
     if number.low == number.high:
         return text
@@ -119,7 +128,8 @@ def line(judged: Judged) -> str:
     """One line for the terminal."""
     claim, number, verdict = judged
     ref = " ".join(claim.ref.split())
-    return f"{verdict}: {claim.id} ({ref}): {claim.quantity} {spelled(number)}, expected {expected(claim)}"
+    asked = expected(claim, number)
+    return f"{verdict}: {claim.id} ({ref}): {claim.quantity} {spelled(number)}, expected {asked}"
 
 
 def counts(judged: Sequence[Judged]) -> str:

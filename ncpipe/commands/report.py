@@ -53,18 +53,18 @@ FAILED_COLUMNS = {
 }  # fmt: skip
 SLOPE_COLUMNS = {
     "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "slope": "slope",
-    "low": "low", "high": "high", "rho": "Spearman's rho", "rho_low": "rho low", "rho_high": "rho high",
+    "low": "low", "high": "high", "rho": "Spearman's rho", "rho_p_value": "p of rho",
     "p_value": "p of a line", "n_used": "runs used", "n_runs": "runs", "unusable": "left out",
 }  # fmt: skip
 CLAIM_COLUMNS = {
     "verdict": "verdict", "statement": "claim", "ref": "of", "about": "about", "quantity": "quantity",
-    "expected": "expected", "value": "value", "low": "low", "high": "high", "runs": "runs",
-    "reason": "why not", "id": "id",
+    "expected": "expected", "value": "value", "low": "low", "high": "high", "p_value": "p",
+    "runs": "runs", "reason": "why not", "id": "id",
 }  # fmt: skip
 
 
 def report() -> None:
-    """What lies in data/ -> data/report.html. The same bytes for the same results, whenever and wherever."""
+    """What lies in data/ -> data/report.html. The same bytes for the same results on the same machine."""
     write_page(REPORT, contents())
 
 
@@ -210,7 +210,7 @@ def _claims() -> Grid | None:
     if not path.is_file():
         return None
     table = read_table(path, "claims").fillna({"reason": "", "about": "", "author": ""})
-    note = "A claim agrees only with its whole interval where it is expected."
+    note = "A claim agrees only if its whole interval, or a test of its sign (p), is as expected."
     return grid("claims", "Claims", table, CLAIM_COLUMNS, note, path.read_bytes())
 
 

@@ -176,7 +176,7 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: Abscissa, places: np.ndarray
 
 def _state_ranks(axes: Axes, slopes: pd.DataFrame) -> None:
     for _, fit in slopes.iterrows():
-        label = rank_label(fit["rho"], fit["rho_low"], fit["rho_high"])
+        label = rank_label(fit["rho"], fit["rho_p_value"])
         _draw_legend(axes, Line2D([], [], linewidth=0, label=label), handlelength=0)
 
 
@@ -239,7 +239,7 @@ def _draw_key(
         label = f"least-squares fit{level}"
         handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label))
     elif averaged:
-        handles.append(Line2D([], [], linewidth=0, label=rf"$\rho_S$: Spearman's rank correlation{level}"))
+        handles.append(Line2D([], [], linewidth=0, label=r"$\rho_S$: Spearman's rank correlation"))
     if guided:
         label = "slope of the bound for global optima"
         handles.append(

@@ -12,6 +12,7 @@ import pandas as pd
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.headlines import paper_series
+from ncpipe.tables.sentences import p_text
 
 DATA_NAMES = {
     "digits": "digits",
@@ -96,9 +97,9 @@ def slope_label(slope: float, low: float, high: float, symbol: str = "L") -> str
     return _with_interval(rf"${symbol}^{{{slope:z.2f}}}$", low, high)
 
 
-def rank_label(rho: float, low: float, high: float) -> str:
-    """Mathtext of Spearman's rho with its interval."""
-    return _with_interval(rf"$\rho_S = {rho:z.2f}$", low, high)
+def rank_label(rho: float, p_value: float) -> str:
+    """Return Spearman's rho with the p-value of its sign, in mathtext."""
+    return rf"$\rho_S = {rho:z.2f}$ (${p_text(p_value)}$)"
 
 
 def _with_interval(value: str, low: float, high: float) -> str:

@@ -1,6 +1,6 @@
 """Spearman's rank correlation with the study's axis, for values of which not all have a logarithm.
 
-groups: per value of the axis the log10 values of its runs.    p  values of the axis    n  runs at one
+groups: per value of the axis the values of its runs.    p  values of the axis    N  runs
 """
 
 import math
@@ -11,45 +11,45 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.params import Slopes
-from ncpipe.tables.intervals import spread
 
-RHO = ["rho", "rho_low", "rho_high"]
+RHO = ["rho", "rho_p_value"]
+PERMUTATIONS = 9999  # a p-value of 0.05 is known to 0.002
+ROUNDING = 1e-9  # two permutations with the same correlation may differ by this in floating point
 
 
 def rank_correlation(
-    x: np.ndarray, groups: Sequence[np.ndarray], name: str, rule: Slopes
-) -> tuple[float, float, float]:
-    """Spearman's rho of all runs with x (p,), and its bootstrap interval at `rule.level`.
+    x: np.ndarray, groups: Sequence[np.ndarray], name: str, rule: Slopes, permutations: int = PERMUTATIONS
+) -> tuple[float, float]:
+    """Return Spearman's rho of all runs with x (p,) and the p-value of a permutation test of its sign.
 
     rho is Pearson's correlation of the ranks, equal values sharing their mean rank: 1 where a larger x always
-    comes with a larger value, though never quite 1 where several runs share an x. NaN for fewer than two x.
+    comes with a larger value, though never quite 1 where several runs share an x. Both numbers are NaN for
+    fewer than two x and where all values are equal.
 
-    The interval is that of percentiles, of draws of as many runs at each x: the mean there plus deviations
-    scaled to the unbiased variance, drawn with replacement. An x with one run takes those of all others;
-    where none has two runs the interval is NaN. The stream is that of `intervals.drawn_means`.
+    The test is of "x makes no difference to the values", under which every assignment of the values to the
+    runs is equally likely. The p-value is two-sided: (1 + b)/(1 + permutations), where b of so many random
+    assignments have a correlation at least as large in size. So it keeps its level for any number of runs
+    (Phipson and Smyth 2010). There is no confidence interval: none that was tried covers with two to
+    five runs at each x (docs/depth_rates.md, "Rank correlation").
+
+    The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not move it.
     """
     if len(groups) < 2:
-        return math.nan, math.nan, math.nan
-    where = np.repeat(x, [len(values) for values in groups])
-    rho = float(_correlation(where, np.concatenate(groups)[np.newaxis])[0])
-    deviations = [spread(values) for values in groups if len(values) > 1]
-    if not deviations:
-        return rho, math.nan, math.nan
+        return math.nan, math.nan
+    x_ranks = _unit_ranks(np.repeat(x, [len(values) for values in groups]))
+    y_ranks = _unit_ranks(np.concatenate(groups))
+    rho = float(x_ranks @ y_ranks)
+    if math.isnan(rho):
+        return math.nan, math.nan
     generator = np.random.default_rng([rule.seed, zlib.crc32(name.encode())])
-    anyone = np.concatenate(deviations)
-    parts = []
-    for values in groups:
-        pool = values.mean() + (spread(values) if len(values) > 1 else anyone)
-        parts.append(pool[generator.integers(len(pool), size=(rule.draws, len(values)))])
-    drawn = _correlation(where, np.concatenate(parts, axis=1))
-    low, high = np.quantile(drawn, [(1 - rule.level) / 2, (1 + rule.level) / 2])
-    return rho, float(low), float(high)
+    drawn = generator.permuted(np.tile(y_ranks, (permutations, 1)), axis=1) @ x_ranks
+    as_large = int((np.abs(drawn) >= abs(rho) - ROUNDING).sum())
+    return rho, (1 + as_large) / (1 + permutations)
 
 
-def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Correlation of the ranks of x (N,) with those of each row of y (m, N)."""
-    first = pd.Series(x).rank().to_numpy()
-    ranks = pd.DataFrame(y).rank(axis=1).to_numpy()
-    first, ranks = first - first.mean(), ranks - ranks.mean(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        return (ranks @ first) / np.sqrt(np.square(ranks).sum(axis=1) * np.square(first).sum())
+def _unit_ranks(values: np.ndarray) -> np.ndarray:
+    """Return the mid-ranks of values (N,), centred and of length 1; NaN where all values are equal."""
+    ranks = pd.Series(values).rank().to_numpy()
+    centred = ranks - ranks.mean()
+    length = math.sqrt(float(centred @ centred))
+    return centred / length if length else np.full(len(centred), math.nan)

@@ -35,8 +35,7 @@ def experiment_sentence(
     if not own.any():
         return f"{'; '.join([f'{name}: 0 of {len(own)} runs converged, so it has no rates', *failures])}."
     rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
-    ends = {title: (row["low"], row.get("rho_low", math.nan)) for title, row in rows.items()}
-    first = next((title for title, low in ends.items() if not all(map(math.isnan, low))), None)
+    first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
     rates = [f"{title} {rate(row, level=title == first, of=of)}" for title, row in rows.items()]
     clauses = [
         ", ".join([*rates, f"{int(own.sum())} of {len(own)} runs converged"]),
@@ -55,10 +54,10 @@ def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L")
     """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
 
     level: whether to say what interval it is. of: what L is called. Where there are ranks in place of a
-    power, a verb and their correlation.
+    power, a verb and their correlation with the p-value of its sign.
     """
     if not math.isnan(row.get("rho", math.nan)):
-        return _tendency(row, level, of)
+        return _tendency(row, of)
     slope, low, high = row["slope"], row["low"], row["high"]
     if math.isnan(slope):
         return f"has no rate (usable values at fewer than two {_places(of)}s)"
@@ -71,15 +70,11 @@ def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L")
     return f"{verb} as {power(slope, low, high, of)}{level * f' ({kind})'}"
 
 
-def _tendency(row: Mapping[str, Any] | pd.Series, level: bool, of: str) -> str:
-    rho, low, high = row["rho"], row["rho_low"], row["rho_high"]
-    written = f"Spearman's rho {rho:z.2f}"
-    if not math.isnan(low):
-        kind = f", {100 * row['level']:g} % CI"
-        written += f" [{low:z.2f}, {high:z.2f}]{level * kind}"
-    clear = low > 0 or high < 0
+def _tendency(row: Mapping[str, Any] | pd.Series, of: str) -> str:
+    rho, p_value = row["rho"], row["rho_p_value"]
+    clear = p_value < 1 - row["level"]
     verb = ("improves" if rho < 0 else "worsens") if clear else "shows no clear change"
-    return f"{verb} with {of} ({written})"
+    return f"{verb} with {of} (Spearman's rho {rho:z.2f}, {p_text(p_value)})"
 
 
 def _places(of: str) -> str:
@@ -110,8 +105,8 @@ def _left_out_values(rows: Mapping[str, pd.Series]) -> list[str]:
 
 def _linearity(rows: Mapping[str, pd.Series], of: str) -> list[str]:
     tested = {title: row for title, row in rows.items() if not math.isnan(row["p_value"])}
-    rejected = [f"{title} ({_p(row)})" for title, row in tested.items() if row["rejected"]]
-    kept = [f"{title} ({_p(row)})" for title, row in tested.items() if not row["rejected"]]
+    rejected = [f"{title} ({p_text(row['p_value'])})" for title, row in tested.items() if row["rejected"]]
+    kept = [f"{title} ({p_text(row['p_value'])})" for title, row in tested.items() if not row["rejected"]]
     untested = [title for title, row in rows.items() if title not in tested and not math.isnan(row["slope"])]
     parts = []
     if rejected:
@@ -142,8 +137,9 @@ def _drifts(fewer: Mapping[str, pd.Series]) -> list[str]:
     return clauses
 
 
-def _p(row: pd.Series) -> str:
-    return "p < 0.001" if row["p_value"] < 0.001 else f"p = {row['p_value']:.2g}"
+def p_text(p_value: float) -> str:
+    """Return a p-value as `p = 0.013`, or `p < 0.001`."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
 
 
 def _and(names: list[str]) -> str:

@@ -31,7 +31,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     Of metrics on a log scale (`metrics.catalogue`): shares, ranks and margins follow no power. A line is an
     experiment, over its depths L; in a study with an axis it is an experiment at one depth, over the axis's
     values in place of L. Of values that are not all positive there is no power law: slope and test are NaN,
-    and the columns rho, rho_low and rho_high hold `ranks.rank_correlation`.
+    and the columns rho and rho_p_value hold `ranks.rank_correlation`.
 
     Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
     NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, which

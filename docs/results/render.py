@@ -1,0 +1,313 @@
+"""Write docs/results/README.md from README.md.jinja and the published tables beside it.
+
+    uv run python docs/results/render.py
+
+Every number about a published run comes from its folder: the template calls the methods of `Panel`, so after
+`ncpipe publish` into a folder one call renews the text. What the sentences around the numbers say is for the
+author to check. A test fails if README.md is not what this writes, or if the template's prose has a number of
+its own.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+import yaml
+
+from ncpipe.params import Slopes
+from ncpipe.tables.compare import Term, difference_interval, slope_terms
+from ncpipe.tables.points import LAST
+from ncpipe.tables.sentences import p_text, power
+from ncpipe.tables.slopes import least_squares_line
+
+FOLDER = Path(__file__).resolve().parent
+TEMPLATE = "README.md.jinja"
+SERIES = {
+    "NC1": ("nc1_trace_ratio", "train"),
+    "NC2": ("nc2_etf", "weights"),
+    "NC3": ("nc3_cosine", "train"),
+    "NC1, test": ("nc1_trace_ratio", "test"),
+    "gap": ("loss_gap", "train"),
+    "last layer": ("gap_gufm", "train"),
+    "inner penalty": ("inner_penalty", "weights"),
+}
+RUN_COLUMNS = {"loss": "loss", "gap": "loss_gap", "last layer": "gap_gufm", "inner penalty": "inner_penalty"}
+RULE = Slopes(draws=2000, seed=0, level=0.95)
+NOTHING = "–"
+
+
+class Panel:
+    """The published tables of one experiment, and what the text says of them.
+
+    Means are geometric, over the converged runs; over all runs where none converged.
+    """
+
+    def __init__(self, folder: str, experiment: str = "") -> None:
+        self.name = experiment or folder
+        self._folder = FOLDER / folder
+
+    def _table(self, name: str) -> pd.DataFrame:
+        table = published(self._folder.name, name)
+        return table[table["experiment"] == self.name]
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return self._table("runs")
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        return self._table("points")
+
+    @property
+    def depths(self) -> list[int]:
+        return sorted(self.runs["depth"].unique())
+
+    @cached_property
+    def _params(self) -> dict[str, Any]:
+        return yaml.safe_load((self._folder / "params.yaml").read_text(encoding="utf-8"))
+
+    def values(self, title: str, depth: int) -> pd.Series:
+        """Return the values by seed that a mean at one depth is of."""
+        runs = self.runs[self.runs["depth"] == depth].set_index("seed")
+        counted = runs[runs["converged"]] if self.runs["converged"].any() else runs
+        if title in RUN_COLUMNS or title in runs:
+            return counted[RUN_COLUMNS.get(title, title)]
+        metric, split = SERIES[title]
+        own = self.points[(self.points["metric"] == metric) & (self.points["split"] == split)]
+        values = own[own["depth"] == depth].set_index("seed")["value"]
+        return values[values.index.isin(counted.index)]
+
+    def mean(self, title: str, depth: int) -> float:
+        """Return the geometric mean at one depth."""
+        values = self.values(title, depth)
+        return float(np.exp(np.log(values).mean())) if len(values) else math.nan
+
+    def span(self, title: str, depth: int) -> str:
+        """Return the least and the largest value of the runs at one depth."""
+        values = self.values(title, depth)
+        return f"{short(values.min())} to {short(values.max())}"
+
+    def spread(self, title: str, depth: int) -> str:
+        """Return the largest value over the least at one depth."""
+        values = self.values(title, depth)
+        return short(values.max() / values.min())
+
+    def over_optimum(self, title: str = "loss") -> str:
+        """Return the range over depths of a mean over the optimum of the features model."""
+        optima = self.runs.groupby("depth")["loss_optimum"].first()
+        shares = [self.mean(title, depth) / optima[depth] for depth in self.depths]
+        return f"{short(min(shares))} to {short(max(shares))}"
+
+    def optimum(self) -> str:
+        """Return the optimum of the features model, or its range from the smallest to the largest depth."""
+        optima = self.runs.sort_values("depth")["loss_optimum"]
+        ends = [f"{optima.iloc[place]:.3g}" for place in (0, -1)]
+        return (
+            ends[0] if ends[0] == ends[1] else f"{ends[0]} at the smallest depth to {ends[1]} at the largest"
+        )
+
+    def _fit(self, title: str, without: int) -> pd.Series:
+        table = self._table("slopes_leave_out" if without else "slopes")
+        metric, split = SERIES[title]
+        rows = table[(table["metric"] == metric) & (table["split"] == split) & (table["layer"] == LAST)]
+        if without:
+            rows = rows[rows["n_left_out"] == without]
+        (row,) = rows.to_dict("records")
+        return pd.Series(row)
+
+    def trend(self, title: str) -> str:
+        """Return how the means go from each depth to the next."""
+        means = {depth: self.mean(title, depth) for depth in self.depths}
+        steps = np.diff(list(means.values()))
+        for verb, goes in (("falls", steps < 0), ("rises", steps > 0)):
+            if goes.all():
+                return f"{verb} from each depth to the next"
+        low, high = (f"L = {end(means, key=means.__getitem__)}" for end in (min, max))
+        return f"is lowest at {low} and highest at {high}"
+
+    def slope(self, title: str, without: int = 0) -> str:
+        """Return the power of L with its interval, as `L^-0.63 [-0.65, -0.61]`."""
+        fit = self._fit(title, without)
+        if math.isnan(fit["slope"]):
+            return "no power of L (no run converged)"
+        return power(fit["slope"], fit["low"], fit["high"])
+
+    def cell(self, title: str, without: int = 0) -> str:
+        """Return the power and its interval for a table: bold if it worsens, with † if a line is rejected."""
+        fit = self._fit(title, without)
+        if math.isnan(fit["slope"]):
+            return ""
+        value = f"{fit['slope']:z.2f}"
+        shown = f"**{value}**" if fit["low"] > 0 else value
+        return f"{shown} [{fit['low']:z.2f}, {fit['high']:z.2f}]{'†' * bool(fit['rejected'])}"
+
+    def p(self, title: str, without: int = 0) -> str:
+        """Return the p-value of the test that the means lie on a line."""
+        return p_text(self._fit(title, without)["p_value"])
+
+    def bound(self, of: Callable[[np.ndarray], np.ndarray]) -> str:
+        """Return the power of a bound, fitted to the same depths and runs as the slope of the gap."""
+        used = self.points[(self.points["metric"] == "loss_gap") & self.points["used"]]
+        depths = used["depth"].to_numpy(dtype=float)
+        return f"L^{least_squares_line(np.log10(depths), np.log10(of(depths)))[0]:z.2f}"
+
+    def idle(self, depth: int, at: int) -> str:
+        """Return the least loss of the runs at one depth, were they made deeper by idle blocks at no cost."""
+        runs = self.runs[self.runs["depth"] == depth]
+        scaled = depth / at if runs["penalty_rule"].iloc[0] == "over_depth" else 1.0
+        last = 1.0 if runs["penalty_last_layer"].notna().any() else scaled
+        losses = runs["fit"] + last * runs["last_penalty"] + scaled * runs["inner_penalty"]
+        return short(losses.min(), 3)
+
+    def losses(self, depth: int) -> str:
+        """Return the least and the largest loss at one depth, converged or not."""
+        losses = self.runs.loc[self.runs["depth"] == depth, "loss"]
+        return f"{short(losses.min(), 3)} to {short(losses.max(), 3)}"
+
+    def converged(self) -> str:
+        """Return how many runs converged, and by how much the others moved at which depths."""
+        failed = self.runs[~self.runs["converged"]]
+        if failed.empty:
+            return f"All {len(self.runs)} runs converged."
+        ends = [f"{100 * failed['loss_moved'].agg(end):.1f}" for end in ("min", "max")]
+        rule = self._params["convergence"]
+        moved = (
+            f"moved by {' to '.join(dict.fromkeys(ends))} % over the last {100 * rule['window']:g} % of the "
+            f"epochs, where {100 * rule['tolerance']:g} % is allowed; hollow points are such runs."
+        )
+        if len(failed) == len(self.runs):
+            return f"None of the {len(failed)} runs converged, so there are no powers of L: the loss {moved}"
+        counts = failed.groupby("depth").size()
+        places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
+        done = len(self.runs) - len(failed)
+        return f"{done} of {len(self.runs)} runs converged. The loss of the rest ({places}) {moved}"
+
+    def size(self) -> str:
+        """Return how many samples, depths, seeds and epochs there were."""
+        experiment, sweep = self._params["experiments"][self.name], self._params["sweep"]
+        data = experiment["data"]
+        classes = {"imdb": 2}.get(data["source"], 10)
+        return (
+            f"{classes * data['per_class']} training samples, depths {', '.join(map(str, sweep['depths']))}, "
+            f"{len(sweep['seeds'])} seeds, {experiment['epochs']} epochs"
+        )
+
+    def hours(self) -> str:
+        """Return the hours of one core that training took in all batches."""
+        record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))["training"]
+        return f"{record[self.name]['batch_hours']:.1f} hours of one core"
+
+    def by_depth(self) -> str:
+        """Return a table of the means at each depth."""
+        titles = [
+            "NC1",
+            "NC2",
+            "NC3",
+            "NC1, test",
+            "test_error",
+            "loss",
+            "gap",
+            "last layer",
+            "inner penalty",
+        ]
+        heads = ["L", "converged", *(title.replace("_", " ") for title in titles)]
+        rows = []
+        for depth in self.depths:
+            own = self.runs[self.runs["depth"] == depth]
+            means = [self.mean(title, depth) for title in titles]
+            shown = [
+                short(mean, 3 if title in RUN_COLUMNS else 2)
+                for title, mean in zip(titles, means, strict=True)
+            ]
+            rows.append([str(depth), f"{own['converged'].sum()} of {len(own)}", *shown])
+        return table(heads, rows)
+
+    def rates(self) -> str:
+        """Return a table of the powers of L over all depths and without the two smallest."""
+        rows = [
+            [title, self.cell(title), self.p(title), self.cell(title, 2), self.p(title, 2)]
+            for title in SERIES
+        ]
+        left_out = ", ".join(map(str, self.depths[:2]))
+        return table(["", "all depths", "line", f"without L = {left_out}", "line"], rows)
+
+
+def pairs(one: Panel, other: Panel, title: str) -> str:
+    """Return the other's slope less the one's, with its interval, runs of one seed as pairs."""
+    value, low, high = _difference(one, other, title)
+    return f"{value:z.3f} [{low:z.3f}, {high:z.3f}]"
+
+
+def excluding_zero(places: list[tuple[Panel, Panel]], titles: list[str]) -> str:
+    """Return how many of the paired differences of slopes exclude 0."""
+    ends = [_difference(one, other, title)[1:] for one, other in places for title in titles]
+    return f"{sum(low > 0 or high < 0 for low, high in ends)} of the {len(ends)}"
+
+
+def _difference(one: Panel, other: Panel, title: str) -> tuple[float, float, float]:
+    metric, split = SERIES[title]
+    sides: list[list[Term]] = []
+    for panel in (one, other):
+        own = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]
+        used = own[own["used"]].sort_values(["depth", "seed"])
+        groups = {d: used[used["depth"] == d].set_index("seed")["log10"] for d in panel.depths}
+        sides.append(slope_terms(groups))
+    return difference_interval(sides[0], sides[1], "|".join([one.name, LAST, split, metric]), RULE)
+
+
+def lower(places: list[tuple[Panel, Panel]]) -> str:
+    """Return in how many pairs of runs with the same depth and seed the second of two ends lower."""
+    keys = ["depth", "seed"]
+    less = [one.runs.set_index(keys)["loss"] > other.runs.set_index(keys)["loss"] for one, other in places]
+    return f"{sum(map(sum, less))} of {sum(map(len, less))}"
+
+
+def ratios(one: Panel, other: Panel, title: str, digits: int = 2) -> str:
+    """Return the range over depths of the second's mean over the first's."""
+    shares = [other.mean(title, depth) / one.mean(title, depth) for depth in one.depths]
+    return f"{short(min(shares), digits)} to {short(max(shares), digits)}"
+
+
+def counted(folder: str) -> str:
+    """Return how many runs a folder has, and how many of them converged."""
+    runs = published(folder, "runs")
+    return f"{runs['converged'].sum()} of all {len(runs)} runs converged"
+
+
+@cache
+def published(folder: str, name: str) -> pd.DataFrame:
+    """Return a table of a published folder."""
+    return pd.read_csv(FOLDER / folder / f"{name}.csv")
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
+
+
+def short(value: float, digits: int = 2) -> str:
+    """Return a number with two significant digits."""
+    return NOTHING if math.isnan(value) else f"{float(f'{value:.{digits}g}'):g}"
+
+
+def rendered() -> str:
+    """Return the text of README.md."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER), undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+        trim_blocks=True, autoescape=False,
+    )  # fmt: skip
+    names = {
+        "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
+        "counted": counted, "short": short, "log_over": lambda depths: np.log(depths) / depths,
+    }  # fmt: skip
+    return environment.get_template(TEMPLATE).render(names)
+
+
+if __name__ == "__main__":
+    (FOLDER / "README.md").write_text(rendered(), encoding="utf-8")

@@ -5,8 +5,11 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+
+from ncpipe.tables.headlines import paper_series
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = importlib.util.spec_from_file_location("docs_results_render", ROOT / "docs/results/render.py")
@@ -73,3 +76,55 @@ def test_a_changed_table_changes_what_is_shown(
     monkeypatch.setattr(render, "published", changed)
     after = tables()
     assert (before[0] != after[0], before[1] == after[1]) == (True, True)
+
+
+def test_the_readme_quotes_a_published_sentence_and_a_published_verdict() -> None:
+    """Red: a quotation of another sweep, or any other power of L in README.md."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    sentence = (ROOT / "docs/results/cifar10_rn1/sentences.txt").read_text(encoding="utf-8").strip()
+    claims = render.published("cifar10_rn1", "claims").set_index("id")
+    row = claims.loc["s25-cifar10-rn1-nc1"]
+    interval = f"{row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
+    number = f"{row['quantity']} {interval}, expected {row['expected']}"
+    verdict = f"{row['verdict']}: {row.name} ({row['ref']}): {number}"
+    for quotation in (sentence, verdict):
+        assert f"> {quotation}\n" in readme
+        readme = readme.replace(quotation, "")
+    assert re.findall(r"L\^-?\d|\d \[-?\d", readme) == []
+
+
+def deviations(panel: "render.Panel", metric: str, split: str) -> pd.DataFrame:
+    """Return log10 values less their mean at each depth, seeds by depths."""
+    own = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]
+    values = own[own["used"]].pivot(index="seed", columns="depth", values="log10")
+    return values - values.mean()
+
+
+def correlation(tables: list[np.ndarray]) -> float:
+    """Return the mean correlation of a seed's deviations at two depths, over all pairs of depths."""
+    found = [np.corrcoef(table.T)[np.triu_indices(table.shape[1], 1)] for table in tables]
+    return float(np.mean(found))
+
+
+def test_what_seeds_share_is_that_of_published_sweeps() -> None:
+    """docs/depth_rates.md. Red: numbers of a sweep that no table holds."""
+    text = " ".join((ROOT / "docs/depth_rates.md").read_text(encoding="utf-8").split())
+    generator = np.random.default_rng(0)
+    series = paper_series("ce", last_bias=False)
+    shown, apart = [], []
+    for panel in (render.Panel("optimizer", "rn1_999"), render.Panel("mnist_rn1")):
+        tables = [deviations(panel, *one).to_numpy() for one in series]
+        shown.append(correlation(tables))
+        orders = [[generator.permutation(len(tables[0])) for _ in panel.depths] for _ in range(300)]
+        drawn = [
+            correlation([np.column_stack([t[o, d] for d, o in enumerate(order)]) for t in tables])
+            for order in orders
+        ]
+        apart.append(np.std(drawn))
+    one, other = (f"{value:.2f}".replace("-", "−") for value in shown)
+    assert f"correlate by {one} (`rn1_999` of" in text
+    assert f"{other} ([mnist_rn1]" in text
+    stated = [float(value) for value in re.findall(r"the average is 0 ± (\S+) and 0 ± (\S+),", text)[0]]
+    assert stated == pytest.approx(apart, abs=0.015)
+    spread = deviations(render.Panel("mnist_rn1"), *series[0]).std()
+    assert f"spread {spread[2] / spread[5]:.0f} times more at L = 2 than at L = 5" in text

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.artifacts import sha256_of
 from ncpipe.datasets.stored import TENSORS, store
 from ncpipe.errors import InputError
 from ncpipe.stamps import FACTS, read_facts
+from ncpipe.tensor_files import load_tensors
 
 Kind = Literal["vector", "image", "tokens", "free"]
 
@@ -121,7 +122,7 @@ def read_prepared(folder: Path) -> Prepared:
         raise InputError(
             f"{path}: damaged (checksum differs from {FACTS}); delete {folder} and run dvc repro"
         )
-    tensors = load_file(path)
+    tensors = load_tensors(path)
 
     def split(name: str) -> Split:
         return Split(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))

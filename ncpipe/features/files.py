@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split
@@ -16,6 +16,7 @@ from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
+from ncpipe.tensor_files import load_tensors
 
 TRAITS = "network"  # the note in a file that holds them
 
@@ -58,7 +59,7 @@ def read_features(path: Path) -> Features:
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage extract)")
     try:
-        tensors = load_file(path)
+        tensors = load_tensors(path)
         with safe_open(path, "pt") as file:
             notes = file.metadata() or {}
     except (SafetensorError, OSError) as error:

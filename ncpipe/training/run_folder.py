@@ -16,13 +16,14 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
 from ncpipe.artifacts import publish_folder, read_json, remove, seal, write_json
 from ncpipe.errors import InputError
 from ncpipe.stamps import RUN_RECORD, Stamp, check_run, check_whole, code_digest, seal_key
+from ncpipe.tensor_files import load_tensors
 from ncpipe.training.session import Point, Trained
 
 TEST_ERROR = "test_error"
@@ -96,7 +97,7 @@ def _kept(folder: Path, epoch: int) -> Path:
 
 def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        return load_tensors(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
 

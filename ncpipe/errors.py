@@ -19,7 +19,7 @@ def shown(value: object) -> str:
 def word(name: object) -> str:
     """A name that the user gave, for a message: as Python writes it where it has what no terminal shows."""
     text = str(name)
-    return cut(text if text.isprintable() else repr(text), WORD)
+    return cut(text if text and text.isprintable() else repr(text), WORD)
 
 
 def cut(text: str, length: int = LINE) -> str:

@@ -255,6 +255,8 @@ def _required(kind: Any) -> Any:
 def suggest(name: object, known: Iterable[object]) -> str:
     """What to write in place of an unknown name."""
     words = [word(each) for each in known]
+    if not words:
+        return "nothing is allowed here"
     near = difflib.get_close_matches(str(name)[:WORD], words, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}allowed: {', '.join(words)}"

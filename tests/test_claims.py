@@ -533,6 +533,7 @@ def test_within_is_a_share_of_the_target(target, value, verdict):
     [
         ({"call": "gufm.valu"}, "one.call: unknown 'gufm.valu'; did you mean 'gufm.value'?"),
         ({"args": {"distanse": 1}}, "one.args.distanse: unknown; did you mean 'distance'?"),
+        ({"args": {"dis\u202etance": 1}}, "one.args.'dis\\u202etance': unknown; "),
         ({"args": {}}, "one.args.distance: missing; add it"),
         ({"args": {"distance": -1}}, "one.args.distance: -1 is out of range; it must be > 0"),
         ({"args": {"distance": "x"}}, "one.args.distance: expected a number"),
@@ -544,6 +545,7 @@ def test_within_is_a_share_of_the_target(target, value, verdict):
     ],
 )
 def test_a_bad_call_is_named(keys, line):
+    """Red: a list of allowed names that is empty; a name printed with its direction mark."""
     bad = claim("theory", **({"call": "two_linear.jump", "args": {"distance": 0.1}} | keys))
     with pytest.raises(InputError) as caught:
         evaluate(bad)
@@ -582,6 +584,21 @@ def test_the_page_lists_the_calls():
 
 
 # The file
+
+
+def test_what_does_not_print_never_reaches_the_terminal(tmp_path, monkeypatch):
+    """Nor does a refused id in front of a claim's other mistakes. Red: a direction mark, printed as it is."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], a=experiment_tree())
+    entry = {"id": "a\u202eb", "ref": "r", "statement": "s", "quantity": "slope", "metric": "nope"}
+    write_claims([entry | {"experiment": "a", "expect": {"below": 1}}])
+    with pytest.raises(InputError) as caught:
+        load_claims()
+    assert str(caught.value).splitlines() == [
+        "claims.yaml: claim 1.id: 'a\\u202eb' is empty or has what does not print; rename it"
+    ]
+    found = judge(claim("value", {"below": 1}, ref="S25\u202e sec. 2"), Number(0.0, 0.0, 0.0))
+    assert "'S25\\u202e sec. 2'" in line_of(found)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)

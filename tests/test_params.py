@@ -20,7 +20,7 @@ from pipeline import with_axis
 
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Params, load_params, parse_params
-from ncpipe.records import read
+from ncpipe.records import read, suggest
 from ncpipe.schema import SCHEMA_FILE, about, schema_text
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 from ncpipe.tables.convergence import WATCHED, judge_run
@@ -231,6 +231,12 @@ def test_a_history_too_coarse_for_the_window_is_refused_with_what_works(
     rows = dict.fromkeys(WATCHED, 0.0)
     history = pd.DataFrame([{"epoch": epoch, **rows} for epoch in logged])
     assert judge_run(history, True, Convergence(0.0, 0.25, 0.01))[0] == ""
+
+
+def test_a_list_of_what_is_allowed_is_never_empty() -> None:
+    """Red: a message that ends in `allowed: `."""
+    assert suggest("x", []) == "nothing is allowed here"
+    assert suggest("x", [""]) == "allowed: ''"
 
 
 def test_what_no_sweep_asks_for_and_what_no_value_would_mend_may_be_coarse() -> None:

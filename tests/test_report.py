@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 import re
+import socket
 import threading
 import time
 from html.parser import HTMLParser
@@ -487,6 +488,19 @@ def served(study, monkeypatch):
     yield ask
     server.shutdown()
     server.server_close()
+
+
+def test_a_connection_that_says_nothing_is_closed(study, monkeypatch):
+    """Also one that stops in the middle of a request. Red: each holds a thread for as long as it likes."""
+    monkeypatch.chdir(study)
+    monkeypatch.setattr("ncpipe.commands.report_live.SILENCE", 0.2)
+    with make_server(0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127."):
+            with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as connection:
+                connection.sendall(begun)
+                assert connection.recv(1) == b""
+        server.shutdown()
 
 
 def test_the_served_page_follows_the_runs(study, served):

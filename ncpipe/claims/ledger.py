@@ -366,7 +366,7 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         mistakes += wrong
         if isinstance(name, str) and name != path:  # it names rows of tables and lines of the terminal
             mistakes.append(f"{path}.id: {shown(name)} is empty or has what does not print; rename it")
-        if claim is not None:
+        elif claim is not None:
             mistakes += [f"{path}.{line}" for line in _contradictions(claim)]
             claims.append(claim)
     return tuple(claims), mistakes

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ncpipe.claims import features_models, flow_models, low_rank, rank_bounds
 from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Theory
-from ncpipe.errors import InputError, cut, shown
+from ncpipe.errors import InputError, cut, shown, word
 from ncpipe.records import check, suggest
 
 
@@ -112,7 +112,9 @@ def _arguments(claim: Theory, function: Callable[..., float]) -> dict[str, Any]:
     kinds = typing.get_type_hints(function, include_extras=True)
     kinds.pop("return")
     mistakes = [
-        f"{claim.id}.args.{name}: unknown; {suggest(name, kinds)}" for name in claim.args if name not in kinds
+        f"{claim.id}.args.{word(name)}: unknown; {suggest(name, kinds)}"
+        for name in claim.args
+        if name not in kinds
     ]
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():

@@ -128,6 +128,7 @@ def line(judged: Judged) -> str:
     """One line for the terminal."""
     claim, number, verdict = judged
     ref = " ".join(claim.ref.split())
+    ref = ref if ref.isprintable() else repr(ref)
     asked = expected(claim, number)
     return f"{verdict}: {claim.id} ({ref}): {claim.quantity} {spelled(number)}, expected {asked}"
 

@@ -16,7 +16,22 @@ REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
 # How the pipeline's own files below data/features call them.
 PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
-NAMES = Names(REQUIRED, OPTIONAL, PIPELINE, passed_over=("penalty.", "gradient.", "target.", "layers/"))
+
+
+def check_labels(labels: Tensor) -> None:
+    """Raise InputError where there are too few classes to collapse, or more than labels."""
+    if count_classes(labels) < 2:
+        raise InputError("labels name 1 class; collapse needs at least 2")
+
+
+NAMES = Names(
+    REQUIRED,
+    OPTIONAL,
+    PIPELINE,
+    passed_over=("penalty.", "gradient.", "target.", "layers/"),
+    labels={"features": "labels", "test_features": "test_labels"},
+    check_labels=check_labels,
+)
 
 
 def print_metrics(path: Path, form: Literal["table", "json", "csv"]) -> None:

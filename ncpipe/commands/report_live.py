@@ -25,6 +25,7 @@ from ncpipe.tables.convergence import failure_lines, judge_runs
 HOST = "127.0.0.1"
 LOGS_AT = "/logs/"
 READ = (RESULTS, FIGURES, CLAIMS)
+SILENCE = 30.0  # seconds after which a connection that says nothing is closed: each holds a thread
 RENEWED = 30.0  # seconds between two pages of runs that have ended: each takes a second or two
 
 
@@ -118,6 +119,8 @@ def make_server(port: int) -> ThreadingHTTPServer:
     live = Live()
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENCE
+
         def do_GET(self) -> None:
             host = (self.headers.get("Host") or "").rpartition(":")[0]
             if host not in (HOST, "localhost"):

@@ -17,8 +17,34 @@ from ncpipe.randomness import seeded_generator
 from ncpipe.specs import ArraysData
 from ncpipe.study import call
 
-NAMES = Names(("inputs", "labels"), ("test_inputs", "test_labels", "lengths", "test_lengths"), {})
 SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
+
+
+def _count_classes(labels: Tensor) -> int:
+    """K = 1 + the largest label."""
+    _check_labels(labels, "labels")
+    classes = int(labels.max()) + 1
+    if classes < 2:
+        raise InputError("labels name 1 class; collapse needs at least 2")
+    if classes > len(labels):
+        raise InputError(f"labels go up to {classes - 1}, but only {len(labels)} samples have one")
+    return classes
+
+
+def _check_labels(labels: Tensor, name: str) -> None:
+    if labels.dim() != 1 or not len(labels):
+        raise InputError(f"{name} has shape {tuple(labels.shape)}; expected (N,) with N > 0")
+    if labels.is_floating_point():
+        raise InputError(f"{name} is of type {_type(labels)}; expected whole numbers, one for each class")
+
+
+NAMES = Names(
+    ("inputs", "labels"),
+    ("test_inputs", "test_labels", "lengths", "test_lengths"),
+    {},
+    labels={"inputs": "labels", "test_inputs": "test_labels"},
+    check_labels=_count_classes,
+)
 
 
 def prepare_arrays(spec: ArraysData) -> Prepared:
@@ -89,24 +115,6 @@ def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
     per_class = spec.per_class if split == "train" else spec.test_per_class
     generator = seeded_generator(spec.seed, f"data {split}")
     return draw_balanced(whole.labels, classes, per_class, generator, split)
-
-
-def _count_classes(labels: Tensor) -> int:
-    """K = 1 + the largest label."""
-    _check_labels(labels, "labels")
-    classes = int(labels.max()) + 1
-    if classes < 2:
-        raise InputError("labels name 1 class; collapse needs at least 2")
-    if classes > len(labels):
-        raise InputError(f"labels go up to {classes - 1}, but only {len(labels)} samples have one")
-    return classes
-
-
-def _check_labels(labels: Tensor, name: str) -> None:
-    if labels.dim() != 1 or not len(labels):
-        raise InputError(f"{name} has shape {tuple(labels.shape)}; expected (N,) with N > 0")
-    if labels.is_floating_point():
-        raise InputError(f"{name} is of type {_type(labels)}; expected whole numbers, one for each class")
 
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:

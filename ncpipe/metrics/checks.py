@@ -46,7 +46,7 @@ def as_tensor(array: Array) -> Tensor:
     kind: np.dtype = array.dtype
     if kind not in TAKEN_AS_THEY_ARE:
         kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
-    with np.errstate(over="ignore"), warnings.catch_warnings():
+    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
         return torch.from_numpy(np.ascontiguousarray(array, kind))
 

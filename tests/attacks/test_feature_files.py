@@ -21,6 +21,7 @@ from safetensors.numpy import save
 from safetensors.torch import save as save_tensors
 
 from ncpipe.commands.metrics import print_metrics
+from ncpipe.datasets import array_files
 
 FLIPS = 150  # in the short form, of each kind of file
 MANY_FLIPS = 20_000
@@ -223,6 +224,56 @@ def test_a_bomb_is_refused_before_it_is_unpacked(compression: int, tmp_path: Pat
         message = measured(tmp_path, bytes(content))
     assert message is not None
     assert "of memory" in message
+
+
+N = 1_200_000
+ZEROS = npy(np.zeros((N, 5), "u1"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "unpacked", "words"),
+    [
+        (np.zeros(11, "i8"), 1e9, f"features has {N} samples and labels 11; they belong together"),
+        (np.zeros((N, 1), "u1"), 1e9, f"labels has shape ({N}, 1); expected (N,) with N > 0"),
+        (np.zeros(N, "f4"), 1e9, "labels is of type float32; expected whole numbers"),
+        (np.zeros(N, "u1"), 1e9, "labels name 1 class; collapse needs at least 2"),
+        (np.arange(N, dtype="u4") % 3, 5e6, "so it holds little but zeros; if that is meant, write it"),
+    ],
+)
+def test_an_archive_of_zeros_is_refused_before_its_samples_are_read(
+    labels: np.ndarray, unpacked: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: features are unpacked, to eight times their size, before their labels are looked at."""
+    read: list[str] = []
+    before = array_files._read_npy
+    monkeypatch.setattr(
+        array_files, "_read_npy", lambda file, member: [read.append(member.filename), before(file, member)][1]
+    )
+    monkeypatch.setattr(array_files, "UNPACKED", unpacked)
+    others = dict.fromkeys(("weight", "bias", "test_features", "test_labels"))
+    message = measured(tmp_path, npz(zipfile.ZIP_DEFLATED, features=ZEROS, labels=labels, **others))
+    assert message is not None
+    assert words in message
+    assert "features.npy" not in read
+
+
+def test_whole_numbers_are_held_against_memory_as_they_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte becomes eight. Red: the size in the file is compared with the memory that is free."""
+    monkeypatch.setattr(array_files, "free_memory", lambda: 12 * 5 * 8)
+    message = measured(tmp_path, npz(features=np.zeros((12, 5), "u1"), weight=None, test_features=None))
+    assert message is not None
+    assert "of memory" in message
+
+
+def test_long_doubles_of_any_bits_are_one_line(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Red: NumPy warns of an invalid value before the line that names its row."""
+    bits = np.random.default_rng(0).integers(0, 256, (12, 5 * np.dtype("longdouble").itemsize), dtype="u1")
+    message = measured(tmp_path, npz(features=bits.view("longdouble")))
+    assert message is not None
+    assert "NaN or inf" in message
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])

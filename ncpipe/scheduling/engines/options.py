@@ -22,6 +22,23 @@ OURS = {  # options of sbatch that are said otherwise, and how
     "signal": "signal_seconds", "error": "", "job-name": "", "nodes": "", "ntasks": "",
     "ntasks-per-node": "", "open-mode": "", "output": "", "wait": "",
 }  # fmt: skip
+# sbatch takes a long option by any beginning that no other has. Of the beginnings of ours these are options
+# of their own.
+OTHERS = ("gpus",)
+
+
+def _check_line(key: str, text: str | None) -> None:
+    """Raise ValueError for a value that is empty or would begin another line of the job's script."""
+    if text is not None and not (text and text.isprintable()):
+        raise ValueError(f"{key}: {shown(text)} is empty or has what does not print; write it on one line")
+
+
+def _ours(name: str) -> str | None:
+    """Return the reserved option of sbatch that a name stands for, written out or abbreviated."""
+    if name in OURS:
+        return name
+    found = [ours for ours in OURS if ours.startswith(name)] if name not in OTHERS else []
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)
@@ -57,13 +74,16 @@ class Slurm:
     cluster: Literal["slurm", "local"] = "slurm"
 
     def __post_init__(self) -> None:
+        _check_line("partition", self.partition)
+        _check_line("account", self.account)
         for line in self.sbatch:
-            if not FLAG.fullmatch(line):
+            if not (FLAG.fullmatch(line) and line.isprintable()):
                 raise ValueError(f"sbatch: {shown(line)} is no option; write it as --name=value or --name")
             name = line[2:].partition("=")[0]
-            if name in OURS:
-                how = f"is said by {OURS[name]}" if OURS[name] else "is ncpipe's to say"
-                raise ValueError(f"sbatch: --{name} {how}; leave it out")
+            if ours := _ours(name):
+                how = f"is said by {OURS[ours]}" if OURS[ours] else "is ncpipe's to say"
+                short = "" if name == ours else f", which sbatch takes for --{ours},"
+                raise ValueError(f"sbatch: --{name}{short} {how}; leave it out")
         if self.signal_seconds >= 60 * self.minutes:
             raise ValueError(
                 f"signal_seconds: {self.signal_seconds} of {self.minutes} minutes leave no time to train; "
@@ -84,6 +104,7 @@ class Ray:
     host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
+        _check_line("host", self.host)
         if self.address is None:
             return
         found = re.fullmatch(r"[^\s/]+:([0-9]{1,5})", self.address)

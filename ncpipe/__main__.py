@@ -5,8 +5,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
+INTERRUPTED = 130  # the exit code of a program that ended by Ctrl-C
 CHOSEN = "NCPIPE_CHECKOUT"  # in the environment of a second start: the checkout whose code it is to run
 
 
@@ -16,6 +18,26 @@ def main() -> None:
     DVC runs queued experiments in copies of the repository and keeps the copy's code with their results,
     so it must be the copy that runs, not the checkout that happens to be installed.
     """
+    from ncpipe.interrupts import ctrl_c_was_lost, note_ctrl_c
+
+    note_ctrl_c()
+    code: Any = None
+    try:
+        _run()
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if "DVC_STAGE" in os.environ and ctrl_c_was_lost():
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        again = "ncpipe sweep" if sys.argv[1:2] == ["sweep"] else "dvc repro"
+        print(f"ncpipe: interrupted; finished runs are kept, run {again} to go on", file=sys.stderr)
+    if code is not None:
+        sys.exit(code)
+
+
+def _run() -> None:
     tried = os.environ.pop(CHOSEN, None)
     try:
         checkout, refused = checkout_above(Path.cwd())
@@ -29,16 +51,11 @@ def main() -> None:
                 f"ncpipe: {checkout / 'ncpipe'}: cannot be imported, {PACKAGE} was; see git status there"
             )
         _start_again(checkout)
-    try:
-        if "DVC_STAGE" in os.environ and _claims():
-            return
-        from ncpipe.cli import run_cli
+    if "DVC_STAGE" in os.environ and _claims():
+        return
+    from ncpipe.cli import run_cli
 
-        run_cli()
-    except KeyboardInterrupt:
-        again = "ncpipe sweep" if sys.argv[1:2] == ["sweep"] else "dvc repro"
-        print(f"ncpipe: interrupted; finished runs are kept, run {again} to go on", file=sys.stderr)
-        sys.exit(130)
+    run_cli()
 
 
 def _claims() -> bool:

@@ -169,7 +169,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too many digits or levels
-        raise InputError(cut(f"{path}: damaged ({error}); delete it and run dvc repro")) from None
+        raise InputError(cut(f"{path}: damaged ({error}); run ncpipe repair {path}")) from None
 
 
 def write_digested(path: Path, content: dict[str, Any]) -> None:

@@ -524,6 +524,19 @@ def status(
 
 
 @command()
+def repair(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Damaged results below data/, to be made again.", show_default=False),
+    ] = None,
+) -> None:
+    """Mend what a stopped DVC has left torn, and damage in DVC's cache; say what was done."""
+    from ncpipe.commands.repair import repair as repair_dvc
+
+    repair_dvc(paths or ())
+
+
+@command()
 def new(
     place: Annotated[
         str,

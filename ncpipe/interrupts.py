@@ -16,9 +16,35 @@ def hear_the_end() -> None:
 
     Without it a stage goes on when its `dvc repro` is terminated, and the next one trains the same runs.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _note)
     if "DVC_STAGE" in os.environ:  # what a user starts in the background may outlive the shell
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def note_ctrl_c() -> None:
+    """Note each Ctrl-C from now on, for `ctrl_c_was_lost`, besides raising KeyboardInterrupt.
+
+    Python drops an exception that is raised in a destructor, in a callback of C code or while the interpreter
+    ends. While a stage runs DVC ignores Ctrl-C and looks at the exit code alone, so the pipeline would go on.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, _note)
+
+
+def ctrl_c_was_lost() -> bool:
+    """Return whether there was a Ctrl-C or SIGTERM so far; from now on one ends the process at once."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _note:
+            signal.signal(number, signal.SIG_DFL)
+    return bool(_noted)
+
+
+_noted: list[int] = []
+
+
+def _note(number: int, frame: Any) -> None:
+    _noted.append(number)
+    raise KeyboardInterrupt
 
 
 def came_of_interrupt(error: BaseException) -> bool:
@@ -30,10 +56,6 @@ def came_of_interrupt(error: BaseException) -> bool:
             return True
         seen = seen.__context__
     return False
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _watch(parent: int) -> None:

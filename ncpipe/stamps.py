@@ -86,7 +86,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or not all(
         key in facts and holds(facts[key]) for key, holds in _SHAPE.items()
     ):
-        raise InputError(f"{folder / FACTS}: damaged; delete {folder} and run dvc repro")
+        raise InputError(f"{folder / FACTS}: damaged; run ncpipe repair {folder}")
     return facts
 
 

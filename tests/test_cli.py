@@ -2,8 +2,10 @@
 
 import copy
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -358,3 +360,49 @@ def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
     if interrupted:
         assert stop.value.code == 130
         assert "interrupted" in capsys.readouterr().err
+
+
+LOST = """
+import atexit, os, signal, sys, time
+from ncpipe import __main__, cli
+
+class Slow:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        time.sleep(0.01)  # where it is raised, and dropped
+
+def stage():
+    {body}
+
+cli.run_cli = stage
+sys.argv[1:] = ["aggregate"]
+__main__.main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize(
+    ("body", "ends"),
+    [
+        ("pass", (0,)),
+        ("made = Slow(); del made", (130,)),
+        ("atexit.register(lambda: (os.kill(os.getpid(), {number}), time.sleep(60)))", (-2, -15)),
+    ],
+)
+@pytest.mark.parametrize("number", [2, 15])
+def test_a_ctrl_c_that_python_drops_ends_a_stage(
+    body: str, ends: tuple[int, ...], number: int, tmp_path: Path
+) -> None:
+    """Red: exit code 0, after which DVC goes on with the next stage."""
+    body = f"cli.hear_the_end(); {body.format(number=number)}"
+    done = subprocess.run(
+        [sys.executable, "-c", LOST.format(number=number, body=body)],
+        env=os.environ | {"DVC_STAGE": "dvc.yaml:aggregate"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode in ends, done.stderr
+    assert ("ncpipe: interrupted" in done.stderr) == (done.returncode == 130)

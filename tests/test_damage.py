@@ -180,7 +180,7 @@ def test_a_damaged_finished_run_is_not_measured(
     with pytest.raises(InputError) as error:
         command("one")
     assert str(error.value).startswith(str(RUN))
-    assert str(error.value).endswith(f"{RUN} is dropped, dvc repro restores or trains it")
+    assert str(error.value).endswith(f"{RUN} is dropped; run dvc repro")
     assert not RUN.exists()
     train("one", 2, 1, workers=1)
     assert contents(RUN) == whole

@@ -21,7 +21,7 @@ LAYERS = [
     {"flows", "metrics", "models", "optima"},
     {"datasets"},
     {"params", "stamps"},
-    {"code_memory", "records", "study", "yamlfile"},
+    {"code_memory", "dvc_repair", "records", "study", "yamlfile"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures", "loss_specs", "transfer_specs"},
     {"bounds", "errors", "interrupts"},

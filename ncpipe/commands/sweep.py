@@ -10,6 +10,7 @@ import psutil
 from ncpipe.artifacts import AHEAD, PREPARED
 from ncpipe.commands.code import check_described, edited_stages
 from ncpipe.commands.grid import check_metrics
+from ncpipe.commands.repair import mend_quickly, mend_torn_lock
 from ncpipe.console import duration, say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
@@ -28,9 +29,7 @@ from ncpipe.scheduling.registry import (
     end_parts,
     lock_kept,
     register,
-    remove_dead_rwlock,
     restore_cached,
-    set_damaged_lock_aside,
     stage_name,
     stale_stages,
 )
@@ -122,14 +121,12 @@ def _mend() -> None:
     """Bring grid and data up to date, and before that what a kill has left of DVC's files."""
     if bring_lock_back():
         say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
-    if remove_dead_rwlock():
-        say("sweep: a DVC that was killed has left .dvc/tmp/rwlock, which is removed")
+    mend_quickly()
     try:
         dvc("repro", "--quiet", "grid", "fetch")
     except InputError:
-        if not set_damaged_lock_aside():
+        if not mend_torn_lock():
             raise
-        say("sweep: dvc.lock is damaged and set aside; what it listed comes out of DVC's cache")
         dvc("repro", "--quiet", "grid", "fetch")
 
 

@@ -119,9 +119,7 @@ def read_prepared(folder: Path) -> Prepared:
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage fetch)")
     if sha256_of(path) != facts["checksum"]:
-        raise InputError(
-            f"{path}: damaged (checksum differs from {FACTS}); delete {folder} and run dvc repro"
-        )
+        raise InputError(f"{path}: damaged (checksum differs from {FACTS}); run ncpipe repair {folder}")
     tensors = load_tensors(path)
 
     def split(name: str) -> Split:
@@ -155,7 +153,7 @@ def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     )
     if not agree:
         raise InputError(
-            f"{folder / FACTS}: damaged (not about {TENSORS} beside it); delete {folder} and run dvc repro"
+            f"{folder / FACTS}: damaged (not about {TENSORS} beside it); run ncpipe repair {folder}"
         )
 
 

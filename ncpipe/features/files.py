@@ -63,7 +63,7 @@ def read_features(path: Path) -> Features:
         with safe_open(path, "pt") as file:
             notes = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: damaged ({error}); delete it and run dvc repro") from None
+        raise InputError(f"{path}: damaged ({error}); run ncpipe repair {path}") from None
     try:
         return _features(tensors, Traits(**json.loads(notes[TRAITS])))
     except (KeyError, TypeError) as error:

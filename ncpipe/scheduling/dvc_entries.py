@@ -4,7 +4,6 @@ Asking DVC itself takes seconds where dvc.lock has entries for hundreds of runs.
 and decides nothing: DVC makes up its own mind.
 """
 
-import configparser
 import contextlib
 import functools
 import hashlib
@@ -13,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-LOCK = Path("dvc.lock")
+from ncpipe.dvc_repair import LOCK, cache_folder, dvc_folder
+
 _DEPENDENCY = re.compile(r"^ *- path: (.+)\n *hash: md5\n *md5: (\w+(?:\.dir)?)$", re.MULTILINE)
 
 
@@ -52,17 +52,11 @@ def in_cache(places: Iterable[Path]) -> list[Path]:
     one finds it missing, removes the place and asks for it again.
     """
     folder = dvc_folder()
-    if folder is None or not (files := _cache(folder) / "files" / "md5").is_dir():
+    if folder is None or not (files := cache_folder(folder) / "files" / "md5").is_dir():
         return list(places)
     hashes = {place: _hash(place) for place in places}
     # a folder's own entry is written after those of all its files
     return [place for place, value in hashes.items() if (files / value[:2] / value[2:]).is_file()]
-
-
-def dvc_folder() -> Path | None:
-    """`.dvc` of the project that one stands in, if it is one."""
-    here = Path.cwd()
-    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
 def _texts() -> Iterator[str]:
@@ -70,20 +64,9 @@ def _texts() -> Iterator[str]:
     if LOCK.is_file():
         yield from re.split(r"^  (?=\S+:$)", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if (folder := dvc_folder()) is not None:
-        for path in (_cache(folder) / "runs").glob("*/*/*"):
+        for path in (cache_folder(folder) / "runs").glob("*/*/*"):
             with contextlib.suppress(OSError, UnicodeDecodeError):  # another DVC is at work
                 yield path.read_text(encoding="utf-8")
-
-
-def _cache(folder: Path) -> Path:
-    """Of the project whose `.dvc` this is, by its own settings."""
-    place = folder / "cache"
-    for name in ("config", "config.local"):
-        settings = configparser.ConfigParser(interpolation=None)
-        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-            settings.read(folder / name, encoding="utf-8")
-            place = folder / settings.get("cache", "dir", fallback=str(place))
-    return place
 
 
 def _hash(path: Path) -> str:

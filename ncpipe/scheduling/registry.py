@@ -15,8 +15,8 @@ import psutil
 from filelock import FileLock
 
 from ncpipe.artifacts import AHEAD, publish_file
+from ncpipe.dvc_repair import LOCK, dvc_folder, is_torn
 from ncpipe.errors import InputError
-from ncpipe.scheduling.dvc_entries import LOCK, dvc_folder
 from ncpipe.specs import Run
 from ncpipe.yamlfile import read_yaml
 
@@ -151,7 +151,8 @@ def lock_kept() -> Iterator[None]:
         try:
             yield
         except BaseException:
-            _bring_back()
+            with contextlib.suppress(OSError):  # a full disk, as a rule: the next call brings it back
+                _bring_back()
             raise
         FORMER.unlink()
 
@@ -170,81 +171,12 @@ def _registration() -> FileLock:
 
 
 def _bring_back() -> None:
-    if FORMER.stat().st_size:
-        os.replace(FORMER, LOCK)
+    if former := FORMER.read_bytes():
+        with publish_file(LOCK) as partial:  # data/ may lie on another file system: no rename from there
+            partial.write_bytes(former)
     else:  # there was none
         LOCK.unlink(missing_ok=True)
-        FORMER.unlink()
-
-
-def lock_is_damaged() -> bool:
-    """Whether DVC cannot read dvc.lock, as when it, or the machine, was stopped while DVC wrote it."""
-    if not LOCK.exists():
-        return False
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.serialize import ParseError, load_yaml
-    from voluptuous import Invalid
-
-    try:
-        COMPILED_LOCKFILE_SCHEMA(load_yaml(LOCK))
-    except (ParseError, Invalid, OSError):
-        return True
-    return False
-
-
-def set_damaged_lock_aside() -> bool:
-    """Whether dvc.lock was damaged; then it is in the store now, and `dvc repro` makes it anew.
-
-    What it listed DVC has in its run cache: nothing that is finished runs again.
-    """
-    if not lock_is_damaged() or b"<<<<<<<" in LOCK.read_bytes():  # a merge is the user's to end
-        return False
-    os.replace(LOCK, AHEAD / "dvc.lock.damaged")
-    return True
-
-
-def remove_dead_rwlock() -> bool:
-    """Whether a kill tore DVC's note of who reads and writes what, or all whom it names have ended;
-    then it is gone.
-
-    Who is named in one that can be read and has left no trace, DVC itself looks after. But it takes for alive
-    what nobody has waited for, and a later process of the same number.
-    """
-    folder = dvc_folder()
-    if folder is None or not _is_dead(file := folder / "tmp" / "rwlock"):
-        return False
-    from dvc.lock import make_lock
-    from dvc.rwlock import RWLOCK_LOCK
-
-    with make_lock(str(file.with_name(RWLOCK_LOCK)), tmp_dir=str(file.parent)):  # nobody is writing it now
-        dead = _is_dead(file)
-        if dead:
-            file.unlink()
-    return dead
-
-
-def _is_dead(file: Path) -> bool:
-    """Whether it is torn, or names somebody and nobody that still runs."""
-    try:
-        note, written = json.loads(file.read_bytes()), file.stat().st_mtime
-        named = [entry for of in note["read"].values() for entry in of] + [*note["write"].values()]
-        numbers = {int(entry["pid"]) for entry in named}
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        return True
-    except (KeyError, TypeError, AttributeError):  # of another version of DVC
-        return False
-    return bool(numbers) and not any(_runs(number, written) for number in numbers)
-
-
-def _runs(number: int, written: float) -> bool:
-    """Whether the process that had this number when something was written still runs."""
-    try:
-        process = psutil.Process(number)
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= written + 1
-    except psutil.NoSuchProcess:
-        return False
+    FORMER.unlink()
 
 
 def dvc(*arguments: str, capture: bool = False, text: str | None = None) -> str:
@@ -259,10 +191,7 @@ def dvc(*arguments: str, capture: bool = False, text: str | None = None) -> str:
         command, input=text, stdout=output, text=True, check=False, env={**os.environ, "PATH": path}
     )
     if result.returncode:
-        if lock_is_damaged():
-            raise InputError(
-                f"{LOCK}: damaged; run ncpipe sweep, which mends it, or delete it and run dvc "
-                "repro: what is finished comes out of DVC's cache"
-            )
+        if LOCK.exists() and is_torn(LOCK.read_bytes()):
+            raise InputError(f"{LOCK}: torn; run ncpipe repair")
         raise InputError(f"dvc {' '.join(arguments)} failed; see above")
     return result.stdout or ""

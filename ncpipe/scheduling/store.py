@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ncpipe.artifacts import AHEAD, RUNS, remove
 from ncpipe.console import say
+from ncpipe.dvc_repair import drop_damaged
 from ncpipe.errors import InputError
 from ncpipe.scheduling.dvc_entries import in_cache
 from ncpipe.scheduling.tickets import CHECKPOINT, put_in_place
@@ -83,8 +84,8 @@ def drop_damaged_places(stamps: Iterable[Stamp]) -> None:
 
 
 def _drop(folder: Path, stamp: Stamp, reason: InputError) -> None:
-    remove(folder)
-    say(f"{stamp.run.name}: {reason}; {folder} is dropped, the run is restored or trained again")
+    more = drop_damaged(folder)
+    say(f"{stamp.run.name}: {reason}; {folder} is dropped{more}, the run is restored or trained again")
 
 
 def checkpoint_of(stamp: Stamp) -> Path:

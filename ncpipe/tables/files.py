@@ -22,7 +22,7 @@ def read_table(path: Path, stage: str) -> pd.DataFrame:
         return pd.read_csv(present(path, stage))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path}: damaged ({reason}); delete it and run dvc repro") from None
+        raise InputError(f"{path}: damaged ({reason}); run ncpipe repair {path}") from None
 
 
 def read_measured(name: str, experiments: Iterable[str]) -> pd.DataFrame:

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.artifacts import publish_folder, read_json, remove, seal, write_json
+from ncpipe.artifacts import publish_folder, read_json, seal, write_json
+from ncpipe.dvc_repair import drop_damaged
 from ncpipe.errors import InputError
 from ncpipe.stamps import RUN_RECORD, Stamp, check_run, check_whole, code_digest, seal_key
 from ncpipe.tensor_files import load_tensors
@@ -71,15 +72,15 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
 def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
     """Weights of a finished run; InputError if the folder is missing, another run's result or damaged.
 
-    A damaged one is dropped, for DVC to see that it is not there: the copy in its cache may be whole.
+    A damaged one is dropped, for DVC to see that it is not there, and with it damaged copies in DVC's cache.
     """
     if not folder.exists():
         raise InputError(f"{folder}: not found; run dvc repro")
     try:
         check_whole(folder)
     except InputError as error:
-        remove(folder)
-        raise InputError(f"{error}; {folder} is dropped, dvc repro restores or trains it") from None
+        more = drop_damaged(folder)
+        raise InputError(f"{error}; {folder} is dropped{more}; run dvc repro") from None
     check_run(folder, stamp)
     return _read_weights(folder, folder / "model.safetensors")
 
@@ -99,7 +100,7 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
     try:
         return load_tensors(path)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
+        raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
@@ -113,13 +114,13 @@ def read_history(folder: Path) -> list[dict[str, float]]:
             cells = [line.split("\t") for line in lines]
             columns[column] = {int(step): float(value) for step, value in cells}
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: damaged ({error}); delete {folder} and run dvc repro") from None
+            raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
     epochs = list(columns[COLUMNS[0]])
     last = ended.get("step")
     for column, rows in columns.items():
         if list(rows) != epochs or (epochs or [0])[-1] != last:
             raise InputError(
-                f"{folder / 'plots' / 'metrics' / column}.tsv: cut short; delete {folder} and run dvc repro"
+                f"{folder / 'plots' / 'metrics' / column}.tsv: cut short; run ncpipe repair {folder}"
             )
     nothing = dict.fromkeys(COLUMNS, math.nan)
     return [

@@ -1,0 +1,323 @@
+"""What a stopped DVC has left torn, and damage in its cache: mended, with nothing run twice.
+
+DVC itself is the reference: what it refuses is mended, what it takes is left alone. Each test's docstring
+ends with the fault that would turn it red.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+from dvc.utils.serialize import ParseError, load_yaml
+from filelock import FileLock
+from pipeline import Clone, Copy
+from voluptuous import Invalid
+
+from ncpipe import dvc_repair
+from ncpipe.commands.repair import mend_quickly, mend_torn_lock, repair
+from ncpipe.dvc_repair import LOCK, drop_damaged, is_torn, mend_run_cache, mend_rwlock
+from ncpipe.errors import InputError
+
+STAGES = """
+stages:
+  a:
+    matrix:
+      item: [1, 2]
+    cmd: mkdir -p data/a && date +%N > data/a/out${item.item}
+    deps: [source]
+    outs: ["data/a/out${item.item}"]
+"""
+
+
+def dvc(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise DvcException(done.stderr)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of two stages that have run; dvc.lock is committed after the first. Not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(folder.parent / "site"))
+        patch.setenv("CI", "1")
+        Path("source").write_text("source")
+        Path("dvc.yaml").write_text(STAGES)
+        subprocess.run(["git", "init", "--quiet"], check=True)
+        dvc("init", "--quiet")
+        dvc("repro", "--quiet", "a@1")
+        subprocess.run(["git", "add", "--all"], check=True)
+        author = ["-c", "user.name=A test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *author, "commit", "--quiet", "--message", "A state"], check=True)
+        dvc("repro", "--quiet")
+    return folder
+
+
+@pytest.fixture
+def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(made, tmp_path / "project", symlinks=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    monkeypatch.setenv("CI", "1")
+    return tmp_path / "project"
+
+
+def object_of(file: Path) -> Path:
+    name = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+    return Path(".dvc/cache/files/md5", name[:2], name[2:])
+
+
+def flip(path: Path, bit: int = 0) -> None:
+    """One bit of a file as DVC leaves it in its cache, without the right to write."""
+    mode = path.stat().st_mode
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+# dvc.lock
+
+
+def dvc_refuses(path: Path) -> bool:
+    try:
+        COMPILED_LOCKFILE_SCHEMA(load_yaml(path))
+    except (ParseError, Invalid):
+        return True
+    return False
+
+
+def test_what_dvc_refuses_is_torn(made: Path, tmp_path: Path) -> None:
+    """For every beginning of a dvc.lock. Red: one that reads as YAML, with half an entry."""
+    whole = (made / LOCK).read_bytes()
+    assert not is_torn(whole)
+    path = tmp_path / LOCK
+    refused = 0
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        if dvc_refuses(path):
+            refused += 1
+            assert is_torn(whole[:length]), whole[:length]
+    assert refused > len(whole) / 4
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_a_torn_lock_costs_no_run(
+    share: float, committed: bool, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: stages that run again, for other bytes; DVC's own words for a torn file."""
+    if not committed:
+        shutil.rmtree(".git")
+        Path(".dvc/config").write_text("[core]\n    no_scm = true\n")
+    whole, results = LOCK.read_text(), [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
+    LOCK.write_text(whole[: int(share * len(whole))])
+    with pytest.raises(DvcException):
+        dvc("status")
+    repair()
+    [line, instruction] = capsys.readouterr().err.splitlines()
+    assert line.startswith("repair: dvc.lock: torn; ")
+    assert instruction == "repair: run dvc repro (or ncpipe sweep)"
+    assert LOCK.exists() == committed
+    said = dvc("repro")
+    assert "Running stage" not in said
+    assert LOCK.read_text() == whole
+    assert results == [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
+    repair()
+    assert capsys.readouterr().err == "repair: nothing is torn or damaged\n"
+
+
+def test_a_merge_is_the_users_to_end(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Red: both sides of a conflict thrown away."""
+    both = "<<<<<<< HEAD\nschema: '2.0'\n=======\n>>>>>>> other\n"
+    LOCK.write_text(both)
+    assert not mend_torn_lock()
+    assert "which only you can end" in capsys.readouterr().err
+    assert LOCK.read_text() == both
+
+
+# .dvc/tmp/rwlock and the run cache
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of DVC without stages: its note of who reads and writes what."""
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True).close()
+    note = Path(".dvc/tmp/rwlock")
+    note.parent.mkdir(exist_ok=True)
+    return note.absolute()
+
+
+@pytest.mark.parametrize("content", ["", '{"write": {"a'])
+def test_a_torn_rwlock_is_removed(content: str, empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Red: a file at which every DVC stops, for the user to find; one that names nobody taken away."""
+    dvc_here = empty.parent.parent
+    assert mend_rwlock(dvc_here) == []
+    empty.write_text('{"write": {}, "read": {}}')
+    assert mend_rwlock(dvc_here) == []
+    empty.write_text(content)
+    mend_quickly()
+    assert capsys.readouterr().err == "repair: .dvc/tmp/rwlock: torn; removed\n"
+    assert not empty.exists()
+
+
+@pytest.mark.parametrize("who", ["a zombie", "a later process", "who runs", "a zombie and who runs"])
+def test_a_rwlock_of_the_dead_is_removed(who: str, empty: Path) -> None:
+    """Which DVC takes for alive: nobody has waited for them, or another process has their number.
+
+    Red: a sweep that a kill blocks for as long as the machine runs; the note of one who works taken away."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        entry = {"pid": other.pid, "cmd": "dvc repro"}
+        if who.startswith("a zombie"):
+            other.kill()
+            while psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+        read = [entry, {"pid": os.getpid(), "cmd": "dvc repro"}] if who.endswith("and who runs") else [entry]
+        empty.write_text(json.dumps({"write": {"/a": entry}, "read": {"/b": read}}))
+        if who == "a later process":
+            os.utime(empty, (0, 0))
+        dead = who in ("a zombie", "a later process")
+        if not dead:
+            with pytest.raises(InputError, match="a DVC runs a stage; wait until it has ended"):
+                repair()
+        assert bool(mend_rwlock(empty.parent.parent)) == dead
+        assert empty.exists() != dead
+        other.kill()
+
+
+def test_nothing_is_touched_while_dvc_is_at_work(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a file removed that another DVC is writing."""
+    LOCK.write_text("")
+    Path(".dvc/tmp/rwlock").write_text("")
+    with Repo() as repo, repo.lock:
+        with pytest.raises(InputError, match="another DVC is at work; wait until it has ended"):
+            repair()
+        mend_quickly()
+    assert capsys.readouterr().err == ""
+    assert LOCK.read_text() == Path(".dvc/tmp/rwlock").read_text() == ""
+    with FileLock(".dvc/tmp/rwlock.lock"):
+        monkeypatch.setattr(dvc_repair, "WAIT", 0.1)
+        assert mend_rwlock(Path(".dvc")) == []
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_an_empty_entry_of_the_run_cache_is_removed(content: bytes | None, project: Path) -> None:
+    """Red: a folder at which DVC stops with a TypeError for good; entries that are whole, removed too."""
+    [folder, other] = sorted(Path(".dvc/cache/runs").glob("??/*"))
+    [entry] = folder.iterdir()
+    entry.unlink()
+    if content is not None:
+        entry.write_bytes(content)
+    lines = mend_run_cache(Path(".dvc"))
+    assert [line.partition(": ")[2] for line in lines] == ["empty; removed"] * len(lines)
+    assert not folder.exists()
+    assert len(list(other.iterdir())) == 1
+    assert mend_run_cache(Path(".dvc")) == []
+
+
+# Damage in the cache
+
+
+def test_damage_in_the_cache_is_removed_with_its_copies(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC restores the damaged file without a word, and runs the stage again only when its copies are gone.
+
+    Red: the object alone removed, whose copy DVC takes for the result."""
+    result, other = Path("data/a/out1"), Path("data/a/out2")
+    stored, kept = object_of(result), other.read_text()
+    flip(stored)
+    result.unlink()
+    dvc("repro", "--quiet")
+    assert result.read_bytes() == stored.read_bytes()
+    assert hashlib.md5(result.read_bytes(), usedforsecurity=False).hexdigest()[2:] != stored.name
+    repair()
+    assert capsys.readouterr().err.splitlines() == [
+        "repair: data/a/out1: a copy of what is damaged in DVC's cache; removed",
+        f"repair: {stored}: damaged; removed",
+        "repair: run dvc repro (or ncpipe sweep)",
+    ]
+    assert "Running stage 'a@1'" in dvc("repro")
+    assert object_of(result).read_bytes() == result.read_bytes()
+    assert other.read_text() == kept
+
+
+def test_a_damaged_result_goes_with_its_copy_in_the_cache(project: Path) -> None:
+    """And names it. Red: another file of the same size, which is whole, removed; only the result removed."""
+    result, other = Path("data/a/out1"), Path("data/a/out2")
+    stored = object_of(result)
+    assert drop_damaged(result) == ""  # its copy is whole
+    assert stored.exists()
+    shutil.copy(stored, result)
+    flip(stored)
+    assert drop_damaged(result) == f", and so is its damaged copy in DVC's cache ({stored})"
+    assert not stored.exists()
+    assert object_of(other).exists()
+
+
+@pytest.mark.parametrize("name", ["data", "data/a", "source", "data/.ahead", "data/none", "../elsewhere"])
+def test_only_results_are_removed_by_name(name: str, project: Path) -> None:
+    """Red: a slip of the pen that deletes all results, or what no stage makes."""
+    Path("data/.ahead").mkdir()
+    Path("../elsewhere").touch()
+    with pytest.raises(InputError, match="not a file or folder of a stage's results"):
+        repair([Path(name)])
+    repair([Path("data/a/out1")])
+    assert not Path("data/a/out1").exists()
+
+
+# In a sweep, with real DVC
+
+PLACES = {
+    "a model": "data/runs/alpha/L2/s0/model.safetensors",
+    "a features file": "data/features/alpha/L2/s0.safetensors",
+    "a table of results": "data/results/slopes.csv",
+}
+
+
+@pytest.mark.pipeline
+def test_damage_of_a_sweep_is_mended(swept: Clone, own_copy: Copy) -> None:
+    """A model by `ncpipe sweep` alone, the others by `ncpipe repair`; then all is to the bit what it was.
+
+    Red: a damaged file in DVC's cache that is restored again and again, and a sweep that is "up to date"."""
+    clone = own_copy(swept)
+    whole = clone.digests("data/runs", "data/features", "data/results")
+    for name, place in PLACES.items():
+        file = clone.folder / place
+        flip(clone.folder / object_of(file), -100 if name == "a model" else 8 * (file.stat().st_size // 2))
+        file.unlink()
+    clone.repro()
+    now = clone.digests("data/runs", "data/features", "data/results")
+    assert {place for place in whole if now[place] != whole[place]} == set(PLACES.values())  # not a word
+    output = clone.run("ncpipe", "sweep")
+    [line] = [line for line in output.err.splitlines() if "is dropped" in line]
+    assert "model.safetensors: damaged" in line
+    assert "its damaged copy in DVC's cache (.dvc/cache/files/md5/" in line
+    assert output.trained == ["train@alpha-2-0"]
+    model = PLACES["a model"]
+    assert clone.digests(model)[model] == whole[model]
+    said = clone.run("ncpipe", "repair").err
+    assert "data/results/slopes.csv: a copy of what is damaged in DVC's cache; removed" in said
+    clone.repro()
+    assert clone.digests("data/runs", "data/features", "data/results") == whole
+    assert "nothing is torn or damaged" in clone.run("ncpipe", "repair").err

@@ -27,6 +27,7 @@ def note_ctrl_c() -> None:
     Python drops an exception that is raised in a destructor, in a callback of C code or while the interpreter
     ends. While a stage runs DVC ignores Ctrl-C and looks at the exit code alone, so the pipeline would go on.
     """
+    _noted.clear()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
         signal.signal(signal.SIGINT, _note)
 

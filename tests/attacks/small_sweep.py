@@ -15,6 +15,7 @@ from ncpipe.artifacts import AHEAD, RUNS, read_json
 from ncpipe.errors import InputError
 from ncpipe.stamps import check_whole
 
+TORN = r"dvc\.lock|rwlock|NoneType|unexpected error"  # in what DVC says of a file that it has left torn
 OUTPUTS = [f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results")]
 SMALL = PARAMS | {
     "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
@@ -44,6 +45,7 @@ def prepared(folder: Path) -> Clone:
     clone.commit()
     subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")
+    clone.ahead = True  # attacked is what users run
     return clone
 
 

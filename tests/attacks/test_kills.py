@@ -25,7 +25,7 @@ import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
 from prestarted import bury_orphans, prestarted
-from small_sweep import OUTPUTS, Tally, finished, prepared, put_back
+from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
 
 from ncpipe.artifacts import AHEAD, RUNS, sha256_of
 from ncpipe.code_memory import MEMORY
@@ -163,7 +163,7 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
     takes: seconds of each command, left alone; of this one as it is now, if nothing hits it. What went wrong,
     or nothing.
     """
-    said = ""
+    said, mended = "", False  # by `ncpipe repair`, since the last kill
     for attempt in itertools.count():
         done, kills = finished(clone.folder, said), kills_of(tally)
         chance = random.Random(len(tally.lines))  # another one after an end than before it
@@ -178,10 +178,12 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
             return ""
         if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             tally.add(f"kill of {name}: {phase(output.out, clone)}")
-        elif name == "dvc repro" and (torn := re.search(r"dvc\.lock|rwlock|NoneType", output.out)):
+            mended = False
+        elif name == "dvc repro" and not mended and (torn := re.search(TORN, output.out)):
             tally.add(f"torn: {torn.group()}")
-            output, _ = call(clone, COMMANDS["ncpipe sweep"], None, group=False)
-            return "" if output.code == 0 else f"did not go on\n{said}{output.out}"
+            mended = True
+            said += call(clone, ["ncpipe", "repair"], None, group=False)[0].out
+            continue
         else:
             return f"did not go on\n{said}"
     raise AssertionError

@@ -1,5 +1,6 @@
 """The ledger: claims that read, numbers of the tables, verdicts by intervals, and what fails."""
 
+import dataclasses
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims.evidence import Number, Tables, answer
+from ncpipe.claims.features_models import LOST, minority_contrast
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
@@ -25,6 +27,7 @@ from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.errors import InputError
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
+from ncpipe.optima import imbalance
 from ncpipe.params import Slopes
 from ncpipe.schema import schema_text
 from ncpipe.study import load_study
@@ -48,11 +51,11 @@ def claim(quantity="slope", expect=None, **keys):
         "ref": "S",
         "statement": "s",
         "quantity": quantity,
-        "expect": expect or {"below": 0},
+        "expect": expect or ({"within": 0.05} if quantity == "line" else {"below": 0}),
     }
     if quantity != "theory":
         entry |= {"experiment": "a", "metric": METRIC}
-    if quantity == "drift":
+    if quantity == "line":
         entry |= {"without": 2}
     found, mistakes = parse_claims([entry | keys])
     assert not mistakes
@@ -122,17 +125,91 @@ def test_an_identity_fails_but_is_not_run_without_runs():
     assert judge(identity, Number(math.nan, math.nan, math.nan)).verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("number", "verdict", "why"),
+    [
+        (Number(-1, -1.04, -0.96, p_value=0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
+        (Number(1, 0.96, 1.04, p_value=0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
+        (
+            Number(-1, -1.06, -0.94, p_value=0.9),
+            "undecided",
+            "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05 is asked for",
+        ),
+        (Number(-1, -1.01, -0.99, p_value=0.01, rejected=True), "disagrees", "a line is rejected (p = 0.01)"),
+        (Number(-1, -3, 1, p_value=1e-9, rejected=True), "disagrees", "a line is rejected (p < 0.001)"),
+        (Number(-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
+        (Number(-1, math.nan, math.nan), "undecided", "too few runs to test a line"),
+        (Number(math.nan, math.nan, math.nan, missing="no runs"), "not run", "no runs"),
+    ],
+)
+def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
+    """Red: agrees whenever the test does not reject; judged by where the slope lies."""
+    judged = judge(claim("line"), number)
+    assert judged.verdict == verdict
+    (row,) = ledger_table([judged]).to_dict("records")
+    assert (row["reason"], row["expected"]) == (why, "a line, its slope known to ±0.05")
+    assert why in line_of(judged)
+    assert why in ledger_page([judged])
+
+
 # Numbers
 
 
-def test_slope_and_drift_are_the_tables():
+@pytest.mark.parametrize(
+    ("bend", "kink", "noise", "verdict"),
+    [
+        (0.0, 0.0, 0.02, "agrees"),
+        (
+            0.0,
+            1.0,
+            0.02,
+            "agrees",
+        ),  # a line from L = 5 on, whose slope is not that of all depths
+        (1.0, 0.0, 0.02, "disagrees"),
+        (-1.0, 0.0, 0.02, "disagrees"),
+        (0.0, 0.0, 0.3, "undecided"),
+        (1.0, 0.0, 0.3, "undecided"),
+    ],
+)
+def test_a_straight_line_a_bent_one_and_noise(bend, kink, noise, verdict):
+    """Simulated sweeps of seven depths and five seeds, at least 5 of 6 of which have the verdict.
+
+    bend: how far the slope changes from L = 5 to 34; kink: how far L = 2 and 3 lie from the line. Red: the
+    drift of the slope, which sees the kink and no bend; all depths; no limit on the slope's interval.
+    """
+    depths = (2, 3, 5, 8, 13, 21, 34)
+    runs, start, span = grid(depths=depths, seeds=range(5)), math.log10(5), math.log10(34 / 5)
+    generator, found = np.random.default_rng(0), []
+
+    def value(depth, seed):
+        beyond = max(math.log10(depth) - start, 0)
+        curve = -0.5 * math.log10(depth) + bend / (2 * span) * beyond**2 + kink * (depth < 5)
+        return 10 ** (curve + noise * generator.standard_normal())
+
+    for _ in range(6):
+        table = measure(runs, value)
+        tables = Tables(*[None] * 3, leave_out_slopes(table, runs, RULE), *[None] * 4)
+        points = usable_points(table, runs)
+        tables = dataclasses.replace(tables, points=points, runs=runs)
+        found.append(judge(claim("line"), answer(claim("line"), tables, RULE)).verdict)
+    assert found.count(verdict) >= 5, found
+
+
+def test_a_line_is_the_test_of_the_table():
+    tables = plain()
+    left = tables.slopes_leave_out.set_index("n_left_out").loc[2]
+    found = answer(claim("line"), tables, RULE)
+    assert found[:3] == tuple(left[["slope", "low", "high"]])
+    assert (found.p_value, found.rejected) == tuple(left[["p_value", "rejected"]])
+    assert math.isnan(answer(claim(without=2), tables, RULE).p_value), "a slope is about no line"
+
+
+def test_a_slope_is_the_table_s():
     tables = plain()
     row = tables.slopes.iloc[0]
     assert answer(claim(), tables, RULE)[:3] == tuple(row[["slope", "low", "high"]])
     assert answer(claim(), tables, RULE).runs == "15 runs"
     left = tables.slopes_leave_out.set_index("n_left_out").loc[2]
-    found = answer(claim("drift"), tables, RULE)
-    assert found[:3] == tuple(left[["drift", "drift_low", "drift_high"]])
     found = answer(claim(without=2), tables, RULE)
     assert found[:3] == tuple(left[["slope", "low", "high"]])
 
@@ -429,7 +506,7 @@ def test_panels_by_epoch_and_by_layer():
 def test_too_few_converged_runs_are_no_number():
     runs = set_converged(grid(), {(depth, seed) for depth in (2, 3, 5) for seed in range(3)})
     tables = tables_of(runs, measure(runs, noisy))
-    for quantity in ("slope", "drift", "spearman"):
+    for quantity in ("slope", "line", "spearman"):
         found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
         assert (found.verdict, found.number.missing) == ("not run", "6 of 15 runs have converged")
     assert "no run of" in answer(claim(experiment="other"), tables, RULE).missing
@@ -498,6 +575,30 @@ def test_a_drawn_collapsed_pair_is_an_optimum(loss, bias):
     assert evaluate(claim("theory", {"below": 2}, call="gufm.rescaled", args=args)).value == pytest.approx(
         1, abs=1e-12
     )
+
+
+def test_imbalance_beyond_the_largest_ratio_loses_minorities():
+    """Numerical minima on both sides of R*. Red: R* less or more by 3 %."""
+    ratio = CALLS["imbalance.largest_ratio"].number(1, 2, 3, 0.05)
+    sides = [imbalance.Classes(1, 2, 3, share * ratio) for share in (0.98, 1.02)]
+    below, above = (minority_contrast(classes, 0.05) for classes in sides)
+    assert below > LOST > above
+
+
+@pytest.mark.parametrize(
+    ("strength", "power", "time", "share"), [(0.5, 0.5, 1e4, 1), (9.0, 1.5, 1e6, 0)], ids=["slower", "faster"]
+)
+def test_an_impact_above_one_over_t_separates_samples(strength, power, time, share):
+    """Red: noise that does not grow with t, or impacts that do not fall."""
+    args = {
+        "classes": 4, "strength": strength, "power": power, "time": time, "per_class": 50, "seed": 1,
+    }  # fmt: skip
+    assert CALLS["locally_elastic.separable_pairs"].number(**args) == share
+
+
+def test_features_under_two_linear_layers_are_an_orthogonal_frame():
+    """Red: a penalty on two factors alone, or features held against the layers' transpose."""
+    assert CALLS["two_linear.frame"].number(classes=3, strength=0.3) < 1e-5
 
 
 def test_a_target_is_printed_beside_the_value_that_is_compared_with_it():
@@ -636,7 +737,11 @@ def test_the_schema_is_current():
         ({"expect": {}}, "one.expect: give one of below, above"),
         ({"expect": {"below": 1, "above": 0}}, "one.expect: give one of"),
         ({"expect": {"between": [1, 0]}}, "one.expect: between takes two numbers"),
-        ({"expect": {"within": 0.1}}, "one.expect.within: is for a theory"),
+        ({"expect": {"within": 0.1}}, "one.expect.within: is for a theory or a line"),
+        (
+            {"quantity": "line", "without": 2},
+            "one.expect: a line takes `within`, the largest half-width of its slope's interval",
+        ),
         ({"value": 3}, "one.value: sweep.axis of params.yaml names no key"),
         ({"id": ...}, "claim 1.id: missing; add it"),
         ({"author": "them"}, "one.author: 'them' is unknown"),
@@ -779,6 +884,37 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
     assert r"a \| b" in page
     said = capsys.readouterr().err.splitlines()
     assert any(line.startswith("agrees: holds (S 1): slope -0.") for line in said)
+
+
+def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
+    """The runs of data/low_rank and the series. Red: runs that lose classes; one of the tables alone."""
+    monkeypatch.chdir(tmp_path)
+    write_params([4], [0, 1], a=experiment_tree(), b=experiment_tree())
+    about = {"experiment": "b", "quantity": "maximum", "expect": {"at_most": 1}}
+    write_claims(
+        [
+            vars_of("spread", **about | {"metric": "rank_spread"}),
+            vars_of("dnc", **about | {"metric": "dnc_found", "expect": {"at_most": 0}}),
+            vars_of("last", **about | {"metric": "last_rank", "quantity": "minimum", "experiment": "a"}),
+        ]
+    )
+    results, low_rank = Path("data/results"), Path("data/low_rank")
+    for folder in (results, low_rank):
+        folder.mkdir(parents=True)
+    for name, table in vars(plain()).items():
+        table.to_csv(results / f"{name}.csv", index=False)
+    columns = ["experiment", "depth", "x", "seed", "ranks", "classes_given_up", "train_error", "dnc_found"]
+    rows = [("a", 4, 0.1, 0, "5-5-9", 0, 0.0, False), ("a", 4, 0.1, 1, "5-5-4", 1, 0.0, True)]
+    series = [("b", 4, None, 0, "5-6-10", 0, 0.0, False), ("b", 4, None, 1, "2-9-10", 0, 0.1, True)]
+    same = {
+        "finished": True, "converged": True, "loss_over_dnc": 0.9, "structure": "other",
+        "ranks_before": "5-5-5",
+    }  # fmt: skip
+    pd.DataFrame(rows, columns=columns).assign(axis="penalty.value", **same).to_csv(low_rank / "runs.csv")
+    pd.DataFrame(series, columns=columns).assign(**same).to_csv(low_rank / "series.csv")
+    claims_command()
+    table = pd.read_csv("data/claims/claims.csv").set_index("id")
+    assert table["value"].to_dict() == {"spread": 1, "dnc": 0, "last": 9}
 
 
 def test_a_page_and_a_table_say_all():

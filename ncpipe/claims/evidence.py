@@ -14,10 +14,10 @@ from ncpipe.claims.ledger import (
     Across,
     DepthBound,
     Difference,
-    Drift,
     Extreme,
     LayerRise,
     LayerSlope,
+    Line,
     Measured,
     SinceFit,
     Slope,
@@ -47,8 +47,8 @@ class Number(NamedTuple):
     """A number with its interval, both NaN where there is none; low = high where it is exact.
 
     runs: what it is made of, as '15 of 15 runs'. missing: why there is no number. target: what `within` holds
-    it against. p_value: of a test that the number is 0, where that takes the place of an interval; rejected:
-    whether the test rejects at 1 - `slopes.level`.
+    it against. p_value: of a test that the number is 0, where that takes the place of an interval, or of the
+    test of a line, where the claim is about one; rejected: whether the test rejects at 1 - `slopes.level`.
     """
 
     value: float
@@ -78,7 +78,7 @@ class Tables:
 def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     """The number of a claim about runs; without one, `missing` says why.
 
-    Numbers are those of the tables, with the same draws: `slope` and `drift` are rows of slopes.csv and
+    Numbers are those of the tables, with the same draws: `slope` and `line` are rows of slopes.csv and
     slopes_leave_out.csv, `spearman` is `ranks.rank_correlation`, `value` and `difference` are
     `compare.difference_interval`. Only converged runs enter, but for `minimum` and `maximum`.
     """
@@ -98,7 +98,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     runs = f"{len(used)} of {len(table)} runs"
     if isinstance(claim, Slope) and over:
         found = _fitted_over(claim, over, used, rule)
-    elif isinstance(claim, Slope | Drift):
+    elif isinstance(claim, Slope | Line):
         found = _fitted(claim, tables)
     elif isinstance(claim, Spearman):
         found = _ranked(claim, used, rule)
@@ -200,21 +200,22 @@ def _at(
     return table if value is None else table[table["x"] == value]
 
 
-def _fitted(claim: Slope | Drift, tables: Tables) -> Number:
+def _fitted(claim: Slope | Line, tables: Tables) -> Number:
     """Of slopes.csv or slopes_leave_out.csv."""
     rows = _named(
         _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
     )
     if claim.without:
         rows = rows[rows["n_left_out"] == claim.without]
-    columns = ("drift", "drift_low", "drift_high") if isinstance(claim, Drift) else ("slope", "low", "high")
     if len(rows) > 1:
         return _none("a study with an axis has a slope for each depth; name one")
-    if rows.empty or math.isnan(rows.iloc[0][columns[0]]):
+    if rows.empty or math.isnan(rows.iloc[0]["slope"]):
         return _none("too few depths with converged runs for a slope")
     row = rows.iloc[0]
-    value, low, high = (float(row[column]) for column in columns)
-    return Number(value, low, high, f"{row['n_used']:.0f} runs")
+    found = Number(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
+    if isinstance(claim, Line):
+        return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
+    return found
 
 
 def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ncpipe.bounds import Bound, Count, Fraction, Index, Positive
 from ncpipe.losses import LOSSES, cross_entropy
-from ncpipe.metrics.geometry import nc2_etf
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.optima import batch_norm, gufm, imbalance, orthoplex, smoothing, supcon, two_linear, ufm
 from ncpipe.optima.frames import simplex_frame, zero_sum_basis
@@ -147,6 +147,17 @@ def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: 
     return imbalance.largest_ratio(majority, minority, per_minority, decay)
 
 
+def largest_ratio_found(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
+    """The same by bisection on the contrast of numerical minima under cross-entropy, between 1 and 100."""
+    low, high = 1.0, 100.0
+    for _ in range(14):
+        ratio = math.sqrt(low * high)
+        classes = imbalance.Classes(majority, minority, per_minority, ratio)
+        lost = minority_contrast(classes, decay) < LOST
+        low, high = (low, ratio) if lost else (ratio, high)
+    return math.sqrt(low * high)
+
+
 def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, length: Positive) -> float:
     """NC2 of numerically optimal features under a fixed simplex, one class `ratio` times the others."""
     sizes = torch.ones(classes, dtype=torch.float64)
@@ -187,6 +198,25 @@ def two_linear_logit_found(strength: Positive) -> float:
     """The best of a grid of 10^6."""
     logits = np.linspace(0, 1, 1_000_001)
     return float(logits[((logits - 1) ** 2 / 2 + 1.5 * strength * logits ** (2 / 3)).argmin()])
+
+
+def two_linear_frame(classes: Classes, strength: Positive) -> float:
+    """Largest distance from eq. 39 at a numerical minimum of eq. 36, at c = K (n lambda^3)^(1/3) with n = 1.
+
+    Distances of F and of A_2 A_1 from an orthogonal frame, and 1 - cos of the two.
+    """
+    decay = strength / classes
+
+    def objective(flat: Tensor) -> Tensor:
+        second, first, features = flat.view(3, classes, classes)
+        fit = (second @ first @ features - torch.eye(classes)).square().sum() / (2 * classes)
+        return fit + decay / 2 * flat.square().sum()
+
+    found = least(objective, 3 * classes**2, starts=STARTS, seed=0)
+    second, first, features = found.point.view(3, classes, classes)
+    both = second @ first
+    cosine = torch.nn.functional.cosine_similarity(both.flatten(), features.T.flatten(), dim=0)
+    return max(float(nc2_identity(features.T)), float(nc2_identity(both)), float(1 - cosine))
 
 
 def two_linear_jump(distance: Positive) -> float:

@@ -4,6 +4,7 @@ Each takes plain numbers and gives one; `_found` is the same number by integrati
 """
 
 import math
+from itertools import combinations, pairwise
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from ncpipe.flows.features_model import Flow, aligned_start, drawn_start, integr
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["weight", "features", "bias"]
 Plain = Literal["se", "mse"]  # losses whose flow needs no decay
+MOVES = 2000  # steps of a simulation
 RESTED = 2000.0  # times 1/sqrt(n): the squared error's flow has come to rest
 
 
@@ -146,6 +148,29 @@ def separation(classes: Classes, strength: Positive, power: Positive, time: Posi
         locally_elastic.log_separation(classes, strength, power, moment) for moment in (math.sqrt(time), time)
     ]
     return late[1] - late[0]
+
+
+def separable_pairs(
+    classes: Classes, strength: Positive, power: Positive, time: Positive, per_class: Count, seed: Index
+) -> float:
+    """Share of class pairs that eq. 44 separates at a time, of samples that eq. 42 moves from t = 1.
+
+    By Euler and Maruyama, in steps of equal ratio. The impact is strength/t^power on the own class and 0 on
+    the others, T = I, Sigma = I, and the class means start as a simplex of side sqrt(2). A pair is tried
+    along the line between its samples' means, the best direction where the noise has none.
+    """
+    generator = np.random.default_rng(seed)
+    means = locally_elastic.residuals(classes)
+    samples = np.repeat(means[:, np.newaxis], per_class, axis=1)
+    for now, later in pairwise(np.geomspace(1, time, MOVES + 1)):
+        step = (later - now) * strength / (now * later) ** (power / 2) / classes * means
+        noise = math.sqrt(later - now) * generator.standard_normal(samples.shape)
+        means, samples = means + step, samples + step[:, np.newaxis] + noise
+    apart = []
+    for one, other in combinations(samples, 2):
+        direction = one.mean(0) - other.mean(0)
+        apart.append((one @ direction).min() > (other @ direction).max())
+    return float(np.mean(apart))
 
 
 def _plain(loss: Plain, classes: int, per_class: int) -> Flow:

@@ -32,8 +32,21 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "loss_over_dnc",  # of deep features models alone, like the next two
     "loss_over_srg",
     "classes_given_up",
-    "mean_rank",  # of networks with a head on data, like the next one
-    "low_rank_over_dnc",
+    "low_rank_over_dnc",  # of networks with a head on data
+    "mean_rank",  # of both, like all below: `tables.low_rank.claim_numbers`, and DNC1 at the end
+    "first_rank",
+    "last_rank",
+    "rank_spread",
+    "rank_spread_before",
+    "rank_dip",
+    "relu_rank",
+    "kept_over_dnc",
+    "dnc_found",
+    "square",
+    "triangular",
+    "dnc1_layers",
+    "nc1_layers",
+    "fourth_share",
 )
 
 OVER_DEPTHS = ("slope", "bend")  # differences of what all depths give together
@@ -52,7 +65,8 @@ class Expect:
     at_least: this or more.
     at_most: this or less.
     between: from the first to the second of two.
-    within: for a theory: the largest distance from what it is held `against`, as a share of that.
+    within: for a theory: the largest distance from what it is held `against`, as a share of that. For a line:
+    the largest half-width of the slope's interval with which a line that is not rejected agrees.
     """
 
     below: Number | None = None
@@ -156,14 +170,17 @@ class Slope(Across):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift(Measured):
-    """The slope without the smallest depths less that of all: 0 for a power law.
+class Line(Measured):
+    """The slope of log10 metric on log10 L at large depths, and whether the means there lie on a line.
 
-    quantity: drift.
+    Where the test rejects a line (`tables.linearity.line_test`), the claim disagrees. Where it does not, the
+    claim agrees only if the slope is known to within `expect.within`, else the test had too little power.
+
+    quantity: line.
     without: how many of the smallest depths are left out.
     """
 
-    quantity: Literal["drift"]
+    quantity: Literal["line"]
     without: Count
 
 
@@ -309,7 +326,7 @@ class Theory(Claimed):
 
 Claim = (
     Slope
-    | Drift
+    | Line
     | Spearman
     | Value
     | Extreme
@@ -377,8 +394,12 @@ def _contradictions(claim: Claim) -> Iterator[str]:
     if isinstance(claim, Theory):
         if (claim.expect.within is None) != (claim.against is None):
             yield "expect: `within` and `against` belong together; give both or neither"
-    elif claim.expect.within is not None:
-        yield "expect.within: is for a theory; give between, below or the like"
+    elif (claim.expect.within is None) == isinstance(claim, Line):
+        yield (
+            "expect: a line takes `within`, the largest half-width of its slope's interval"
+            if isinstance(claim, Line)
+            else "expect.within: is for a theory or a line; give between, below or the like"
+        )
     elif isinstance(claim, Spearman) and 0 not in (claim.expect.above, claim.expect.below):
         yield "expect: only the sign of a rank correlation is tested; give above: 0 or below: 0"
     if isinstance(claim, Difference):

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 
 from ncpipe.claims.evidence import Number
-from ncpipe.claims.ledger import Claim, Expect, Measured, Theory, place_of
+from ncpipe.claims.ledger import Claim, Expect, Line, Measured, Theory, place_of
 from ncpipe.tables.sentences import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
@@ -30,11 +30,12 @@ def judge(claim: Claim, number: Number) -> Judged:
 
     Where the interval has both, or there is none because every place has one run, the claim is `undecided`.
     A number with a p-value in place of an interval is `undecided` unless the test rejects 0.
-    An identity that does not agree `fails`; one whose runs are missing is `not run` like any other.
+    An identity that does not agree `fails`; one whose runs are missing is `not run` like any other. A claim
+    about a line is judged by the test of the line, see `_line_word`.
     """
     if math.isnan(number.value):
         return Judged(claim, number, "not run")
-    word = _word(claim.expect, number)
+    word = _line_word(claim, number) if isinstance(claim, Line) else _word(claim.expect, number)
     return Judged(claim, number, "fails" if claim.identity and word != "agrees" else word)
 
 
@@ -51,9 +52,40 @@ def _word(expect: Expect, number: Number) -> Verdict:
     return "disagrees" if below or above else "undecided"
 
 
+def _line_word(claim: Line, number: Number) -> Verdict:
+    """`disagrees` where a line is rejected; else `agrees` if the slope is known to within `expect.within`.
+
+    Noise hides every bend, so a test that does not reject counts only where the slope's interval is narrow.
+    """
+    if number.rejected:
+        return "disagrees"
+    assert claim.expect.within is not None
+    known = not math.isnan(number.p_value) and _half_width(number) <= claim.expect.within
+    return "agrees" if known else "undecided"
+
+
+def _half_width(number: Number) -> float:
+    return (number.high - number.low) / 2
+
+
+def reason(claim: Claim, number: Number) -> str:
+    """Why a claim has no number; of a line, what the test and the slope's interval say."""
+    if number.missing or not isinstance(claim, Line):
+        return number.missing
+    if math.isnan(number.p_value):
+        return "too few runs to test a line"
+    if number.rejected:
+        return f"a line is rejected ({p_text(number.p_value)})"
+    known, enough = _half_width(number), claim.expect.within
+    held = f"not rejected ({p_text(number.p_value)}), its slope known to ±{known:.2g}"
+    return held if judge(claim, number).verdict == "agrees" else f"{held}, where ±{enough:g} is asked for"
+
+
 def expected(claim: Claim, number: Number) -> str:
     """Where the number is expected, as `< 0` or `0.3 to 0.5`."""
     expect = claim.expect
+    if isinstance(claim, Line):
+        return f"a line, its slope known to ±{expect.within:g}"
     if expect.between:
         return f"{expect.between[0]:g} to {expect.between[1]:g}"
     if expect.within is not None:
@@ -76,7 +108,7 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
         (
             claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
             expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
-            number.runs, claim.scale or "", number.missing,
+            number.runs, claim.scale or "", reason(claim, number),
         )
         for claim, number, verdict in judged
     ]  # fmt: skip
@@ -101,7 +133,8 @@ def _named(claim: Claim) -> str:
 
 def _ours(claim: Claim, number: Number) -> str:
     size = f"{claim.scale} size" if claim.scale else ""
-    parts = [f"{claim.quantity} of {about(claim)}", number.runs, size]
+    why = "" if number.missing else reason(claim, number)  # `spelled` says what is missing
+    parts = [f"{claim.quantity} of {about(claim)}", number.runs, size, why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
 
 
@@ -113,7 +146,7 @@ def spelled(number: Number) -> str:
     """A number with its interval, p-value or distance from its target; or why there is none."""
     if math.isnan(number.value):
         return number.missing
-    if not math.isnan(number.p_value):
+    if not math.isnan(number.p_value) and math.isnan(number.low):
         return f"{number.value:.2f} ({p_text(number.p_value)})"
     if not math.isnan(number.target):
         distance = abs(number.value - number.target) / (abs(number.target) or 1)
@@ -129,8 +162,9 @@ def line(judged: Judged) -> str:
     claim, number, verdict = judged
     ref = " ".join(claim.ref.split())
     ref = ref if ref.isprintable() else repr(ref)
-    asked = expected(claim, number)
-    return f"{verdict}: {claim.id} ({ref}): {claim.quantity} {spelled(number)}, expected {asked}"
+    parts = [f"{claim.quantity} {spelled(number)}, expected {expected(claim, number)}"]
+    parts += [] if number.missing else filter(None, [reason(claim, number)])
+    return f"{verdict}: {claim.id} ({ref}): {'; '.join(parts)}"
 
 
 def counts(judged: Sequence[Judged]) -> str:

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.artifacts import CLAIMS, CLAIMS_TABLE, RESULTS, publish_folder
+import pandas as pd
+
+from ncpipe.artifacts import CLAIMS, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
@@ -13,6 +15,7 @@ from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import Slopes, load_params
 from ncpipe.tables.files import read_table
+from ncpipe.tables.low_rank import claim_numbers
 
 
 def claims() -> None:
@@ -31,7 +34,7 @@ def claims() -> None:
     if any(isinstance(claim, Measured) for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
         tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
-        sweep = tables, load_params().slopes
+        sweep = _with_ranks(tables), load_params().slopes
     judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
@@ -47,6 +50,15 @@ def claims() -> None:
             f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
             "wrong; data/claims/claims.md has the numbers"
         )
+
+
+def _with_ranks(tables: Tables) -> Tables:
+    """The tables; in a study of S24 with the runs of data/low_rank, which have ranks, and its series."""
+    paths = [path for name in ("runs", "series") if (path := LOW_RANK / f"{name}.csv").is_file()]
+    if not paths:
+        return tables
+    runs = pd.concat([read_table(path, "low_rank") for path in paths], ignore_index=True)
+    return dataclasses.replace(tables, runs=claim_numbers(runs))
 
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:

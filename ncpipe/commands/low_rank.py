@@ -29,7 +29,13 @@ from ncpipe.optima.dufm_solutions import dnc_solution, srg_solution
 from ncpipe.params import Params, Series, load_params
 from ncpipe.specs import FreeData, Run
 from ncpipe.tables.files import read_table
-from ncpipe.tables.low_rank import best_runs, counts_by_value, low_rank_sentence, with_ranks
+from ncpipe.tables.low_rank import (
+    best_runs,
+    counts_by_value,
+    layer_numbers,
+    low_rank_sentence,
+    with_ranks,
+)
 
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4
@@ -44,6 +50,8 @@ def low_rank() -> None:
     one of the lowest loss; of the theory: level_ratios, solutions. Of each series NAME with an axis
     against_axis_NAME; of others through_training_NAME, where weights were kept on the way, and run_NAME.
     Where one lambda is shown it is the experiment's own penalty.value.
+
+    The tables runs and series have a row for each run of the sweep and of the series.
     """
     params = load_params()
     if others := [name for name in params.sweep.experiments if not _free(params, name)]:
@@ -73,6 +81,8 @@ def low_rank() -> None:
         "split": split,
         "ratios": ratios,
     }
+    if params.series:
+        tables["series"] = pd.concat([_series_runs(name) for name in params.series], ignore_index=True)
     with publish_folder(LOW_RANK) as folder:
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
@@ -99,11 +109,24 @@ def low_rank() -> None:
         say(f"{name}: {low_rank_sentence(at_own[at_own['experiment'] == name])}")
 
 
-def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]:
-    """A series' figures; the table of its counts is written, and a line for each of its values said."""
+def _series_tables(name: str) -> dict[str, pd.DataFrame]:
     tables = {path.stem: read_table(path, "series") for path in sorted((SERIES / name).glob("*.csv"))}
     if "runs" not in tables:
         raise InputError(f"{SERIES / name / 'runs.csv'}: not found; run dvc repro (stage series)")
+    return tables
+
+
+def _series_runs(name: str) -> pd.DataFrame:
+    """The runs of a series, with what `layer_numbers` adds; one that ended finite counts as converged."""
+    tables = _series_tables(name)
+    runs = tables["runs"]
+    runs = runs.assign(converged=runs["finished"].astype(bool))
+    return layer_numbers(runs, tables["singular_values"], tables.get("spread"))
+
+
+def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]:
+    """A series' figures; the table of its counts is written, and a line for each of its values said."""
+    tables = _series_tables(name)
     runs = tables["runs"]
     place = rf"$K = {runs['classes'].iloc[0]}$, $L = {series.depth}$"
     if series.axis:

@@ -27,6 +27,7 @@ from ncpipe.tables.heads import LAMBDA, best_by_value, by_value, head_runs, head
 from ncpipe.tables.keys import run_keys
 
 SPREAD = "nc1_trace_ratio"
+LARGEST = {"dnc1_layers": "dnc1_trace_pinv", "nc1_layers": SPREAD}  # of all layers: columns of runs.csv
 SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
@@ -50,7 +51,11 @@ def low_rank_real() -> None:
     runs = head_runs(read_table(RESULTS / "runs.csv", "aggregate"), classes)
     runs = runs.sort_values("experiment", key=lambda column: column.map(names.index), kind="stable")
     history = read_table(RESULTS / "history.csv", "aggregate")
-    spreads = pd.concat([_spreads(grid[name][0]) for name in names], ignore_index=True)
+    spreads = pd.concat([_spreads(grid[name][0], SPREAD) for name in names], ignore_index=True)
+    for column, metric in LARGEST.items():
+        layers = pd.concat([_spreads(grid[name][0], metric) for name in names], ignore_index=True)
+        largest = layers.groupby(run_keys(layers))["value"].max().rename(column).reset_index()
+        runs = runs.merge(largest, on=run_keys(runs), how="left")
     label = r"$\lambda$" if params.sweep.axis in (None, LAMBDA) else str(params.sweep.axis)
     titles = {name: _title(params, name) for name in names}
     best = best_by_value(runs)
@@ -100,10 +105,10 @@ def _matrices(runs: list[Run]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     return pd.DataFrame(singular), pd.DataFrame(gram), classes
 
 
-def _spreads(run: Run) -> pd.DataFrame:
-    """NC1 of H_1, ..., H_L of every run of an experiment, by its measurements: layer M1, ..., and value."""
+def _spreads(run: Run, metric: str) -> pd.DataFrame:
+    """A metric of H_1, ..., H_L of each run of an experiment, as measured: layer (M1, ...) and value."""
     table = read_table(METRICS / run.experiment / "measurements.csv", "measure")
     head = head_of(run)
     layers = {layer: f"M{at}" for at, layer in enumerate((head.entry, *head.after), start=1)}
-    table = table[(table["metric"] == SPREAD) & (table["split"] == "train") & table["layer"].isin(layers)]
+    table = table[(table["metric"] == metric) & (table["split"] == "train") & table["layer"].isin(layers)]
     return table.assign(layer=table["layer"].map(layers))[[*run_keys(table), "layer", "value"]]

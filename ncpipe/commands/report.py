@@ -59,7 +59,7 @@ SLOPE_COLUMNS = {
 CLAIM_COLUMNS = {
     "verdict": "verdict", "statement": "claim", "ref": "of", "about": "about", "quantity": "quantity",
     "expected": "expected", "value": "value", "low": "low", "high": "high", "p_value": "p",
-    "runs": "runs", "reason": "why not", "id": "id",
+    "runs": "runs", "reason": "why", "id": "id",
 }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
+from ncpipe.tables.keys import run_keys
+
 LEVEL = 0.95  # of intervals of a share
 
 
@@ -20,6 +22,77 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
     mean_rank = [sum(own) / len(own) if own else float("nan") for own in means]
     return runs.assign(mean_rank=mean_rank, kept=kept)
+
+
+def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add the numbers that claims are about to the columns of `with_ranks`.
+
+    All but dnc_found are NaN for a run that is not kept, and so is fourth_share of `layer_numbers`.
+
+    mean_rank: as in `with_ranks`.
+    first_rank, last_rank: of M_2 and of M_L.
+    rank_spread: the largest rank of M_2, ..., M_{L-1} less the least.
+    rank_spread_before: the same of M~_2, ..., M~_{L-1}.
+    relu_rank: the rank that the ReLU adds to M_{L-1}.
+    rank_dip: of a head on data, the least rank of M_1 and M~_L less the least of M_2, ..., M_{L-1}; above 0
+    there is a bottleneck in the middle.
+    kept_over_dnc: the loss over L_DNC.
+    square, triangular: 1 where M_{L-1} has the Gram matrix of the square, or that of SRG, else 0.
+    dnc_found: 1 or 0; a run that loses classes has not found DNC.
+    """
+    runs = with_ranks(runs)
+    after, before = (_ranks(runs[column]) for column in ("ranks", "ranks_before"))
+    inner, inner_before = ([own[:-1] or own for own in layers] for layers in (after, before))
+    structure = runs["structure"].fillna("").astype(str)
+    numbers: dict[str, Any] = {
+        "mean_rank": runs["mean_rank"],
+        "first_rank": [own[0] for own in after],
+        "last_rank": [own[-1] for own in after],
+        "rank_spread": [max(own) - min(own) for own in inner],
+        "rank_spread_before": [max(own) - min(own) for own in inner_before],
+        "relu_rank": [own[-1] - first[-1] for own, first in zip(inner, inner_before, strict=True)],
+        "kept_over_dnc": runs["loss_over_dnc"],
+        "square": (structure == "C_4").astype(float),
+        "triangular": structure.str.match(r"SRG|T\(").astype(float),
+    }
+    if "rank_features" in runs:
+        ends = zip(runs["rank_features"].astype(float), before, inner, strict=True)
+        numbers["rank_dip"] = [min(entering, last[-1]) - min(own) for entering, last, own in ends]
+    if "fourth_share" in runs:
+        numbers["fourth_share"] = runs["fourth_share"]
+    found = pd.DataFrame(numbers, index=runs.index).where(runs["kept"])
+    dnc_found = (runs["kept"] & runs["dnc_found"].eq(True)).astype(float)
+    return runs.assign(**{name: found[name] for name in numbers}, dnc_found=dnc_found)
+
+
+def layer_numbers(
+    runs: pd.DataFrame, singular_values: pd.DataFrame, spread: pd.DataFrame | None
+) -> pd.DataFrame:
+    """Add fourth_share to a series' runs and, where samples of a class differ, dnc1_layers and nc1_layers.
+
+    fourth_share: the fourth singular value of M_{L-1} over the first. dnc1_layers, nc1_layers: the largest
+    `dnc1_trace_pinv` and `nc1_trace_ratio` of all layers at the last epoch of `spread`.
+    """
+    keys = run_keys(runs)
+    inner = runs[keys].assign(layer="M" + (runs["depth"] - 1).astype(str))
+    own = inner.merge(singular_values, on=[*keys, "layer"])
+    first, fourth = (own.loc[own["place"] == place, [*keys, "value"]] for place in (1, 4))
+    both = fourth.merge(first, on=keys, suffixes=("", "_first"))
+    both = both.assign(fourth_share=both["value"] / both["value_first"])[[*keys, "fourth_share"]]
+    found = runs.merge(both, on=keys, how="left")
+    if spread is None:
+        return found
+    end = spread[spread["epoch"] == spread["epoch"].max()]
+    largest = end.groupby(keys, as_index=False, dropna=False).agg(
+        dnc1_layers=("dnc1_trace_pinv", "max"), nc1_layers=("nc1_trace_ratio", "max")
+    )
+    return found.merge(largest, on=keys, how="left")
+
+
+def _ranks(joined: pd.Series) -> list[list[float]]:
+    """Ranks of each layer from '5-5-10'; NaN where there are none."""
+    parts = joined.fillna("nan").astype(str).str.split("-")
+    return [[float(rank) for rank in own] for own in parts]
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:

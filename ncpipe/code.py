@@ -14,18 +14,28 @@ counts all that it does when it is imported (loops, assignments to what is no na
 see). What is looked up in a way that no syntax tree shows (getattr on a module, importlib) would be missed:
 the package has nothing of the kind, and a test compares with the functions that really run. Of other
 packages the names count that are used, not the versions, and of data the checksums that stages depend on.
+
+A study.py may hold any Python. In plain form (`ncpipe.plain_form`) an experiment's part of it is what the
+entries of its tables reach. Otherwise the whole file and the whole package count, for every experiment.
+Files besides it, such as modules that it imports, count if dvc.yaml lists them for the stage `code`.
 """
 
 import ast
 import functools
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncpipe.errors import InputError
+from ncpipe.plain_form import Doubt, Rules, first_doubt
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "ncpipe"
 STUDY = "study"  # the module study.py beside params.yaml, if there is one
+PIPELINE = Path("dvc.yaml")
+READ_ONLY = "MappingProxyType"  # around a table of the package, which is then the same to a digest
 WHOLE = "*"  # in place of a definition's name: all that its module defines
 EFFECTS = "<import>"  # what a module does when it is imported, besides defining
 
@@ -44,9 +54,12 @@ TABLES: Mapping[Definition, str] = {
     ("ncpipe.specs", "Data"): "source",
     ("ncpipe.specs", "SIDES"): "source",
     ("ncpipe.specs", "Model"): "architecture",
-    (STUDY, "NETWORKS"): "architecture",
-    (STUDY, "DATA"): "source",
+    (STUDY, "NETWORKS"): "NETWORKS",
+    (STUDY, "DATA"): "DATA",
 }
+# The tables of study.py, and the field of an entry's spec that params.yaml selects it by. Their choices have
+# other names than the package's: code of study.py may look up any entry of a table of the package.
+STUDY_TABLES: Mapping[str, str] = {"NETWORKS": "architecture", "DATA": "source", "METRICS": ""}
 
 # Where each stage of a dvc.yaml begins; the others are one for each experiment, these are one for a sweep.
 SWEEP_STAGES: Mapping[str, Definition] = {
@@ -78,13 +91,9 @@ TRAINING = (
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.training.run_folder", "write_run"),
 )
-# The tables of study.py that stages look into, which no name in the package leads to.
+# The tables of study.py that an experiment's stages look into, which no name in the package leads to. Every
+# stage may ask a spec for what it declares. The stages of a sweep train nothing and count the whole file.
 OWN_TABLES: Mapping[str, tuple[str, ...]] = {
-    "grid": ("METRICS",),
-    "aggregate": ("METRICS",),
-    "plot": ("METRICS",),
-    "claims": ("METRICS",),
-    "report": ("METRICS",),
     "fetch": ("DATA",),
     "extract": ("NETWORKS",),
     "measure": ("NETWORKS", "METRICS"),
@@ -116,8 +125,9 @@ class Module:
 
 def sweep_digests() -> dict[str, dict[str, str]]:
     """Stage -> module -> digest, of the stages that are one for a sweep."""
+    own = _study_digests([(STUDY, WHOLE)], {})
     return {
-        stage: code_digests([root, *_own_roots(stage, {})], {}, TALK) | _page_digests(stage)
+        stage: code_digests([root], {}, TALK) | own | _page_digests(stage)
         for stage, root in SWEEP_STAGES.items()
     }
 
@@ -139,7 +149,7 @@ def _page_files(stage: str) -> list[Path]:
 def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
     """The same of the stages that are one for an experiment (and of `train`), under its choices."""
     stages = {
-        stage: code_digests([root, *_own_roots(stage, choices)], choices, TALK)
+        stage: code_digests([root], choices, TALK) | _own_digests(stage, choices)
         for stage, root in EXPERIMENT_STAGES.items()
     }
     return stages | {TRAIN: training_digests(choices)}
@@ -147,27 +157,106 @@ def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
 
 def training_digests(choices: Choices) -> dict[str, str]:
     """Module -> digest of what decides the numbers of a run."""
-    return code_digests((*TRAINING, *_own_roots(TRAIN, choices)), choices, (*TALK, *PLUMBING))
+    return code_digests(TRAINING, choices, (*TALK, *PLUMBING)) | _own_digests(TRAIN, choices)
 
 
-def _own_roots(stage: str, choices: Choices) -> list[Definition]:
-    """The tables of study.py that a stage looks into, if they have what is chosen."""
+def _own_digests(stage: str, choices: Choices) -> dict[str, str]:
+    """File -> digest of what an experiment's stage depends on beside params.yaml."""
+    if not _is_module(STUDY) or study_doubt() is not None:
+        return _study_digests([], {})
+    picked = {table: choices[field] for table, field in STUDY_TABLES.items() if field}
+    asked = [table for table in OWN_TABLES.get(stage, ()) if _table(table).keys]
+    roots: list[Definition] = [(STUDY, table) for table in asked if table not in picked]
+    for table, choice in picked.items():
+        keys = [key for key in _table(table).keys if _is_key(key, STUDY, table, choice)]
+        roots += [(STUDY, key.id) for key in keys if isinstance(key, ast.Name)]
+        if keys and table in asked:
+            roots.append((STUDY, table))
+    return _study_digests(roots, picked)
+
+
+def _table(name: str) -> ast.Dict:
+    """A table of a study.py in plain form; empty if the file does not define it."""
+    for statement in read_module(STUDY).definitions.get(name, []):
+        value = getattr(statement, "value", None)
+        assert isinstance(value, ast.Dict)
+        return value
+    return ast.Dict([], [])
+
+
+def _study_digests(roots: Collection[Definition], choices: Choices) -> dict[str, str]:
+    """File -> digest of what `roots` reach from a study.py in plain form, or of all that another can reach.
+
+    With them those of the files that dvc.yaml lists beside it.
+    """
     if not _is_module(STUDY):
-        return []
-    defined = read_module(STUDY).definitions
-    tables = [table for table in OWN_TABLES.get(stage, ()) if table in defined]
-    return [(STUDY, table) for table in tables if _has(table, choices)]
+        return {}
+    own = code_digests(roots, choices) if study_doubt() is None else _everything()
+    text = "".join(f"{digest}  {module}\n" for module, digest in own.items())
+    found = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in listed_files()}
+    return ({f"{STUDY}.py": hashlib.sha256(text.encode()).hexdigest()} if own else {}) | found
 
 
-def _has(table: str, choices: Choices) -> bool:
-    """Whether a table of study.py has the choice; any has that is not written out as a dict."""
-    choice = _choice(STUDY, table, choices)
-    values = [getattr(each, "value", None) for each in read_module(STUDY).definitions[table]]
-    return choice is None or any(
-        not isinstance(value, ast.Dict)
-        or any(_is_key(key, STUDY, TABLES[STUDY, table], choice) for key in value.keys)
-        for value in values
+@functools.cache
+def _everything() -> dict[str, str]:
+    """Digests of the whole study.py, but for docstrings, comments and layout, and of the package's files."""
+    text = ast.unparse(_parsed(STUDY))
+    return {
+        STUDY: hashlib.sha256(text.encode()).hexdigest(),
+        PACKAGE: _digest_of_files(_package_files()),
+    }
+
+
+@functools.cache
+def study_doubt() -> Doubt | None:
+    """Return what in study.py is not in plain form, with its line; None if all is, or there is no file."""
+    if not _is_module(STUDY):
+        return None
+    imported = read_module(STUDY).imports
+    return first_doubt(_parsed(STUDY), Rules(STUDY_TABLES, imported, _is_lasting, _is_local))
+
+
+def _is_lasting(origin: Definition) -> bool:
+    """Whether a name of the package is a function, a class or a constant that cannot be changed in place."""
+    module, name = origin
+    if not _is_ours(module) or not _file(module).is_file() or _file(module).name == "__init__.py":
+        return False
+    own = read_module(module)
+    if name in own.imports:
+        return name not in own.definitions and _is_lasting(own.imports[name])
+    lasting = ast.Constant | ast.Subscript | ast.Tuple | ast.UnaryOp
+    return name in own.definitions and all(
+        isinstance(each, ast.FunctionDef | ast.ClassDef) or isinstance(getattr(each, "value", None), lasting)
+        for each in own.definitions[name]
     )
+
+
+def _is_local(module: str) -> bool:
+    return Path(module).is_dir() or Path(f"{module}.py").is_file()
+
+
+def dependencies(stage: str) -> list[str]:
+    """The dependencies that dvc.yaml, where there is one, lists for a stage; normalised."""
+    if not PIPELINE.is_file():
+        return []
+    from ncpipe.yamlfile import read_yaml  # slow, and needed beside a study.py alone
+
+    stages = (read_yaml(PIPELINE) or {}).get("stages") or {}
+    return [os.path.normpath(path) for path in stages.get(stage, {}).get("deps") or []]
+
+
+def listed_files() -> list[Path]:
+    """The files that dvc.yaml lists for the stage `code` besides the package and study.py; of folders all.
+
+    Raises InputError if one is not here.
+    """
+    found = set()
+    for path in (Path(each) for each in dependencies("code") if each not in (PACKAGE, f"{STUDY}.py")):
+        if not path.exists():
+            raise InputError(f"{PIPELINE}: {path}, a dependency of the stage code, is no file or folder")
+        within = path.rglob("*") if path.is_dir() else [path]
+        found |= {file for file in within if file.is_file() and "__pycache__" not in file.parts}
+    return sorted(found)
 
 
 def code_digests(
@@ -229,24 +318,38 @@ def reached(
 
 def files_digest() -> str:
     """Digest of every byte of the files that digests are taken of, comments and all."""
+    return _digest_of_files(digested_files())
+
+
+def _digest_of_files(paths: Collection[Path]) -> str:
     digest = hashlib.sha256()
-    for path in digested_files():
-        digest.update(f"{path.relative_to(ROOT) if path.is_absolute() else path}\0".encode())
+    for path in paths:
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
 def digested_files() -> list[Path]:
-    """The files that digests are taken of: the package's modules and pages, and study.py if there is one."""
+    """The files that digests are taken of: the package's, study.py and what is listed beside it."""
+    return [*_package_files(), *study_files()]
+
+
+def study_files() -> list[Path]:
+    """study.py, if there is one, and what is listed beside it."""
     study = Path(f"{STUDY}.py")
+    return [study, *listed_files()] if study.is_file() else []
+
+
+def _package_files() -> list[Path]:
+    """The package's modules and pages."""
     pages = [path for stage in PAGE_FILES for path in _page_files(stage)]
-    modules = sorted((ROOT / PACKAGE).rglob("*.py"))
-    return [*modules, *pages, *([study] if study.is_file() else [])]
+    return [*sorted((ROOT / PACKAGE).rglob("*.py")), *pages]
 
 
 def forget() -> None:
     """Let files be read anew: they may have changed since."""
-    for cached in (read_module, _statements, _text, _all_names):
+    for cached in (read_module, study_doubt, _everything, _statements, _text, _all_names):
         cached.cache_clear()
 
 
@@ -255,7 +358,7 @@ def read_module(name: str) -> Module:
     """A module as its file is when it is first read (until `forget`)."""
     definitions: dict[str, list[ast.stmt]] = {}
     imports: dict[str, Definition] = {}
-    for statement in ast.parse(_file(name).read_bytes()).body:
+    for statement in _parsed(name).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             imports |= _imported(statement)
         elif not _is_docstring(statement):
@@ -263,6 +366,24 @@ def read_module(name: str) -> Module:
             for defined in names if names and not _does_more(statement, imports) else [*names, EFFECTS]:
                 definitions.setdefault(defined, []).append(statement)
     return Module(definitions, imports)
+
+
+def _parsed(module: str) -> ast.Module:
+    """A module's syntax tree, in which a table that is read-only is written as one that is not.
+
+    That of study.py is without docstrings; the others' are left out where they are made text.
+    """
+    tree = ast.parse(_file(module).read_bytes())
+    for statement in tree.body:
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == READ_ONLY:
+            statement.value = value.args[0]  # type: ignore[attr-defined]
+    if module == STUDY:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                body = [each for each in node.body if not _is_docstring(each)]
+                node.body = body or ([] if isinstance(node, ast.Module) else [ast.Pass()])
+    return tree
 
 
 def _file(module: str) -> Path:
@@ -335,7 +456,8 @@ def _statements(module: str, name: str, choice: str | None) -> list[ast.stmt]:
 
 @functools.cache
 def _text(module: str, name: str, choice: str | None) -> str:
-    return "\n".join(_dumped(statement) for statement in _statements(module, name, choice))
+    as_text = ast.unparse if module == STUDY else _dumped  # annotations and messages count in study.py
+    return "\n".join(as_text(statement) for statement in _statements(module, name, choice))
 
 
 @functools.cache
@@ -357,11 +479,9 @@ def _picked(statement: ast.stmt, module: str, name: str, choice: str) -> ast.stm
     elif isinstance(value, ast.BinOp):
         members = [member for member in _members(value) if _takes(member, module, kind, choice)]
         kept = ast.Tuple(list(members), ast.Load())
-    elif module == STUDY:  # made in some other way
-        return statement
     else:
         raise LookupError(f"{module}.{name} is neither a dict nor a union")
-    return ast.Assign([ast.Name(name, ast.Store())], kept)
+    return ast.fix_missing_locations(ast.Assign([ast.Name(name, ast.Store())], kept))
 
 
 def _is_key(key: ast.expr | None, module: str, kind: str, choice: str) -> bool:
@@ -378,11 +498,12 @@ def _members(union: ast.expr) -> Iterator[ast.Name]:
 
 def _takes(member: ast.Name, module: str, kind: str, choice: str) -> bool:
     """Whether a record has a field `kind` whose literal values include the choice."""
+    field = STUDY_TABLES.get(kind, kind)
     home, name = read_module(module).imports.get(member.id, (module, member.id))
     return any(
         isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
-        and node.target.id == kind
+        and node.target.id == field
         and any(isinstance(leaf, ast.Constant) and leaf.value == choice for leaf in ast.walk(node.annotation))
         for statement in read_module(home).definitions[name]
         for node in ast.walk(statement)
@@ -408,7 +529,7 @@ def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[st
         elif isinstance(node, ast.Import | ast.ImportFrom):
             imports |= _imported(node)
         else:
-            todo += _children(node, typed)
+            todo += _children(node, typed, messages=module == STUDY)
     for name, attribute, typed in used:
         if name in own.definitions:
             yield module, name, typed
@@ -417,11 +538,14 @@ def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[st
             yield home, attribute if attribute and what == WHOLE else what, typed
 
 
-def _children(node: ast.AST, typed: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Parts of a syntax tree, less what an error says, and whether each is part of an annotation."""
-    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+def _children(node: ast.AST, typed: bool, messages: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Parts of a syntax tree, less what an error says, and whether each is part of an annotation.
+
+    messages: whether what an error says is among them.
+    """
+    if not messages and isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         yield node.exc.func, typed
-    elif isinstance(node, ast.Assert):
+    elif not messages and isinstance(node, ast.Assert):
         yield node.test, typed
     elif typed and isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         kind, inner = node.value.id, node.slice

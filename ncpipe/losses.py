@@ -3,7 +3,8 @@
 K  classes    N  samples    d  feature width; the axes before are samples, of several networks or of one
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -34,7 +35,7 @@ def half_squared_error(logits: Tensor, targets: Tensor, over: tuple[int, ...] = 
     return (logits - targets).square().sum(over) / 2
 
 
-LOSSES: dict[str, Loss] = {"ce": cross_entropy, "mse": half_squared_error}
+LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "mse": half_squared_error})
 
 
 def smoothed(labels: Tensor, classes: int, smoothing: float, like: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ docstring that begin with a field's name say what the key means, to readers and 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 from ncpipe.architectures.architecture import Architecture, Kind
@@ -23,15 +24,17 @@ from ncpipe.transfer_specs import Transfer
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # Pixels of an image's side, by source.
-SIDES = {
-    "digits": 8,
-    "mnist": 28,
-    "fashion_mnist": 28,
-    "kmnist": 28,
-    "cifar10": 32,
-    "cifar100": 32,
-    "svhn": 32,
-}
+SIDES = MappingProxyType(
+    {
+        "digits": 8,
+        "mnist": 28,
+        "fashion_mnist": 28,
+        "kmnist": 28,
+        "cifar10": 32,
+        "cifar100": 32,
+        "svhn": 32,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ncpipe import code
 from ncpipe.architectures.architecture import Architecture
 from ncpipe.errors import InputError, cut
 from ncpipe.specs import Data, Model, OwnData
@@ -30,6 +31,7 @@ from ncpipe.specs import Data, Model, OwnData
 FILE = "study.py"
 MODULE = "study"
 TABLES = ("NETWORKS", "DATA", "METRICS")
+PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
 SAID_BY_A_SPEC = {"NETWORKS": ("norm", "initialisation", "last_bias"), "DATA": ("kind",)}
 Table = Mapping[Any, Any]
 
@@ -113,6 +115,9 @@ def _run(path: Path, source: bytes) -> Study:
         raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:
         raise _failure(error, _last_line(error, str(path)) or 1) from None
+    for home, name in code.TABLES:  # the package's are read-only, so what is a dict has been put there
+        if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
+            raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
     study = Study(tables[0], tables[1], tables[2], _lines(tree), str(path))
     for name, table in zip(TABLES, tables, strict=True):
@@ -134,6 +139,8 @@ def _run(path: Path, source: bytes) -> Study:
 
 def _failure(error: BaseException, line: int) -> InputError:
     what = " ".join(str(error).split()) or "no message"
+    if types.MappingProxyType.__name__ in what:
+        what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
     return InputError(cut(f"{FILE}: line {line}: {type(error).__name__}: {what}"))
 
 

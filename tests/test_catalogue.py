@@ -45,8 +45,9 @@ def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         yield SHARE.name, 0.25
 
     monkeypatch.setattr(table, "two_pass_metrics", with_two_more)
-    for entry in (NEW, SHARE):
-        monkeypatch.setitem(CATALOGUE, entry.name, entry)
+    catalogue = CATALOGUE | {entry.name: entry for entry in (NEW, SHARE)}
+    for module in ("catalogue", "report"):
+        monkeypatch.setattr(f"ncpipe.metrics.{module}.CATALOGUE", catalogue)
 
 
 def test_it_is_measured_and_printed_among_its_group() -> None:

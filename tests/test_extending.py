@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from pipeline import PARAMS, ROOT, Clone
 
+from ncpipe.code import forget, study_doubt
+
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 MOST_LINES = 25
 
@@ -20,6 +22,15 @@ def test_each_thing_is_said_in_a_few_lines() -> None:
     assert [len(texts) for texts in found.values()] == [1, 1, 3]
     for text in (text for texts in found.values() for text in texts):
         assert len([line for line in text.splitlines() if line.strip()]) <= MOST_LINES
+
+
+def test_the_page_is_in_plain_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it says. Red: a check that takes a usual study for one that hides what it does."""
+    monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text("\n\n".join(blocks("python")), encoding="utf-8")
+    forget()
+    assert study_doubt() is None
+    forget()
 
 
 @pytest.mark.pipeline
@@ -51,3 +62,31 @@ def test_the_page_runs_to_its_figure_and_a_metric_trains_nothing_again(tmp_path:
     ran = {stage.split("@")[0] for stage in again.ran}
     assert {"code", "measure", "aggregate", "plot"} <= ran
     assert not ran & {"fetch", "train", "extract"}
+
+
+@pytest.mark.pipeline
+def test_an_edit_of_a_file_in_another_form_trains_again(tmp_path: Path) -> None:
+    """By DVC, and so does one of a file that the stage `code` lists.
+
+    Red: digests of what the tables' syntax shows; of a file that DVC watches and no digest covers."""
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    clone.run("bash", "-e", "-c", *blocks("bash"))
+    study = clone.study("spirals")
+    params = blocks("yaml")[0].replace("epochs: 300", "epochs: 20").replace("log_every: 10", "log_every: 1")
+    (study.folder / "params.yaml").write_text(params, encoding="utf-8")
+    program = "\n\n".join(blocks("python")).replace("4 * radius", "float(open('turns').read()) * radius")
+    table = "NETWORKS = {}\nNETWORKS[SineModel] = Family(lambda inputs, spec: inputs.flatten(1), Sine)"
+    program = re.sub("^NETWORKS = .*$", table, program, flags=re.MULTILINE)
+    pipeline = study.folder / "dvc.yaml"
+    pipeline.write_text(pipeline.read_text().replace("- study.py\n", "- study.py\n      - turns\n"))
+
+    def reproduced(turns: str, text: str) -> list[str]:
+        (study.folder / "turns").write_text(turns)
+        (study.folder / "study.py").write_text(text, encoding="utf-8")
+        return study.repro("train@sine-2-0").ran
+
+    everything = ["code", "fetch@sine", "train@sine-2-0"]
+    assert reproduced("4", program) == everything
+    edited = program.replace(".sin()", ".cos()")
+    assert reproduced("4", edited) == everything
+    assert reproduced("5", edited) == everything

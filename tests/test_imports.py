@@ -21,9 +21,9 @@ LAYERS = [
     {"flows", "metrics", "models", "optima"},
     {"datasets"},
     {"params", "stamps"},
-    {"code_memory", "dvc_repair", "records", "study", "yamlfile"},
+    {"code_memory", "dvc_repair", "records", "study"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
-    {"architectures", "loss_specs", "transfer_specs"},
+    {"architectures", "loss_specs", "plain_form", "tensor_files", "transfer_specs", "yamlfile"},
     {"bounds", "errors", "interrupts"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from ncpipe.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.cli import run_cli
+from ncpipe.code import SWEEP_STAGES
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
@@ -465,15 +466,15 @@ def digests(text: str) -> dict[str, str]:
         (
             "self.first(x).square()",
             "self.first(x).square() * 2",
-            {"own/train", "own/extract", "own/measure", "own/series"},
+            {"own/train", "own/extract", "own/measure", "own/series", *SWEEP_STAGES},
         ),
-        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch"}),
+        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP_STAGES}),
         (
             "/ classes.samples",
             "/ classes.samples / 2",
-            {"own/measure", "plain/measure", "grid", "aggregate", "plot", "claims", "report"},
+            {"own/measure", "plain/measure", *SWEEP_STAGES},
         ),
-        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", set()),
+        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP_STAGES}),
     ],
     ids=["docstring", "network", "data", "metric", "unused"],
 )

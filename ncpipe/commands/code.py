@@ -14,10 +14,13 @@ from ncpipe.code import (
     TRAIN,
     experiment_digests,
     files_digest,
+    study_doubt,
     sweep_digests,
     training_digests,
 )
-from ncpipe.commands.watched import check_watched
+from ncpipe.commands.study_modules import study_modules
+from ncpipe.commands.watched import check_listed, check_watched
+from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, Params, load_params
 from ncpipe.stamps import choices_of, shared_inputs
@@ -38,6 +41,7 @@ def write_code() -> None:
     _check_link()
     if Path(FILE).is_file():
         check_watched("code", FILE)
+        _check_form()
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _texts(params).items():
@@ -134,6 +138,16 @@ def _params() -> Params | None:
 def _place(stage: Stage) -> Path:
     name, experiment = stage
     return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
+
+
+def _check_form() -> None:
+    """Report if study.py is not in plain form; InputError if dvc.yaml does not list a module that it uses."""
+    doubt = study_doubt()
+    if doubt is None:
+        return
+    for path in study_modules():
+        check_listed("code", path.as_posix())
+    say(f"{FILE}: {doubt}; so all of it counts for every experiment (see docs/extending.md)")
 
 
 def _check_link() -> None:

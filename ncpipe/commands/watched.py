@@ -3,19 +3,22 @@
 import os
 from pathlib import Path
 
+from ncpipe.code import PIPELINE, dependencies
 from ncpipe.errors import InputError
 from ncpipe.yamlfile import read_yaml
-
-PIPELINE = Path("dvc.yaml")
 
 
 def check_watched(stage: str, file: str) -> None:
     """InputError unless a stage of dvc.yaml, where there is one, runs anew when the file changes."""
-    if not PIPELINE.is_file():
-        return
-    found = read_yaml(PIPELINE)["stages"].get(stage, {})
-    watched = map(os.path.normpath, found.get("deps", []))
-    if os.path.normpath(file) not in watched and not found.get("always_changed"):
+    if PIPELINE.is_file() and not read_yaml(PIPELINE)["stages"].get(stage, {}).get("always_changed"):
+        check_listed(stage, file)
+
+
+def check_listed(stage: str, file: str) -> None:
+    """InputError unless dvc.yaml, where there is one, lists the file as a dependency of the stage."""
+    file = os.path.normpath(file)
+    listed = [Path(each) for each in dependencies(stage)]
+    if PIPELINE.is_file() and not any(Path(file).is_relative_to(each) for each in listed):
         raise InputError(
             f"{PIPELINE}: DVC would not see a change of {file}; add the line `- {file}` to the deps of the "
             f"stage {stage}"

@@ -1,7 +1,8 @@
 """From what params.yaml says of the data to prepared tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ncpipe.datasets.labels import changed
@@ -89,19 +90,21 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
     return prepare_svhn(spec, raw, mirror, progress)
 
 
-SOURCES: dict[str, Callable[..., Prepared]] = {
-    "gaussian_mixture": _gaussian_mixture,
-    "free": _free,
-    "arrays": _arrays,
-    "imdb": _imdb,
-    "digits": _digits,
-    "mnist": _mnist,
-    "fashion_mnist": _mnist,
-    "kmnist": _mnist,
-    "cifar10": _cifar,
-    "cifar100": _cifar,
-    "svhn": _svhn,
-}
+SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
+    {
+        "gaussian_mixture": _gaussian_mixture,
+        "free": _free,
+        "arrays": _arrays,
+        "imdb": _imdb,
+        "digits": _digits,
+        "mnist": _mnist,
+        "fashion_mnist": _mnist,
+        "kmnist": _mnist,
+        "cifar10": _cifar,
+        "cifar100": _cifar,
+        "svhn": _svhn,
+    }
+)
 # Other images, of which the target classes of `data.transfer` are: another choice of an experiment's.
 
 
@@ -130,13 +133,15 @@ def _other_svhn(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
     return _svhn(_images(spec, other), *rest)
 
 
-TARGETS: dict[str, Callable[..., Prepared | None]] = {
-    "none": _no_images,
-    "digits": _other_digits,
-    "mnist": _other_mnist,
-    "fashion_mnist": _other_mnist,
-    "kmnist": _other_mnist,
-    "cifar10": _other_cifar,
-    "cifar100": _other_cifar,
-    "svhn": _other_svhn,
-}
+TARGETS: Mapping[str, Callable[..., Prepared | None]] = MappingProxyType(
+    {
+        "none": _no_images,
+        "digits": _other_digits,
+        "mnist": _other_mnist,
+        "fashion_mnist": _other_mnist,
+        "kmnist": _other_mnist,
+        "cifar10": _other_cifar,
+        "cifar100": _other_cifar,
+        "svhn": _other_svhn,
+    }
+)

@@ -10,6 +10,7 @@ Formulas and symbols as in docs/metrics.md, which explains them.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from ncpipe.study import loaded
@@ -597,7 +598,9 @@ RANKS = (
         scale="linear",
     ),
 )
-CATALOGUE = {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS, *RANKS)}
+CATALOGUE = MappingProxyType(
+    {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS, *RANKS)}
+)
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,14 +37,16 @@ class Family:
     build: Callable[[Any, InputShape, int, int], Network]
 
 
-FAMILIES: Mapping[type[Architecture], Family] = {
-    ResNetModel: Family(resnet.arrange, resnet.build),
-    TransformerModel: Family(transformer.arrange, transformer.build),
-    MLPModel: Family(mlp.arrange, mlp.build),
-    CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
-    ConvNetModel: Family(conv_net.arrange, conv_net.build),
-    DufmModel: Family(dufm.arrange, dufm.build),
-}
+FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
+    {
+        ResNetModel: Family(resnet.arrange, resnet.build),
+        TransformerModel: Family(transformer.arrange, transformer.build),
+        MLPModel: Family(mlp.arrange, mlp.build),
+        CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
+        ConvNetModel: Family(conv_net.arrange, conv_net.build),
+        DufmModel: Family(dufm.arrange, dufm.build),
+    }
+)
 
 
 def _family(model: Architecture) -> Family:

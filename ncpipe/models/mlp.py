@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,14 @@ from ncpipe.models.inputs import InputShape, flattened
 from ncpipe.models.layers import Affine, BatchNorm
 from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "gelu": F.gelu,
-    "identity": lambda z: z,
-}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "relu": torch.relu,
+        "tanh": torch.tanh,
+        "gelu": F.gelu,
+        "identity": lambda z: z,
+    }
+)
 
 
 class MLP(Network):

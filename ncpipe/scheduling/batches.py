@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -281,14 +282,18 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
 
 
 # Weights that a run may start from in place of drawn ones.
-STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = {
-    ResNetModel: _construction,
-    TransformerModel: _construction,
-    MLPModel: None,
-    CifarResNetModel: None,
-    ConvNetModel: None,
-    DufmModel: _solution,
-}
+STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
+    MappingProxyType(
+        {
+            ResNetModel: _construction,
+            TransformerModel: _construction,
+            MLPModel: None,
+            CifarResNetModel: None,
+            ConvNetModel: None,
+            DufmModel: _solution,
+        }
+    )
+)
 
 
 def _announcement(stamps: Batch, data: Prepared, device: str) -> str:

@@ -5,6 +5,7 @@ S  runs    N  samples    K  classes    d  feature width    P  numbers per run
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -82,12 +83,14 @@ def _targets(outputs: Outputs, loss: Loss) -> Tensor:
 
 
 # Each is N times a mean over samples, (S,).
-FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = {
-    "ce": sum_of_cross_entropies,
-    "mse": sum_of_squared_errors,
-    "supcon": mean_contrast_times_samples,
-    "dot_regression": sum_of_dot_regressions,
-}
+FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
+    {
+        "ce": sum_of_cross_entropies,
+        "mse": sum_of_squared_errors,
+        "supcon": mean_contrast_times_samples,
+        "dot_regression": sum_of_dot_regressions,
+    }
+)
 
 
 def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from ncpipe.artifacts import AHEAD, PREPARED, remove
+from ncpipe.code import PIPELINE, study_files
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.scheduling.engines.parcels import pack, unpack_as
@@ -27,7 +28,6 @@ from ncpipe.scheduling.engines.work import Ended, Work
 from ncpipe.scheduling.engines.worker import Need, need_of, train_work
 from ncpipe.scheduling.store import waits
 from ncpipe.specs import data_place
-from ncpipe.study import FILE as STUDY
 from ncpipe.training.loop import Stopped
 
 Load = Callable[[], bytes]  # of a parcel
@@ -37,13 +37,13 @@ Load = Callable[[], bytes]  # of a parcel
 class Home:
     """Where work comes from.
 
-    root: the driver's folder. mark: a name that is in the store there and in no other. study: the study.py,
-    if it has one. torch: its version, by which equal runs have equal bytes.
+    root: the driver's folder. mark: a name that is in the store there and in no other. study: its study.py
+    and what counts beside it, by path. torch: its version, by which equal runs have equal bytes.
     """
 
     root: str
     mark: str
-    study: bytes | None
+    study: Mapping[str, bytes]
     torch: str
 
 
@@ -54,10 +54,16 @@ def at_home() -> Iterator[Home]:
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     try:
-        study = Path(STUDY).read_bytes() if Path(STUDY).is_file() else None
+        study = {path.as_posix(): path.read_bytes() for path in _code_of_study()}
         yield Home(str(Path.cwd()), mark.name, study, torch.__version__)
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _code_of_study() -> list[Path]:
+    """study.py with the files that count beside it, and the dvc.yaml that lists them."""
+    files = study_files()
+    return [*files, PIPELINE] if files and PIPELINE.is_file() else files
 
 
 def data_of(work: Work) -> set[str]:
@@ -115,7 +121,8 @@ def _in_place(work: Work, home: Home, data: Mapping[str, Load]) -> Iterator[bool
 
 def _room(work: Work, home: Home) -> Path:
     """A folder of this user's alone for work of this home, study and data."""
-    name = hashlib.sha256(json.dumps([home.root, home.torch, work.data, (home.study or b"").hex()]).encode())
+    study = {path: content.hex() for path, content in home.study.items()}
+    name = hashlib.sha256(json.dumps([home.root, home.torch, work.data, study]).encode())
     base = Path(tempfile.gettempdir()) / f"ncpipe-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
@@ -126,10 +133,13 @@ def _room(work: Work, home: Home) -> Path:
 
 
 def _furnish(work: Work, home: Home, data: Mapping[str, Load]) -> None:
-    if home.study is not None:
-        partial = Path(f".{STUDY}.{secrets.token_hex(8)}")
-        partial.write_bytes(home.study)
-        os.replace(partial, STUDY)
+    for path, content in home.study.items():
+        if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
+            raise InputError(f"{path}: is outside the study's folder, so workers elsewhere cannot have it")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(f"{path}.{secrets.token_hex(8)}.partial")
+        partial.write_bytes(content)
+        os.replace(partial, path)
     for name in sorted(data_of(work)):
         if not _is_whole(PREPARED / name, work.data):
             with contextlib.suppress(OSError):  # another worker was first, or it is seen below

@@ -16,12 +16,14 @@ from ncpipe.artifacts import sha256_of
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.records import read
 from ncpipe.specs import Experiment
+from ncpipe.training.device import fix_order_of_sums
 
 pytest_plugins = ["pipeline"]  # clones that several modules' tests look at
 
 # One thread each for the tests and for what they start: two processes' threads would wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+fix_order_of_sums()
 
 TREE: dict[str, Any] = {
     "data": {

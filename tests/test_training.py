@@ -180,10 +180,27 @@ def test_samples_that_depend_on_each_other_pass_together(
     if tree["model"] != BATCH_NORM_MLP:
         tree["model"] = experiment_tree(model=tree["model"])["model"]
     data, spec = vector_data(), read(Experiment, tree)
-    whole = train(spec, data)[0]
     monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 5 * spec.model.width})
-    parts = train(spec, data)[0]
-    assert all(torch.equal(parts.state[key], whole.state[key]) for key in whole.state)
+    session = Session(runs_of(spec), data, CPU, torch.float64)
+    for samples in (session.train, session.train[torch.arange(20).unsqueeze(0)]):
+        assert [len(part) for part in samples.parts(session.at_a_time)] == [len(samples)]
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(3, [3] * 15 + [2]), (16, [16, 16, 15]), (40, [32, 15]), (47, [47]), (99, [47])]
+)
+def test_parts_hold_every_sample_once_in_order(most: int, sizes: list[int]) -> None:
+    """Of shared samples and of two selections side by side, with lengths and without."""
+    numbers = torch.arange(47)
+    own = torch.stack([numbers, 100 + numbers])
+    for split in (Split(numbers, numbers), Split(own.unsqueeze(-1), own, own)):
+        parts = list(split.parts(most))
+        assert [len(part) for part in parts] == sizes
+        assert torch.equal(torch.cat([part.labels for part in parts], -1), split.labels)
+        axis = split.labels.dim() - 1
+        assert torch.equal(torch.cat([part.inputs for part in parts], axis), split.inputs)
+        if split.lengths is not None:
+            assert torch.equal(torch.cat([part.lengths for part in parts], axis), split.lengths)
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, ADAMW], ids=lambda o: o["name"])

@@ -110,7 +110,7 @@ class Claimed:
     statement: what it says, in our words.
     expect: where the number lies if it holds.
     author: whose it is.
-    scale: `full` with the paper's widths, depths, seeds and epochs, else `reduced`; null where neither applies.
+    scale: `full` with the paper's widths, depths, seeds and epochs, else `reduced`; null for neither.
     identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
     """
 

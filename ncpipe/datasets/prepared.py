@@ -47,11 +47,11 @@ class Split:
         several stacked runs start on a 64-byte boundary, whatever the width. Of S selections side by side,
         with labels (S, B), each part has as many of every selection.
         """
-        size = math.ceil(len(self) / math.ceil(len(self) / most))
-        size = min(-(-size // 16) * 16, most // 16 * 16 or most)
-        if size >= len(self):
+        if len(self) <= most:
             yield self
             return
+        size = math.ceil(len(self) / math.ceil(len(self) / most))
+        size = min(-(-size // 16) * 16, most // 16 * 16 or most)
         axis = self.labels.dim() - 1
         lengths = [] if self.lengths is None else self.lengths.split(size, axis)
         for index, (inputs, labels) in enumerate(

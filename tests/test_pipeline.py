@@ -172,7 +172,7 @@ class TestFreshClone:
         stages = YAML(typ="safe").load(Path("dvc.lock"))["stages"]
         (out,) = stages["train@beta-3-1"]["outs"]
         (tmp_path / "files" / "md5" / out["md5"][:2] / out["md5"][2:]).unlink()
-        monkeypatch.setattr(dvc_entries, "_cache", lambda folder: tmp_path)
+        monkeypatch.setattr(dvc_entries, "cache_folder", lambda folder: tmp_path)
         assert [place for place in places if place not in dvc_entries.in_cache(places)] == [Path(out["path"])]
 
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:

@@ -12,7 +12,15 @@ from torch import nn
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape
-from ncpipe.models.layers import Affine, attend_by_products, attend_fused
+from ncpipe.models.layers import (
+    Affine,
+    Attention,
+    OneMatrixAttention,
+    TwoMatrixAttention,
+    attend_by_products,
+    attend_fused,
+    last_token,
+)
 from ncpipe.models.network import Network, Owner, Role
 from ncpipe.models.penalties import is_penalised
 from ncpipe.specs import Model, Penalty
@@ -201,6 +209,20 @@ def test_both_attention_kernels_agree(tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, tokens, 8, generator=generator, dtype=torch.float64) for _ in range(3))
     torch.testing.assert_close(attend_by_products(q, k, v), attend_fused(q, k, v), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", [None, [1, 5, 3]])
+@pytest.mark.parametrize("kind", [OneMatrixAttention, TwoMatrixAttention])
+def test_attention_of_the_last_tokens_alone(kind: type[Attention], lengths: list[int] | None) -> None:
+    """Red: another row's query, a key of the padding, a factor left out."""
+    generator = torch.Generator().manual_seed(0)
+    attention = kind(8).double()
+    for weight in attention.parameters():
+        torch.nn.init.normal_(weight, generator=generator)
+    z = torch.randn(2, 3 * 5, 8, generator=generator, dtype=torch.float64)
+    ends = None if lengths is None else torch.tensor(lengths)
+    every = last_token(attention(z, 5), 5, ends)
+    torch.testing.assert_close(attention.of_last(z, 5, ends), every, rtol=1e-10, atol=1e-12)
 
 
 def test_attentions_own_backward_pass_is_its_derivative() -> None:

@@ -6,7 +6,7 @@ operations of one recorded step, done again and again on the same memory as a gr
 
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 import torch
@@ -133,8 +133,13 @@ def test_a_step_can_be_recorded(
         name, norm, data, optimizer=OPTIMIZERS[optimizer], loss=loss, batch_size=batch_size, epochs=1
     )
     fused = data.kind == "tokens" and data.train.inputs.shape[1] > LONGEST_BY_PRODUCTS
-    rounding = {"rtol": 1e-3, "atol": 1e-6} if fused else {"rtol": 0, "atol": 0}  # written out on AWAY
-    check_recording(runs, data, 1 if batch_size == "full" else -(-len(data.train) // 7), rounding)
+    steps = 1 if batch_size == "full" else -(-len(data.train) // 7)
+    if (
+        fused
+    ):  # written out on AWAY; in float64, as Adam's first steps magnify the rounding of small gradients
+        check_recording(runs, data, steps, {"rtol": 1e-8, "atol": 1e-11}, "float64")
+    else:
+        check_recording(runs, data, steps, {"rtol": 0, "atol": 0})
 
 
 @pytest.mark.parametrize("batch_size", ["full", 7], ids=str)
@@ -144,15 +149,21 @@ def test_a_step_of_any_objective_can_be_recorded(kind: str, batch_size: Any) -> 
     check_recording(runs, vector_data(), 1 if batch_size == "full" else 4, {"rtol": 1e-5, "atol": 1e-6})
 
 
-def check_recording(runs: list[Run], data: Prepared, steps: int, rounding: dict[str, float]) -> None:
+def check_recording(
+    runs: list[Run],
+    data: Prepared,
+    steps: int,
+    rounding: dict[str, float],
+    precision: Literal["float32", "float64"] = "float32",
+) -> None:
     """An epoch away from the CPU, every step of it recorded, against the same on the CPU."""
     with FromHost(), OtherDevice():
-        session = Session(runs, data, AWAY, torch.float32)
+        session = Session(runs, data, AWAY, getattr(torch, precision))
         session.method.replay = recorded = Recorded()
         assert list(session.epochs()) == [0, 1]
         assert recorded.steps == steps
         there = session.results()[0]
-    (here,) = train_batch(runs[:1], data, CPU, "float32")
+    (here,) = train_batch(runs[:1], data, CPU, precision)
     for key, tensor in here.state.items():
         torch.testing.assert_close(there.state[key], tensor, **rounding)
 

@@ -135,7 +135,14 @@ class OneMatrixAttention(nn.Module):
         self.vo = Affine(width, width, bias=False)
 
     def forward(self, z: Tensor, tokens: int) -> Tensor:
-        return self.vo(attend(self.qk(z), z, z, tokens))
+        attended: Tensor = self.vo(attend(self.qk(z), z, z, tokens))
+        return attended
+
+    def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+        """Return the rows (N, d) of the tokens that samples predict from, at the cost of these alone."""
+        query = self.qk(last_token(z, tokens, lengths))
+        attended: Tensor = self.vo(attend_from_last(query, z, z, tokens, lengths))
+        return attended
 
 
 class TwoMatrixAttention(nn.Module):
@@ -149,7 +156,17 @@ class TwoMatrixAttention(nn.Module):
         self.o = Affine(width, width, bias=False)
 
     def forward(self, z: Tensor, tokens: int) -> Tensor:
-        return self.o(attend(self.q(z), self.k(z), self.v(z), tokens))
+        attended: Tensor = self.o(attend(self.q(z), self.k(z), self.v(z), tokens))
+        return attended
+
+    def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+        """Return the rows (N, d) of the tokens that samples predict from: their queries and outputs alone."""
+        query = self.q(last_token(z, tokens, lengths))
+        attended: Tensor = self.o(attend_from_last(query, self.k(z), self.v(z), tokens, lengths))
+        return attended
+
+
+Attention = OneMatrixAttention | TwoMatrixAttention
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, tokens: int) -> Tensor:
@@ -201,6 +218,33 @@ class _Attention(torch.autograd.Function):
             slopes = slopes + of_weights
         slopes = weights * (slopes - (weights * slopes).sum(-1, keepdim=True)) * query.shape[-1] ** -0.5
         return slopes @ key, slopes.mT @ query, weights.mT @ gradient
+
+
+def attend_from_last(
+    query: Tensor, key: Tensor, value: Tensor, tokens: int, lengths: Tensor | None
+) -> Tensor:
+    """Return what each sample's last token attends to (N, d): query (N, d), key and value (N*C, d).
+
+    With `lengths` (N,) the last token is row `lengths` - 1, and no later row is read.
+    """
+    key, value = (x.unflatten(-2, (-1, tokens)) for x in (key, value))
+    scores = (query.unsqueeze(-2) @ key.mT) * query.shape[-1] ** -0.5
+    if lengths is not None:
+        padding = torch.arange(tokens, device=lengths.device) >= lengths.unsqueeze(-1)
+        scores = scores.masked_fill(padding.unsqueeze(-2), -math.inf)
+    return (torch.softmax(scores, -1) @ value).squeeze(-2)
+
+
+def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+    """z (N*C, d) -> (N, d): the last of each sample's C rows, or row `lengths` - 1 where given (N,).
+
+    Padding follows the real tokens, so under the causal mask no earlier row has read any of it.
+    """
+    z = z.unflatten(-2, (-1, tokens))
+    if lengths is None:
+        return z[..., -1, :]
+    index = (lengths - 1).unsqueeze(-1).unsqueeze(-1)
+    return torch.take_along_dim(z, index.expand(*z.shape[:-2], 1, 1), dim=-2).squeeze(-2)
 
 
 def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

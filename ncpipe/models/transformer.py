@@ -11,11 +11,13 @@ from ncpipe.models.inputs import InputShape, patches
 from ncpipe.models.layers import (
     MLP,
     Affine,
+    Attention,
     LayerNorm,
     OneMatrixAttention,
     PatchEmbedding,
     TokenEmbedding,
     TwoMatrixAttention,
+    last_token,
     mlp,
 )
 from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
@@ -24,14 +26,21 @@ from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
 class Block(nn.Module):
     """Attention and MLP, each with its residual connection and its LN."""
 
-    def __init__(self, attention: nn.Module, mlp: MLP, norm: LayerNorm, pre_norm: bool) -> None:
+    def __init__(self, attention: Attention, mlp: MLP, norm: LayerNorm, pre_norm: bool) -> None:
         super().__init__()
         self.attention, self.mlp, self.norm, self.pre_norm = attention, mlp, norm, pre_norm
 
     def attend(self, z: Tensor, tokens: int) -> Tensor:
         """First half: Z + ATTN(LN(Z)), or Z' + ATTN(Z') of Z' = LN(Z) post-LN."""
         normed = self.norm(z)
-        return (z if self.pre_norm else normed) + self.attention(normed, tokens)
+        attended: Tensor = self.attention(normed, tokens)
+        return (z if self.pre_norm else normed) + attended
+
+    def attend_from_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+        """Return the rows (N, d) of `attend` that samples predict from."""
+        normed = self.norm(z)
+        stream = last_token(z if self.pre_norm else normed, tokens, lengths)
+        return stream + self.attention.of_last(normed, tokens, lengths)
 
     def enter(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """What the MLP is added to, and what enters its ReLU."""
@@ -104,25 +113,16 @@ class Transformer(Network):
         yield Layer("embedding", self.positions[0], last_token(z, tokens, lengths))
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
-            z = block.attend(z, tokens)
+            if index < len(self.blocks):
+                z = block.attend(z, tokens)
+            else:  # nothing reads the other tokens any more
+                z, tokens, lengths = block.attend_from_last(z, tokens, lengths), 1, None
             yield Layer(f"A{index}", self.positions[2 * index - 1], last_token(z, tokens, lengths))
             stream, entering = block.enter(z)
             yield Layer(f"Z{index}", None, last_token(entering, tokens, lengths))
             z = block.leave(stream, entering)
             yield Layer(f"B{index}", self.positions[2 * index], last_token(z, tokens, lengths))
         yield Layer("last", self.positions[-1], self.norm(last_token(z, tokens, lengths)))
-
-
-def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
-    """z (N*C, d) -> (N, d): the last of each sample's C rows, or row `lengths` - 1 where given (N,).
-
-    Padding follows the real tokens, so under the causal mask no earlier row has read any of it.
-    """
-    z = z.unflatten(-2, (-1, tokens))
-    if lengths is None:
-        return z[..., -1, :]
-    index = (lengths - 1).unsqueeze(-1).unsqueeze(-1)
-    return torch.take_along_dim(z, index.expand(*z.shape[:-2], 1, 1), dim=-2).squeeze(-2)
 
 
 def arrange(inputs: Tensor, spec: TransformerModel) -> Tensor:

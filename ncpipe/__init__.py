@@ -1,3 +1,3 @@
 """ncpipe: neural collapse against depth, as a cached and reproducible pipeline."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

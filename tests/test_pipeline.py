@@ -455,10 +455,10 @@ class TestExperiments:
         assert diff["alpha.deepest.log10_nc1_trace_ratio"]["diff"] != 0
         assert not [name for name in diff if name.startswith("beta")]
 
-    def test_the_readmes_line_shows_what_changed_and_no_more(self, compared: Clone) -> None:
-        """Red: a metric for each split and each NC2; a line of README's that DVC does not take."""
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        [line] = re.findall(r"^dvc (exp show --only-changed .*?)(?:\s+#.*)?$", readme, re.MULTILINE)
+    def test_the_documented_line_shows_what_changed_and_no_more(self, compared: Clone) -> None:
+        """Red: a metric for each split and each NC2; a line of the docs that DVC does not take."""
+        page = (ROOT / "docs/comparing.md").read_text(encoding="utf-8")
+        [line] = re.findall(r"^dvc (exp show --only-changed .*?)(?:\s+#.*)?$", page, re.MULTILINE)
         wide = {"COLUMNS": "400"}  # the table is cut at the terminal's width
         shown = compared.run("dvc", *shlex.split(line), "--no-pager", env=wide).out
         [head] = [row for row in shown.splitlines() if "Experiment" in row]

@@ -78,9 +78,18 @@ def test_a_changed_table_changes_what_is_shown(
     assert (before[0] != after[0], before[1] == after[1]) == (True, True)
 
 
-def test_the_readme_quotes_a_published_sentence_and_a_published_verdict() -> None:
-    """Red: a quotation of another sweep, or any other power of L in README.md."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_docs_quote_a_published_sentence_and_a_published_verdict() -> None:
+    """Red: a quotation of another sweep, or any other power of L in README.md and the first pages."""
+    pages = "".join(
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in (
+            "README.md",
+            "docs/index.md",
+            "docs/first_sweep.md",
+            "docs/outputs.md",
+            "docs/gallery.md",
+        )
+    )
     sentence = (ROOT / "docs/results/cifar10_rn1/sentences.txt").read_text(encoding="utf-8").strip()
     claims = render.published("cifar10_rn1", "claims").set_index("id")
     row = claims.loc["s25-cifar10-rn1-nc1"]
@@ -88,9 +97,9 @@ def test_the_readme_quotes_a_published_sentence_and_a_published_verdict() -> Non
     number = f"{row['quantity']} {interval}, expected {row['expected']}"
     verdict = f"{row['verdict']}: {row.name} ({row['ref']}): {number}"
     for quotation in (sentence, verdict):
-        assert f"> {quotation}\n" in readme
-        readme = readme.replace(quotation, "")
-    assert re.findall(r"L\^-?\d|\d \[-?\d", readme) == []
+        assert f"> {quotation}\n" in pages
+        pages = pages.replace(quotation, "")
+    assert re.findall(r"L\^-?\d|\d \[-?\d", pages) == []
 
 
 def deviations(panel: "render.Panel", metric: str, split: str) -> pd.DataFrame:

@@ -512,6 +512,30 @@ def metrics(
 
 
 @command()
+def conformance(
+    function: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function of NumPy arrays features (N, d) and labels (N,), and of weight, bias, "
+            "test_features, test_labels if it names them. It returns values by metric, or one number.",
+            show_default=False,
+        ),
+    ] = None,
+    npz_command: Annotated[
+        str | None,
+        typer.Option(help="A program instead, run with a file's path in place of {}; it prints JSON."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Score this metric alone.")] = None,
+) -> None:
+    """Score an implementation of collapse metrics on files whose metrics are known exactly."""
+    from ncpipe.commands.conformance import conformance as score
+
+    if not score(function, npz_command, metric):
+        raise typer.Exit(1)
+
+
+@command()
 def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Again every other second, until all is done.")

@@ -24,7 +24,7 @@ LAYERS = [
     {"code_memory", "dvc_repair", "records", "study"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures", "loss_specs", "plain_form", "tensor_files", "transfer_specs", "yamlfile"},
-    {"bounds", "errors", "interrupts"},
+    {"bounds", "conformance", "errors", "interrupts"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = {
@@ -39,6 +39,7 @@ FORBIDDEN = {
     "optima": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "architectures": {"torch", "pydantic_core"},
+    "conformance": {"torch", "pandas", "dvc", "typer"},
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
     "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "scheduling/engines/ray_cluster": {"dvc", "typer", "pandas"},

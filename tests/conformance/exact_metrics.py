@@ -21,6 +21,7 @@ mp.dps = 120
 EPS = mpf(2) ** -52
 INF, NAN = mpf("inf"), mpf("nan")
 RANK_TOLERANCE = mpf(1) / 1000
+COUNTS = {"nc1_pinv_rank", "rank_means", "rank_weights", "ncc_error", "nc4_mismatch"}
 QUANTILES = {"margin_p05": 5, "margin_p50": 50, "margin_p95": 95}  # percent
 
 

@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from conforming import COUNTS
-from exact_metrics import EPS, Layer, Matrix, all_metrics, read_layer
+from exact_metrics import COUNTS, EPS, Layer, Matrix, all_metrics, read_layer
 from mpmath import mp, mpf
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "conformance"
 EXPECTED = HERE / "expected.json"
 DRAWS = 8
 DIGITS = 25

@@ -13,27 +13,16 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from conforming import conforms
-from make_expected import EXPECTED
-from make_features import FOLDER
 
+from ncpipe.conformance.suite import EXPECTED, KINDS, ROUGHLY, conforms
+from ncpipe.conformance.suite import FEATURES as FOLDER
 from ncpipe.metrics.table import measure_arrays
 
-GROUPS = {
-    "ordinary, unbalanced, float16 to 64": ("ordinary", "unbalanced", "one_", "float", "big_", "means_of"),
-    "exact collapse": ("axes", "tetrahedron", "simplex", "antipodal"),
-    "nearly collapsed, far from 0": ("near", "offset"),
-    "scales 1e-310 to 1e300": ("scale", "lengths", "rows"),
-    "coinciding means, dead networks": ("dead", "reordered", "two_", "three_", "a_mean"),
-    "zero rows, close means, ties": ("weights_0", "a_row", "equal", "a_feature", "close", "halfway"),
-}
-ROUGHLY = Fraction(1, 1000)
 ANSWERS = json.loads(EXPECTED.read_text())
 Values = Iterator[tuple[str, str, Callable[[], float]]]  # split, metric and how to compute it
 
@@ -156,9 +145,9 @@ def tally(package: Callable[[Case], Values], paths: list[Path]) -> tuple[int, in
 
 def groups() -> dict[str, list[Path]]:
     """Files by group: every file in the first whose beginnings it has."""
-    found: dict[str, list[Path]] = {group: [] for group in GROUPS}
+    found: dict[str, list[Path]] = {group: [] for group in KINDS}
     for path in sorted(FOLDER.glob("*.npz")):
-        found[next(g for g, begin in GROUPS.items() if path.stem.startswith(begin))].append(path)
+        found[next(g for g, begin in KINDS.items() if path.stem.startswith(begin))].append(path)
     return found
 
 

@@ -2,22 +2,29 @@
 
 import ast
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conforming import conforms
-from exact_metrics import all_metrics
+from exact_metrics import COUNTS, all_metrics
 from make_expected import EXPECTED, read_file, text
 from make_features import FOLDER, write
 from peers import rows
+from typer.testing import CliRunner, Result
 
+from ncpipe.cli import app
 from ncpipe.commands.metrics import NAMES as READ
+from ncpipe.conformance import suite
+from ncpipe.conformance.suite import conforms
 from ncpipe.datasets.array_files import read_arrays
+from ncpipe.errors import InputError
 from ncpipe.metrics import statistics
 from ncpipe.metrics.table import Measurement, measure_arrays
 
-PAGE = (EXPECTED.parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
 ANSWERS: dict[str, dict[str, dict[str, list[str]]]] = json.loads(EXPECTED.read_text())
 NAMES = sorted(ANSWERS)
 ORDER = ("features", "labels", "weight", "bias", "test_features", "test_labels")
@@ -75,7 +82,7 @@ def test_the_answers_are_what_the_definitions_give(names: list[str]) -> None:
 @pytest.mark.filterwarnings("ignore")  # theirs
 def test_the_pages_table_is_what_its_script_prints(package: str) -> None:
     pytest.importorskip(package, exc_type=ImportError)
-    table = PAGE.split("## Conformance")[1].split("\n## ")[0]
+    table = PAGE.split("## Scores")[1]
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
     column = lines[0].index(f"`{package}`")
     with np.errstate(all="ignore"):
@@ -88,9 +95,102 @@ def test_the_page_says_how_many() -> None:
     assert f"in all {counts[1]} values" in PAGE
 
 
+def test_what_counts_is_one_set() -> None:
+    assert suite.COUNTS == COUNTS
+
+
+OWN = """
+def nc1(features, labels):
+    means = [features[labels == k].mean(axis=0) for k in range(labels.max() + 1)]
+    centre = sum(means) / len(means)
+    within = sum(((h - means[y]) ** 2).sum() for h, y in zip(features, labels)) / len(labels)
+    return within / (sum(((m - centre) ** 2).sum() for m in means) / len(means))
+
+def exact(features, labels, weight=None, bias=None, test_features=None, test_labels=None):
+    import torch
+    from ncpipe.metrics.table import measure_arrays
+    given = (features, labels, weight, bias, test_features, test_labels)
+    arrays = [None if array is None else torch.from_numpy(array) for array in given]
+    names = {"train": "train/", "test": "test/", "weights": "weights/"}
+    return {names[row.split] + row.metric: row.value for row in measure_arrays(*arrays)}
+
+def unknown(features, labels):
+    return {"nc1": 0.0}
+
+def broken(features, labels):
+    raise ValueError("no such thing")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_metrics.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def scored(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["conformance", *arguments])
+
+
+def test_the_command_scores_ones_own_function(own: None) -> None:
+    """The naive ratio is right on ordinary files. Red: files left out, a verdict turned round."""
+    result = scored("own_metrics:nc1", "--metric", "nc1_trace_ratio")
+    assert result.exit_code == 1
+    [row] = [line for line in result.stdout.splitlines() if "nc1_trace_ratio" in line]
+    conforming, asked = map(int, re.findall(r"(\d+) of (\d+)", row)[0])
+    assert asked == sum(
+        "nc1_trace_ratio" in found for name in NAMES for found in ANSWERS[name].values()
+    ) - sum("nc1_trace_ratio" in ANSWERS[name].get("test", {}) for name in NAMES)
+    assert 30 < conforming < asked
+    assert "scales" in result.stdout
+
+
+def test_ncpipe_scores_all(own: None) -> None:
+    result = scored("own_metrics:exact")
+    assert result.exit_code == 0, result.output
+    total = sum(len(answers(name)) for name in NAMES)
+    assert f"{total} of {total} values conform" in result.stderr
+
+
+def test_a_command_in_any_language(own: None, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys, json; print(json.dumps({'tcv': 0.0}))")
+    result = scored("--npz-command", f"{sys.executable} program.py {{}}", "--metric", "tcv")
+    assert result.exit_code == 1
+    [row] = [line for line in result.stdout.splitlines() if "tcv" in line]
+    collapsed = sum(float(ANSWERS[name]["train"]["tcv"][0]) == 0 for name in NAMES)
+    assert int(re.findall(r"(\d+) of (\d+)", row)[0][0]) >= collapsed > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give MODULE:FUNCTION or --npz-command"),
+        (["own_metrics:none"], "own_metrics:none"),
+        (["no_such_module:f"], "no_such_module"),
+        (["own_metrics:unknown"], "nc1: no metric of the suite"),
+        (["own_metrics:nc1"], "say by --metric which metric"),
+        (["own_metrics:nc1", "--metric", "nc9"], "--metric nc9: unknown"),
+        (["--npz-command", "cat"], "write {} where"),
+        (["--npz-command", "no-such-program {}"], "no program no-such-program"),
+    ],
+)
+def test_mistakes_are_one_line(own: None, arguments: list[str], said: str) -> None:
+    result = scored(*arguments)
+    assert isinstance(result.exception, InputError)
+    assert said in str(result.exception)
+
+
+def test_what_raises_counts_as_wrong(own: None) -> None:
+    result = scored("own_metrics:broken", "--metric", "tcv")
+    assert result.exit_code == 1
+    assert "it failed on 81 of 81 files" in result.stderr
+    assert "ValueError: no such thing" in result.stderr
+
+
 def test_the_answers_share_no_code_with_the_package() -> None:
-    for module in ("conforming", "exact_metrics", "make_expected", "make_features"):
-        tree = ast.parse((EXPECTED.parent / f"{module}.py").read_text())
+    for module in ("exact_metrics", "make_expected", "make_features"):
+        tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
         names = {
             alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
         }

@@ -1,8 +1,8 @@
 """Command conformance: score an implementation of collapse metrics on files with exact answers."""
 
-import importlib
 import inspect
 import json
+import pkgutil
 import shlex
 import subprocess
 import sys
@@ -80,10 +80,9 @@ def conformance(function: str | None, command: str | None, metric: str | None) -
 
 def by_function(name: str) -> Callable[[Case], Any]:
     """Import `MODULE:FUNCTION`, from this folder too. It is called with float64 arrays, by name."""
-    module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"{name}: {error}; give MODULE:FUNCTION, importable from here") from None
     parameters = inspect.signature(function).parameters

@@ -29,6 +29,11 @@ def test_pages_of_reference_are_current(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == loaded(DOCS / "reference.py").PAGES[name]()
 
 
+def test_the_ledger_is_current() -> None:
+    """Red: a table published again, or a claim that disagrees without a paragraph that says why."""
+    assert (DOCS / "ledger.md").read_text(encoding="utf-8") == loaded(DOCS / "ledger.py").page()
+
+
 def test_the_readme_is_one_page() -> None:
     """Red: a README that grows; a link that leads nowhere."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

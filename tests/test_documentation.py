@@ -45,7 +45,7 @@ def test_the_readme_is_one_page() -> None:
 def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
     """Red: a page that the navigation lacks, a link or an anchor that leads nowhere."""
     pytest.importorskip("material", reason="needs the group docs")
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    build = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "gallery" / "index.html").is_file()

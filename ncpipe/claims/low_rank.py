@@ -1,4 +1,4 @@
-"""Numbers of the deep unconstrained features model, for claims [S24; docs/low_rank.md]."""
+"""Numbers of the deep unconstrained features model, for claims [S24; docs/low_rank_runs.md]."""
 
 import math
 from typing import Annotated

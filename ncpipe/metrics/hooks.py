@@ -1,6 +1,6 @@
 """Collapse of any PyTorch classifier: its last linear layer's input is watched while a loader runs.
 
-N  samples    K  classes    d  feature width    T  tokens
+N  samples    n  samples of a batch    K  classes    d  feature width    T  positions of a sequence
 """
 
 import contextlib
@@ -18,10 +18,12 @@ from torch.utils.hooks import RemovableHandle
 from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.metrics.checks import check_finite, check_statistics, doubts
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
+from ncpipe.metrics.selection import IGNORED, Classes, chosen_classes, kept_places, renumbered
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 
 Forward = Callable[[nn.Module, Any], Any]
 Select = Callable[[Tensor, Any], Tensor]
+Mask = str | Callable[[Any], Tensor]
 Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
 SHOWN = 12  # names of layers in an error
 
@@ -37,11 +39,14 @@ def measure_model(
     labels: str = "labels",
     select: Select | None = None,
     layers: Sequence[str] | Mapping[str, Select] = (),
+    classes: Classes = "all",
+    ignore_index: int = IGNORED,
+    mask: Mask | None = None,
 ) -> list[Measurement]:
-    """Every metric of the features h (N, d) that enter `classifier`, and of its weight (K, d) and bias (K,).
+    """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
     loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
-    0..K-1. Each is run through twice (class means first), in eval mode and without gradients, and
+    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each is run through twice (class means first), in eval mode and without gradients, and
     must give the same samples each time: shuffling is fine; random augmentation, sampling with replacement
     or a shuffled `drop_last` is not, and raises.
     classifier: the last nn.Linear or its name (`fc`, `score`). device: where model and inputs go; None leaves
@@ -50,19 +55,25 @@ def measure_model(
     the classifier sees (n, T, d), see `last_token`.
     layers: names of further layers whose outputs are measured too, those of shape (n, C, H, W) averaged over
     positions; or names with a `select` of their own.
+    classes: `all` of the classifier's K, each of which needs samples; `present`, those that occur in `loader`;
+    or a list of numbers. Samples of other classes are left out, and so are these classes' rows of the weight.
+    ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
+    them, of a tensor in the labels' shape that is 0 where a sample or position is left out.
     Training mode and hooks are restored, also after an error. Raises InputError, and warns of what can be
     measured but says little (MeasurementWarning), as `ncpipe metrics` does.
     """
     head = _linear(model, classifier)
     sites = [_Site(LAST_LAYER, head, select or _features, output=False), *_further(model, layers)]
     call = forward or _call
+    which = _Which(classes, labels, ignore_index, mask)
     with _evaluating(model, device):
+        chosen = chosen_classes(classes, head.out_features, lambda: _labels(loader, which))
         train, test = (
-            _passes(model, sites, name, each, call, labels, head)
+            _passes(model, sites, name, each, call, which, chosen, head)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
-        return _measure(train, test, head)
+        return _measure(train, test, head, chosen)
 
 
 def collect_features(
@@ -86,9 +97,11 @@ def collect_features(
     arrays = {"weight": _array(head.weight)}
     if head.bias is not None:
         arrays["bias"] = _array(head.bias)
+    which, every = _Which("all", labels), torch.arange(head.out_features)
     with _evaluating(model, device):
         for prefix, each in (("", loader), ("test_", test_loader)):
-            if run := _passes(model, [site], f"{prefix}loader", each, forward or _call, labels, head):
+            name = f"{prefix}loader"
+            if run := _passes(model, [site], name, each, forward or _call, which, every, head):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _array(torch.cat(values))}
@@ -102,6 +115,26 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     positions = torch.arange(mask.shape[1], device=values.device)
     last = (positions * mask).argmax(1)
     return values[torch.arange(len(values), device=values.device), last]
+
+
+@dataclass(frozen=True)
+class _Which:
+    """What of a batch is measured. key: of the labels in a mapping; the rest as in `measure_model`."""
+
+    classes: Classes
+    key: str
+    ignore_index: int = IGNORED
+    mask: Mask | None = None
+
+    def kept(self, labels: Tensor, inputs: Any) -> Tensor:
+        """Which entries of the labels (n,) or (n, T) are measured, by index and mask."""
+        if labels.dim() not in (1, 2) or labels.is_floating_point():
+            shape = tuple(labels.shape)
+            raise InputError(f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T)")
+        if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
+            raise InputError(f"mask: the inputs have no {self.mask!r}; name a key of them, or give a function")
+        mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
+        return kept_places(labels, self.ignore_index, mask)
 
 
 @dataclass(frozen=True)
@@ -210,12 +243,13 @@ def _passes(
     name: str,
     loader: Iterable[Any] | None,
     call: Forward,
-    key: str,
+    which: _Which,
+    chosen: Tensor,
     head: nn.Linear,
 ) -> Pass | None:
     """A function that runs the loader once and yields, batch by batch, every site's values and the labels.
 
-    name: the argument that the loader was.
+    name: the argument that the loader was. chosen (K',): the classes that are measured; labels are places in it.
     """
     if loader is None:
         return None
@@ -228,20 +262,35 @@ def _passes(
     def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         samples = 0
         for batch in batches:
-            inputs, labels = _split(batch, key)
-            inputs, samples = _to(inputs, device), samples + len(labels)
-            values = _watch(model, sites, inputs, call)
+            inputs, labels = _split(batch, which.key)
+            inputs = _to(inputs, device)
+            kept = which.kept(labels, inputs)
+            values = _watch(model, sites, inputs, call, by_position=labels.dim() == 2)
             _check_shapes(values, labels)
-            yield {site: value.to(place) for site, value in values.items()}, labels.to(place)
+            labels = labels[kept]
+            if which.classes != "all":
+                places = renumbered(labels, chosen, head.out_features)
+                kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
+            samples += len(labels)
+            found = {site: value[kept.to(value.device)].to(place) for site, value in values.items()}
+            yield found, labels.to(place)
         if not samples:
             raise InputError(f"{name}: it gave no batches; there is nothing to measure")
 
     return run
 
 
-def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measurement]:
+def _labels(loader: Iterable[Any], which: _Which) -> Iterator[Tensor]:
+    """The measured labels (m,) of each batch, without a forward pass."""
+    for batch in loader:
+        inputs, labels = _split(batch, which.key)
+        yield labels[which.kept(labels, inputs)]
+
+
+def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) -> list[Measurement]:
     """Two passes a split for all sites together: statistics, then decisions by the train means."""
-    weight, bias = (None if tensor is None else tensor.detach() for tensor in (head.weight, head.bias))
+    rows = chosen.to(head.weight.device)
+    weight, bias = (None if tensor is None else tensor.detach()[rows] for tensor in (head.weight, head.bias))
     assert weight is not None
     for title, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None:
@@ -271,8 +320,13 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear) -> list[Measuremen
 
 
 @torch.no_grad()
-def _watch(model: nn.Module, sites: Sequence[_Site], inputs: Any, call: Forward) -> dict[str, Tensor]:
-    """One forward pass; what went into each site's module, or came out of it, as (n, d)."""
+def _watch(
+    model: nn.Module, sites: Sequence[_Site], inputs: Any, call: Forward, by_position: bool = False
+) -> dict[str, Tensor]:
+    """One forward pass; what went into each site's module, or came out of it, as (n, d).
+
+    by_position: (n, T, d) stays as it is, where no `select` of the user's makes something else of it.
+    """
     seen: dict[str, list[Tensor]] = {site.name: [] for site in sites}
     with contextlib.ExitStack() as hooks:
         for site in sites:
@@ -281,7 +335,12 @@ def _watch(model: nn.Module, sites: Sequence[_Site], inputs: Any, call: Forward)
     for name, values in seen.items():
         if len(values) != 1:
             raise InputError(f"layer {name!r} ran {len(values)} times in a forward pass; it must run once")
-    return {site.name: site.select(seen[site.name][0], inputs) for site in sites}
+    found = {}
+    for site in sites:
+        (values,) = seen[site.name]
+        whole = by_position and values.dim() == 3 and site.select in (_features, _pooled)
+        found[site.name] = values if whole else site.select(values, inputs)
+    return found
 
 
 def _hook(site: _Site, seen: list[Tensor]) -> RemovableHandle:
@@ -335,12 +394,11 @@ def _to(inputs: Any, device: torch.device) -> Any:
 
 
 def _check_shapes(sites: dict[str, Tensor], labels: Tensor) -> None:
-    if labels.dim() != 1 or labels.is_floating_point():
-        raise InputError(f"labels are {labels.dtype} {tuple(labels.shape)}; they must be whole numbers (n,)")
     for name, values in sites.items():
-        if values.dim() != 2 or len(values) != len(labels):
-            shape = tuple(values.shape)
-            raise InputError(f"layer {name!r}: {shape} for {len(labels)} labels; expected one row for each")
+        if values.shape[:-1] != labels.shape:
+            shape, wanted = tuple(values.shape), tuple(labels.shape)
+            count = f"{len(labels)} labels" if labels.dim() == 1 else f"labels of shape {wanted}"
+            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label")
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -47,6 +47,7 @@ Choices = Mapping[str, str]
 # The choice that picks from a table (a dict whose keys are text, or records) or from a union of records.
 TABLES: Mapping[Definition, str] = {
     ("ncpipe.training.objective", "FITS"): "loss",
+    ("ncpipe.training.session", "METHODS"): "optimizer",
     ("ncpipe.datasets.prepare", "SOURCES"): "source",
     ("ncpipe.datasets.prepare", "TARGETS"): "target",
     ("ncpipe.models.build", "FAMILIES"): "architecture",
@@ -56,10 +57,25 @@ TABLES: Mapping[Definition, str] = {
     ("ncpipe.specs", "Model"): "architecture",
     (STUDY, "NETWORKS"): "NETWORKS",
     (STUDY, "DATA"): "DATA",
+    (STUDY, "LOSSES"): "LOSSES",
+    (STUDY, "OPTIMIZERS"): "OPTIMIZERS",
 }
 # The tables of study.py, and the field of an entry's spec that params.yaml selects it by. Their choices have
 # other names than the package's: code of study.py may look up any entry of a table of the package.
-STUDY_TABLES: Mapping[str, str] = {"NETWORKS": "architecture", "DATA": "source", "METRICS": ""}
+STUDY_TABLES: Mapping[str, str] = {
+    "NETWORKS": "architecture",
+    "DATA": "source",
+    "LOSSES": "name",
+    "OPTIMIZERS": "name",
+    "METRICS": "",
+}
+# The choice (`ncpipe.stamps.choices_of`) that picks from each of them.
+PICKED_BY: Mapping[str, str] = {
+    "NETWORKS": "architecture",
+    "DATA": "source",
+    "LOSSES": "loss",
+    "OPTIMIZERS": "optimizer",
+}
 
 # Where each stage of a dvc.yaml begins; the others are one for each experiment, these are one for a sweep.
 SWEEP_STAGES: Mapping[str, Definition] = {
@@ -95,10 +111,10 @@ TRAINING = (
 # stage may ask a spec for what it declares. The stages of a sweep train nothing and count the whole file.
 OWN_TABLES: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA",),
-    "extract": ("NETWORKS",),
-    "measure": ("NETWORKS", "METRICS"),
-    "series": ("NETWORKS",),
-    TRAIN: ("NETWORKS",),
+    "extract": ("NETWORKS", "LOSSES"),
+    "measure": ("NETWORKS", "LOSSES", "METRICS"),
+    "series": ("NETWORKS", "LOSSES", "OPTIMIZERS"),
+    TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS"),
 }
 # Files that a stage reads from the package besides its modules: every byte of them counts.
 PAGE_FILES: Mapping[str, str] = {"report": "report/templates"}
@@ -164,7 +180,7 @@ def _own_digests(stage: str, choices: Choices) -> dict[str, str]:
     """File -> digest of what an experiment's stage depends on beside params.yaml."""
     if not _is_module(STUDY) or study_doubt() is not None:
         return _study_digests([], {})
-    picked = {table: choices[field] for table, field in STUDY_TABLES.items() if field}
+    picked = {table: choices[choice] for table, choice in PICKED_BY.items() if choice in choices}
     asked = [table for table in OWN_TABLES.get(stage, ()) if _table(table).keys]
     roots: list[Definition] = [(STUDY, table) for table in asked if table not in picked]
     for table, choice in picked.items():

@@ -6,7 +6,7 @@ A loss without keys is its name alone (`loss: ce`).
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ncpipe.bounds import Fraction, Positive
+from ncpipe.bounds import Fraction, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,64 @@ class DotRegression:
     name: Literal["dot_regression"]
 
 
-Loss = Literal["ce", "mse", "supcon", "dot_regression"] | LogitLoss | SupCon | DotRegression
+@dataclass(frozen=True)
+class Focal:
+    """Cross-entropy that counts a sample less the surer it is: -alpha_y (1 - p_y)^gamma log p_y.
+
+    p is the softmax of the logits [Lin et al. 2017, eq. 4, and eq. 5 with alpha].
+    name: focal.
+    gamma: 0 is cross-entropy.
+    alpha: a factor for each class; 1 for all without it.
+    """
+
+    name: Literal["focal"]
+    gamma: NonNegative
+    alpha: tuple[Positive, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Ldam:
+    """Label-distribution-aware margins: cross-entropy of the logits, f_y less a margin [Cao et al. 2019].
+
+    The margin of a class of n_y training samples is C/n_y^(1/4) (their eq. 12 and 13). Logits are taken as
+    they are; the authors' network gives cosines times a scale.
+    name: ldam.
+    max_margin: the margin of the smallest class, which sets C.
+    scale: of the logits after the margin, s in the authors' code; 1 is eq. 12.
+    """
+
+    name: Literal["ldam"]
+    max_margin: NonNegative
+    scale: Positive
+
+
+@dataclass(frozen=True)
+class LogitAdjusted:
+    """Cross-entropy of f_k + tau log pi_k, pi_k the share of class k in the training set.
+
+    [Menon et al. 2021, eq. 10]. Predictions are those of f itself.
+    name: logit_adjusted.
+    tau: 0 is cross-entropy; 1 makes the balanced error's optimum the loss's.
+    """
+
+    name: Literal["logit_adjusted"]
+    tau: NonNegative
+
+
+Loss = (
+    Literal["ce", "mse", "supcon", "dot_regression"]
+    | LogitLoss
+    | SupCon
+    | DotRegression
+    | Focal
+    | Ldam
+    | LogitAdjusted
+)
 ON_SPHERE = ("supcon", "dot_regression")  # losses of the features' directions alone
 
 
 def name_of(loss: Loss) -> str:
-    """ce, mse, supcon or dot_regression."""
+    """Return the loss's name, without its keys."""
     return loss if isinstance(loss, str) else loss.name
 
 

@@ -44,6 +44,40 @@ def smoothed(labels: Tensor, classes: int, smoothing: float, like: Tensor) -> Te
     return shares.scatter_(-1, labels.unsqueeze(-1), 1 - smoothing + smoothing / classes)
 
 
+def focal(logits: Tensor, labels: Tensor, gamma: float, alpha: Tensor | None = None) -> Tensor:
+    """Return -alpha_y (1 - p_y)^gamma log p_y of each sample, p = softmax f [Lin et al. 2017, eq. 5].
+
+    logits (..., K), labels (...), alpha (K,) -> (...).
+    """
+    loss = cross_entropy(logits, labels)  # -log p_y
+    if gamma:  # expm1 keeps the digits of 1 - p_y; 0 would have an infinite slope for gamma < 1
+        other = -torch.expm1(-loss)
+        loss = other.clamp(min=torch.finfo(loss.dtype).tiny).pow(gamma) * loss
+    return loss if alpha is None else alpha[labels] * loss
+
+
+def label_aware_margins(
+    logits: Tensor, labels: Tensor, counts: Tensor, max_margin: float, scale: float
+) -> Tensor:
+    """Return cross-entropy of s (f - Delta_y e_y), Delta_k = C/n_k^(1/4) [Cao et al. 2019, eq. 12, 13].
+
+    logits (..., K), labels (...), counts (K,): n_k -> (...). C is such that the largest Delta is max_margin.
+    """
+    margins = counts.to(logits.dtype).pow(-0.25)
+    margins = max_margin * margins / margins.max()
+    less = torch.zeros_like(logits).scatter(-1, labels.unsqueeze(-1), margins[labels].unsqueeze(-1))
+    return cross_entropy(scale * (logits - less), labels)
+
+
+def logit_adjusted(logits: Tensor, labels: Tensor, counts: Tensor, tau: float) -> Tensor:
+    """Return cross-entropy of f + tau log pi, pi_k = n_k/N [Menon et al. 2021, eq. 10].
+
+    logits (..., K), labels (...), counts (K,): n_k -> (...).
+    """
+    priors = counts.to(logits.dtype) / counts.sum()
+    return cross_entropy(logits + tau * priors.log(), labels)
+
+
 def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
     """(f_y - c)^2/(2 c) of each sample, the pull term of dot regression [Yang et al. 2022].
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from ncpipe.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import check, joined, read, suggest
-from ncpipe.specs import Compute, Device, Experiment, Run
+from ncpipe.specs import Compute, Device, Experiment, Run, recorded
 from ncpipe.study import load_study, loaded
 from ncpipe.yamlfile import read_yaml
 
@@ -423,7 +423,7 @@ def _varied(
 
     where: the key that axis and values stand below.
     """
-    tree = place = dataclasses.asdict(spec)
+    tree = place = recorded(spec)
     *above, key = axis.split(".")
     for step in above:
         if not isinstance(place.get(step), dict):

@@ -35,7 +35,7 @@ class About:
 
 
 Describe = Callable[[type], About]
-Own = tuple[type, ...]
+Own = tuple[tuple[type, type], ...]  # a record of a union, and one more that joins this union
 
 
 def read(kind: Any, value: object, path: str = "", own: Own = ()) -> Any:
@@ -49,7 +49,7 @@ def read(kind: Any, value: object, path: str = "", own: Own = ()) -> Any:
 def check(kind: Any, value: object, path: str = "", own: Own = ()) -> tuple[Any, list[str]]:
     """`value` as the annotated type `kind`, or None and its mistakes.
 
-    own: records that are members of every union whose records are told apart by the same first key.
+    own: records that join a union, each behind one that is in this union already.
     """
     try:
         return _validator(kind, own).validate_python(value), []
@@ -110,11 +110,12 @@ def _record_schema(kind: type, describe: Describe | None, own: Own) -> CoreSchem
     entries = []
     about = describe(kind) if describe else None
     for field in fields(typing.cast(Any, kind)):
-        schema = schema_of(hints[field.name], describe, own)
+        schema, key = schema_of(hints[field.name], describe, own), key_of(field.name)
         if field.default is not MISSING:
             schema = core_schema.with_default_schema(schema, default=field.default)
-        said = _in_json(description=about.keys[field.name]) if about else None
-        entries.append(core_schema.dataclass_field(field.name, schema, metadata=said))
+        said = _in_json(description=about.keys[key]) if about else None
+        alias = key if key != field.name else None
+        entries.append(core_schema.dataclass_field(field.name, schema, validation_alias=alias, metadata=said))
     arguments = core_schema.dataclass_args_schema(kind.__name__, entries, extra_behavior="forbid")
     said = _in_json(description=about.record, additionalProperties=False) if about else None
     post_init = hasattr(kind, "__post_init__")
@@ -196,7 +197,7 @@ def _wrong_key(name: str, key: object, expected: Any) -> str:
     if name == "missing":
         return "missing; add it"
     if is_dataclass(expected):
-        return f"unknown key; {suggest(key, [field.name for field in fields(expected)])}"
+        return f"unknown key; {suggest(key, [key_of(field.name) for field in fields(expected)])}"
     return f"expected text for a name, got {kind_of(key)}"
 
 
@@ -229,7 +230,8 @@ def _walk(kind: Any, path: str, place: list[Any], own: Own) -> tuple[str, Any]:
         if typing.get_origin(kind) in UNIONS:
             kind = _members(_options(kind, own))[1][step]
         elif is_dataclass(kind):
-            path, kind = joined(path, step), _hints(typing.cast(type, kind))[step]
+            hints = _hints(typing.cast(type, kind))
+            path, kind = joined(path, step), hints.get(step) or hints[f"{step}_"]
         elif typing.get_origin(kind) is dict:
             path, kind = joined(path, step), typing.get_args(kind)[1]
         else:
@@ -240,9 +242,12 @@ def _walk(kind: Any, path: str, place: list[Any], own: Own) -> tuple[str, Any]:
 def _options(kind: Any, own: Own = ()) -> tuple[Any, ...]:
     """The members of a union but None, and those of `own` that join it."""
     options = tuple(option for option in typing.get_args(kind) if option is not type(None))
-    if not all(is_dataclass(option) for option in options):
-        return options
-    return options + tuple(record for record in own if _tag([record]) == _tag(options))
+    return options + tuple(record for member, record in own if member in options)
+
+
+def key_of(field: str) -> str:
+    """Return the key of a field: its name, without the `_` at its end where Python reserves the word."""
+    return field.removesuffix("_")
 
 
 def _required(kind: Any) -> Any:

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from ncpipe.claims.ledger import Claim
 from ncpipe.params import Params
-from ncpipe.records import About, schema_of
+from ncpipe.records import About, key_of, schema_of
 from ncpipe.study import MODULE, loaded
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
@@ -38,7 +38,7 @@ def about(kind: type) -> About:
     The lines `name: text` are the fields', each up to the next; what stands before them is the record's. What
     a record does not say of a field, the one that it is made from does.
     """
-    names = [field.name for field in fields(kind)]
+    names = [key_of(field.name) for field in fields(kind)]
     told = dict.fromkeys(names, "") if kind.__module__ == MODULE else {}  # a study may explain its keys
     head = ""
     for record in reversed(kind.__mro__):

@@ -6,7 +6,7 @@ docstring that begin with a field's name say what the key means, to readers and 
 """
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,6 +20,7 @@ from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
 from ncpipe.loss_specs import Loss, name_of, objective_misfit
+from ncpipe.records import key_of
 from ncpipe.transfer_specs import Transfer
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -293,6 +294,17 @@ class OwnData:
         """Only the arrays say it."""
 
 
+class OwnLoss:
+    """Base of the records below `loss` that a study.py defines; the first field of each is `name`.
+
+    compares_samples: whether a sample's loss depends on the others of its batch. Its function then gives the
+    mean over the batch, and otherwise a number for each sample.
+    """
+
+    compares_samples: ClassVar[bool] = False
+    name: str
+
+
 Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData
 
 
@@ -432,7 +444,95 @@ class Lbfgs:
     memory: Annotated[int, Bound(1, 1000, why="each takes two copies of the weights")]
 
 
-Optimizer = Sgd | Adam | AdamW | Lbfgs
+@dataclass(frozen=True)
+class Lion:
+    """Steps along the sign of a mean gradient [Chen et al. 2023, Algorithm 2].
+
+    name: lion.
+    learning_rate: at the start; see schedule.
+    beta1: share of the mean gradient in a step's direction.
+    beta2: decay of the mean gradient.
+    weight_decay: share of the penalised weights that a step of rate 1 takes off.
+    """
+
+    name: Literal["lion"]
+    learning_rate: Positive
+    beta1: Fraction
+    beta2: Fraction
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True)
+class SignSgd:
+    """Steps along the sign of the gradient, or of its mean [Bernstein et al. 2018, Algorithms 1 and 2].
+
+    name: sign_sgd.
+    learning_rate: at the start; see schedule.
+    momentum: decay of the mean gradient; 0 is SignSGD, more is Signum.
+    """
+
+    name: Literal["sign_sgd"]
+    learning_rate: Positive
+    momentum: Fraction
+
+
+@dataclass(frozen=True)
+class Muon:
+    """Momentum whose matrices are orthogonalised by 5 Newton-Schulz iterations [Jordan et al. 2024].
+
+    Matrices of inner layers, and of a ReLU head, take its steps; first layer, last layer and vectors take
+    AdamW's. A convolution's kernel (m, c, h, w) is a matrix (m, c h w). Its momentum is Nesterov's.
+    name: muon.
+    learning_rate: of the matrices, at the start; see schedule.
+    momentum: decay of the sum of gradients.
+    adam_learning_rate: of all else, at the start; the schedule is the same.
+    beta1: decay of the mean gradient, of all else.
+    beta2: decay of the mean squared gradient, of all else.
+    eps: added to the root of the mean squared gradient, of all else.
+    weight_decay: share of the penalised weights that a step of rate 1 takes off.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("momentum", "mean", "square")
+
+    name: Literal["muon"]
+    learning_rate: Positive
+    momentum: Fraction
+    adam_learning_rate: Positive
+    beta1: Fraction
+    beta2: Fraction
+    eps: Positive
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """Any optimizer of torch.optim, by PyTorch's own names; its runs train one at a time.
+
+    It sees the gradient of the objective with its penalty, and all that is learned in one group.
+    name: torch.
+    class: as in torch.optim, for instance NAdam or RMSprop.
+    learning_rate: at the start, PyTorch's lr; see schedule.
+    arguments: further ones by name, as {betas: [0.9, 0.99]}; PyTorch's defaults without them.
+    """
+
+    name: Literal["torch"]
+    class_: str
+    learning_rate: Positive
+    arguments: dict[str, Any] | None = field(default=None, hash=False)
+
+
+class OwnOptimizer:
+    """Base of the records below `optimizer` that a study.py defines; the first field of each is `name`.
+
+    state: names of what the optimizer keeps of each parameter, which is 0 at first.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ()
+    name: str
+    learning_rate: float
+
+
+Optimizer = Sgd | Adam | AdamW | Lion | SignSgd | Muon | TorchOptimizer | Lbfgs
 
 
 @dataclass(frozen=True)
@@ -636,7 +736,7 @@ def recorded(spec: Any) -> Any:
     """A spec as JSON values. An optional key that is as if it were absent leaves no trace."""
     if dataclasses.is_dataclass(spec):
         present = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
-        return {field.name: recorded(value) for field, value in present if value != field.default}
+        return {key_of(field.name): recorded(value) for field, value in present if value != field.default}
     return list(spec) if isinstance(spec, tuple) else spec
 
 

@@ -160,6 +160,7 @@ def choices_of(spec: Experiment) -> dict[str, str]:
         "architecture": spec.model.architecture,
         "source": spec.data.source,
         "loss": spec.loss_name,
+        "optimizer": spec.optimizer.name,
         "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
     }
 

@@ -1,13 +1,15 @@
-"""study.py beside params.yaml: the networks, data sets and metrics of one study, as conftest.py is to pytest.
+"""study.py beside params.yaml: networks, data sets, losses, optimizers and metrics of one study.
 
-It may hold three tables, each of what the package has a table of too:
+It is to ncpipe what conftest.py is to pytest, and may hold five tables of what the package has too:
 
 NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
           is a frozen dataclass below OwnData
+LOSSES    spec -> function of what it names (`ncpipe.arguments`); a spec is a frozen dataclass below OwnLoss
+OPTIMIZERS  the same, below OwnOptimizer
 METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of a layer's ClassStatistics
 
-What the first key of a spec takes (`architecture`, `source`) and a metric's name are then known in
+What the first key of a spec takes (`architecture`, `source`, `name`) and a metric's name are then known in
 params.yaml. The file is code of the study: who reads the params.yaml beside it runs it, nobody else.
 """
 
@@ -25,14 +27,27 @@ from typing import Any, Literal
 
 from ncpipe import code
 from ncpipe.architectures.architecture import Architecture
+from ncpipe.arguments import READABLE, unreadable
 from ncpipe.errors import InputError, cut
-from ncpipe.specs import Data, Model, OwnData
+from ncpipe.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
 
 FILE = "study.py"
 MODULE = "study"
-TABLES = ("NETWORKS", "DATA", "METRICS")
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "METRICS")
+# Of the tables whose keys are records: the base of these, and the package's union that they join.
+RECORDS: Mapping[str, tuple[type, Any]] = {
+    "NETWORKS": (Architecture, Model),
+    "DATA": (OwnData, Data),
+    "LOSSES": (OwnLoss, Loss),
+    "OPTIMIZERS": (OwnOptimizer, Optimizer),
+}
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
-SAID_BY_A_SPEC = {"NETWORKS": ("norm", "initialisation", "last_bias"), "DATA": ("kind",)}
+SAID_BY_A_SPEC = {
+    "NETWORKS": ("norm", "initialisation", "last_bias"),
+    "DATA": ("kind",),
+    "LOSSES": (),
+    "OPTIMIZERS": ("learning_rate",),
+}
 Table = Mapping[Any, Any]
 
 
@@ -45,21 +60,33 @@ class Study:
 
     networks: Table
     data: Table
+    losses: Table
+    optimizers: Table
     metrics: Table
     lines: Mapping[str, int]
     path: str
 
     @property
-    def records(self) -> tuple[type, ...]:
-        """The specs, which join those of the package."""
-        return (*self.networks, *self.data)
+    def tables(self) -> Mapping[str, Table]:
+        """All of them, by name."""
+        own = (self.networks, self.data, self.losses, self.optimizers, self.metrics)
+        return dict(zip(TABLES, own, strict=True))
+
+    @property
+    def records(self) -> tuple[tuple[type, type], ...]:
+        """The specs, each behind a record of the package whose union it joins."""
+        return tuple(
+            (_records_of(union)[0], spec)
+            for name, (_, union) in RECORDS.items()
+            for spec in self.tables[name]
+        )
 
     def mistake(self, name: str, what: str) -> InputError:
         """What is wrong, with the line that defines `name`."""
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
 
-NOTHING = Study({}, {}, {}, {}, "")
+NOTHING = Study({}, {}, {}, {}, {}, {}, "")
 _loaded = NOTHING
 
 
@@ -119,22 +146,28 @@ def _run(path: Path, source: bytes) -> Study:
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
-    study = Study(tables[0], tables[1], tables[2], _lines(tree), str(path))
+    study = Study(*tables, lines=_lines(tree), path=str(path))
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
-    _check_specs(study, "NETWORKS", Architecture, Model)
-    _check_specs(study, "DATA", OwnData, Data)
+    for name, (base, union) in RECORDS.items():
+        _check_specs(study, name, base, union)
     for spec, family in study.networks.items():
         if not (callable(getattr(family, "arrange", None)) and callable(getattr(family, "build", None))):
             raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
-    for table in (study.data, study.metrics):
-        for key, function in table.items():
+    for name in TABLES[1:]:
+        for key, function in study.tables[name].items():
+            what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
-                what = getattr(key, "__name__", getattr(key, "name", key))
-                name = "DATA" if table is study.data else "METRICS"
-                raise study.mistake(name, f"{name}[{what}] is of type {type(function).__name__}, no function")
+                raise study.mistake(name, f"{what} is of type {type(function).__name__}, no function")
+            if name in READABLE and (problem := unreadable(function, READABLE[name])):
+                raise study.mistake(getattr(function, "__name__", name), f"{what} {problem}")
     return study
+
+
+def _records_of(union: Any) -> list[type]:
+    """The records of a union that may have names beside them."""
+    return [member for member in typing.get_args(union) if is_dataclass(member)]
 
 
 def _failure(error: BaseException, line: int) -> InputError:
@@ -165,9 +198,10 @@ def _lines(tree: ast.Module) -> dict[str, int]:
 
 def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
     """InputError unless the keys of a table are specs that can stand beside those of the package."""
-    key = _first_key(typing.get_args(union)[0])
-    taken = {word: "the package" for spec in typing.get_args(union) for word in _words(spec, key)}
-    for spec in study.networks if table == "NETWORKS" else study.data:
+    records = _records_of(union)
+    key = _first_key(records[0])
+    taken = {word: "the package" for spec in records for word in _words(spec, key)}
+    for spec in study.tables[table]:
         name = getattr(spec, "__name__", repr(spec))
         if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
             raise study.mistake(

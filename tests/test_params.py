@@ -20,7 +20,7 @@ from pipeline import with_axis
 
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Params, load_params, parse_params
-from ncpipe.records import read, suggest
+from ncpipe.records import key_of, read, suggest
 from ncpipe.schema import SCHEMA_FILE, about, schema_text
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 from ncpipe.tables.convergence import WATCHED, judge_run
@@ -449,7 +449,7 @@ def records(kind: Any) -> set[type]:
 def test_every_key_is_explained(kind: type) -> None:
     said = about(kind)
     assert said.record
-    assert list(said.keys) == [field.name for field in dataclasses.fields(kind)]
+    assert list(said.keys) == [key_of(field.name) for field in dataclasses.fields(kind)]
     assert all(said.keys.values())
 
 

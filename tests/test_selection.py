@@ -68,7 +68,7 @@ def test_some_classes_are_measured_as_if_there_were_no_others(classes: Any) -> N
 
 @pytest.mark.parametrize("mask", [None, "attention_mask", lambda inputs: inputs["attention_mask"]])
 def test_labels_of_positions_with_an_ignored_index_and_a_mask(mask: Any) -> None:
-    """Red: rows and labels that no longer belong together after some are left out; a mask that is not used."""
+    """Red: rows and labels that no longer belong together after some are left out; a mask without effect."""
     net, h = Net(), torch.randn(16, 7, D)
     labels = torch.randint(0, K, (16, 7), generator=torch.Generator().manual_seed(1))
     labels[:, 0] = -100

@@ -13,8 +13,8 @@ from ncpipe.features.objective import outputs_of
 from ncpipe.models.build import arrange, input_shape
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.models.penalties import entry_strength, strengths
-from ncpipe.specs import Run
-from ncpipe.training.objective import compares_samples, fit_times_samples
+from ncpipe.specs import OwnLoss, Run
+from ncpipe.training.objective import class_counts, compares_samples, fit_times_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
 
@@ -25,9 +25,9 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     The Euclidean norm, biases and embedding layers included; of a float64 network. It has the unit of a loss
     over that of a weight, and is 0 at a stationary point. At a kink of ReLU, where such training often ends,
     it is that of one side, and need not be small. NaN or inf where the loss is not finite; NaN with batch
-    norm, under which the objective is no sum over samples.
+    norm, under which the objective is no sum over samples, and for a study's own loss that compares samples.
     """
-    if batch_norms(network):
+    if batch_norms(network) or (isinstance(run.spec.loss, OwnLoss) and compares_samples(run.spec.loss)):
         return math.nan
     samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
@@ -37,6 +37,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     total = [torch.zeros_like(parameter) for parameter in parameters]
     of_features = entry_strength(run.spec, run.depth) / 2
     together = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
+    counts = class_counts(samples.labels, data.classes)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
         passed = network.passed(part.inputs, part.lengths)
@@ -46,7 +47,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         if together is not None:  # by the chain rule: a sample's features are its own
             fit = fit + (passed.features * together[start : start + rows]).sum()
         else:
-            outputs = outputs_of(passed.features, passed.logits, part.labels, network.last.weight)
+            outputs = outputs_of(passed.features, passed.logits, part.labels, network.last.weight, counts)
             fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
@@ -66,7 +67,8 @@ def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor
         features = torch.cat([network.features(part.inputs, part.lengths) for part in parts])
         logits = network.last(features)
     features.requires_grad_()
-    outputs = outputs_of(features, logits, samples.labels, network.last.weight)
+    counts = class_counts(samples.labels, len(network.last.weight))
+    outputs = outputs_of(features, logits, samples.labels, network.last.weight, counts)
     fit = fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
     (found,) = torch.autograd.grad(fit, features)
     return found

@@ -9,7 +9,7 @@ from torch import Tensor
 from ncpipe.datasets.prepared import Split
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.specs import Run
-from ncpipe.training.objective import Outputs, fit_times_samples
+from ncpipe.training.objective import Outputs, class_counts, fit_times_samples
 
 
 def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float:
@@ -18,10 +18,12 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
         return unregularised_loss(train.inputs, train.labels, weight, bias, run.spec.loss)
     logits = train.inputs @ weight.T if bias is None else train.inputs @ weight.T + bias
     with torch.no_grad():
-        outputs = outputs_of(train.inputs, logits, train.labels, weight)
+        counts = class_counts(train.labels, len(weight))
+        outputs = outputs_of(train.inputs, logits, train.labels, weight, counts)
         return (fit_times_samples(outputs, run.spec.loss) / len(train)).item()
 
 
-def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> Outputs:
-    """One network's as those of a stack."""
-    return Outputs(logits.unsqueeze(0), labels.unsqueeze(0), features.unsqueeze(0), weight.unsqueeze(0))
+def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor) -> Outputs:
+    """One network's as those of a stack; counts (K,): of the whole training set."""
+    stacked = (each.unsqueeze(0) for each in (logits, labels, features, weight))
+    return Outputs(*stacked, counts=counts)

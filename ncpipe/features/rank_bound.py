@@ -27,7 +27,7 @@ from ncpipe.models.layers import Affine
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import entry_strength, strengths
 from ncpipe.specs import Run
-from ncpipe.training.objective import fit_times_samples
+from ncpipe.training.objective import class_counts, fit_times_samples
 
 ROWS = 20_000  # samples of the one pass, which keeps what its way back needs
 
@@ -58,7 +58,8 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     for name, module in _maps(network):
         module.register_forward_hook(lambda _, x, z, name=name: met.__setitem__(name, (x[0], z)))
     passed = network.passed(samples.inputs, samples.lengths)
-    outputs = outputs_of(passed.features, passed.logits, samples.labels, network.last.weight)
+    counts = class_counts(samples.labels, data.classes)
+    outputs = outputs_of(passed.features, passed.logits, samples.labels, network.last.weight, counts)
     fit = fit_times_samples(outputs, spec.loss).sum() / len(samples)
     fit = fit + entry_strength(spec, run.depth) / 2 * passed.entering.square().sum()
     roles = network.roles()

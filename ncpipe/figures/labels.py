@@ -34,7 +34,14 @@ NETWORK_NAMES = {
     "mlp": "MLP",
     "resnet_cifar": "ResNet",
 }  # the others have the names of their formulas
-LOSS_NAMES = {"mse": "MSE", "supcon": "SupCon", "dot_regression": "dot regression"}  # CE goes without
+LOSS_NAMES = {  # CE goes without
+    "mse": "MSE",
+    "supcon": "SupCon",
+    "dot_regression": "dot regression",
+    "focal": "focal",
+    "ldam": "LDAM",
+    "logit_adjusted": "logit-adjusted",
+}
 LINE = 24  # characters of a row label that are as long as a row is high
 
 

@@ -46,17 +46,18 @@ def measure_model(
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
     loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
-    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each is run through twice (class means first), in eval mode and without gradients, and
-    must give the same samples each time: shuffling is fine; random augmentation, sampling with replacement
-    or a shuffled `drop_last` is not, and raises.
+    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
+    through twice (class means first), in eval mode and without gradients, and must give the same samples each
+    time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
+    and raises.
     classifier: the last nn.Linear or its name (`fc`, `score`). device: where model and inputs go; None leaves
     the model where it is. forward(model, inputs): how to call it, if not model(inputs) or model(**inputs).
     select(values, inputs) -> (n, d): which of several feature vectors a sample predicts from; required where
     the classifier sees (n, T, d), see `last_token`.
     layers: names of further layers whose outputs are measured too, those of shape (n, C, H, W) averaged over
     positions; or names with a `select` of their own.
-    classes: `all` of the classifier's K, each of which needs samples; `present`, those that occur in `loader`;
-    or a list of numbers. Samples of other classes are left out, and so are these classes' rows of the weight.
+    classes: `all` of the classifier's K, each of which needs samples; `present`, those that occur in
+    `loader`; or a list of numbers. Samples of other classes are left out, and so are their rows of W.
     ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
     them, of a tensor in the labels' shape that is 0 where a sample or position is left out.
     Training mode and hooks are restored, also after an error. Raises InputError, and warns of what can be
@@ -132,7 +133,7 @@ class _Which:
             shape = tuple(labels.shape)
             raise InputError(f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T)")
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
-            raise InputError(f"mask: the inputs have no {self.mask!r}; name a key of them, or give a function")
+            raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return kept_places(labels, self.ignore_index, mask)
 
@@ -249,7 +250,7 @@ def _passes(
 ) -> Pass | None:
     """A function that runs the loader once and yields, batch by batch, every site's values and the labels.
 
-    name: the argument that the loader was. chosen (K',): the classes that are measured; labels are places in it.
+    name: the argument that the loader was. chosen (K',): the measured classes; labels are places in it.
     """
     if loader is None:
         return None

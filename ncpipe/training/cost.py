@@ -12,9 +12,9 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, build_network, input_shape, lay_out_network
 from ncpipe.models.network import Network
-from ncpipe.specs import Lbfgs, Run
+from ncpipe.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.training.device import free_bytes, is_out_of_memory
-from ncpipe.training.objective import Outputs, compares_samples, fit_times_samples
+from ncpipe.training.objective import Outputs, class_counts, compares_samples, fit_times_samples
 from ncpipe.training.replay import WARM_UP
 from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
@@ -132,7 +132,8 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     )
     epochs = WARM_UP + 2 if device.type == "cuda" else 2
     short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
-    session = Session([short] * (1 if run.spec.optimizer.name == "lbfgs" else runs), part, device, dtype)
+    alone = isinstance(run.spec.optimizer, Lbfgs | TorchOptimizer)
+    session = Session([short] * (1 if alone else runs), part, device, dtype)
     ends = []
     for _ in session.epochs():
         _wait_for(device)
@@ -169,7 +170,8 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits, features, _ = stack.passed(samples)
         labels = samples.labels.expand(logits.shape[:2])
-        fit_times_samples(Outputs(logits, labels, features, stack.rows), run.spec.loss)
+        counts = class_counts(data.train.labels, data.classes).to(values.device)
+        fit_times_samples(Outputs(logits, labels, features, stack.rows, counts=counts), run.spec.loss)
     return sum(kept.values())
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.specs import Lbfgs, Run
+from ncpipe.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.device import DTYPES
 from ncpipe.training.session import Session, Trained
@@ -34,7 +34,7 @@ def train_batch(
     begin with, by name, in place of drawn ones. Raises Stopped, after a last checkpoint, once stop() holds
     at the end of an epoch.
     """
-    if isinstance(runs[0].spec.optimizer, Lbfgs) and len(runs) > 1:  # each line search goes its own way
+    if isinstance(runs[0].spec.optimizer, Lbfgs | TorchOptimizer) and len(runs) > 1:  # each on its own
         own = [checkpoints and checkpoints.of(index) for index in range(len(runs))]
         first = [starts and starts[index : index + 1] for index in range(len(runs))]
         return [

@@ -10,17 +10,22 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from ncpipe.arguments import asked, call_by_name
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.loss_specs import Loss, SupCon, name_of, smoothing_of
+from ncpipe.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
 from ncpipe.losses import (
     cross_entropy,
+    focal,
     half_distance_to,
     half_squared_error,
+    label_aware_margins,
+    logit_adjusted,
     smoothed,
     supervised_contrast,
 )
 from ncpipe.models.penalties import entry_strength, is_penalised, strengths
-from ncpipe.specs import Experiment, Run
+from ncpipe.specs import Experiment, OwnLoss, Run
+from ncpipe.study import loaded
 from ncpipe.training.stack import Stack
 
 PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothing is learned from them
@@ -31,6 +36,7 @@ class Outputs:
     """What a loss is taken of: logits (S, N, K), labels (S, N), and what some losses read beside them.
 
     features (S, N, d). rows (S, K, d): of the last layer. entering (S, N, d'): those that may be penalised.
+    counts (K,): samples of each class in the whole training set.
     """
 
     logits: Tensor
@@ -38,6 +44,7 @@ class Outputs:
     features: Tensor | None = None
     rows: Tensor | None = None
     entering: Tensor | None = None
+    counts: Tensor | None = None
 
 
 def sum_of_cross_entropies(outputs: Outputs, loss: Loss) -> Tensor:
@@ -55,6 +62,28 @@ def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
     assert outputs.rows is not None
     longest = outputs.rows.shape[2] ** 0.5 * outputs.rows[:, 0].norm(dim=1)
     return half_distance_to(outputs.logits, outputs.labels, longest).sum(1)
+
+
+def sum_of_focal_losses(outputs: Outputs, loss: Loss) -> Tensor:
+    """The same of -alpha_y (1 - p_y)^gamma log p_y."""
+    assert isinstance(loss, Focal)
+    alpha = None if loss.alpha is None else outputs.logits.new_tensor(loss.alpha)
+    return focal(outputs.logits, outputs.labels, loss.gamma, alpha).sum(1)
+
+
+def sum_of_margin_losses(outputs: Outputs, loss: Loss) -> Tensor:
+    """The same of cross-entropy with label-distribution-aware margins."""
+    assert isinstance(loss, Ldam)
+    assert outputs.counts is not None
+    margin, scale = loss.max_margin, loss.scale
+    return label_aware_margins(outputs.logits, outputs.labels, outputs.counts, margin, scale).sum(1)
+
+
+def sum_of_adjusted_losses(outputs: Outputs, loss: Loss) -> Tensor:
+    """The same of cross-entropy of logits that the classes' shares are added to."""
+    assert isinstance(loss, LogitAdjusted)
+    assert outputs.counts is not None
+    return logit_adjusted(outputs.logits, outputs.labels, outputs.counts, loss.tau).sum(1)
 
 
 def mean_contrast_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
@@ -89,13 +118,50 @@ FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
         "mse": sum_of_squared_errors,
         "supcon": mean_contrast_times_samples,
         "dot_regression": sum_of_dot_regressions,
+        "focal": sum_of_focal_losses,
+        "ldam": sum_of_margin_losses,
+        "logit_adjusted": sum_of_adjusted_losses,
     }
 )
 
 
 def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
     """The loss without penalties, times N, (S,)."""
-    return FITS[name_of(loss)](outputs, loss)
+    own = loaded().losses.get(type(loss))
+    return FITS[name_of(loss)](outputs, loss) if own is None else _own_times_samples(own, outputs, loss)
+
+
+def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: Loss) -> Tensor:
+    """The same of a function of study.py, which sees one run: what it names of `LOSS_READS`, without S.
+
+    On a GPU by vmap. Elsewhere run after run, on copies that begin at an aligned address: kernels may sum in
+    another order otherwise, and a run's bytes must not depend on its neighbours.
+    """
+    names = asked(function)
+    shared = {"counts": outputs.counts, "spec": loss}
+    own = {
+        "logits": outputs.logits,
+        "labels": outputs.labels,
+        "features": outputs.features,
+        "weight": outputs.rows,
+    }
+    given = {name: own[name] for name in own if name in names}
+
+    def of_run(*tensors: Tensor) -> Tensor:
+        return call_by_name(function, shared | dict(zip(given, tensors, strict=True)))
+
+    if outputs.logits.is_cuda:
+        found = torch.vmap(of_run)(*given.values())
+    else:
+        runs = range(len(outputs.logits))
+        found = torch.stack([of_run(*(each[run].clone() for each in given.values())) for run in runs])
+    runs_, samples = outputs.logits.shape[:2]
+    compares = compares_samples(loss)
+    if found.shape != ((runs_,) if compares else (runs_, samples)):
+        name, shape = type(loss).__name__, tuple(found.shape[1:])
+        needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
+        raise loaded().mistake(name, f"the loss of {name} has the shape {shape}; expected {needed}")
+    return samples * found if compares else found.sum(1)
 
 
 def joined(parts: Sequence[Outputs]) -> Outputs:
@@ -106,16 +172,24 @@ def joined(parts: Sequence[Outputs]) -> Outputs:
         torch.cat([part.labels for part in parts], 1),
         torch.cat(features, 1) if features else None,
         parts[0].rows,
+        counts=parts[0].counts,
     )
 
 
 def compares_samples(loss: Loss) -> bool:
     """Whether a sample's loss depends on the others of its batch."""
-    return isinstance(loss, SupCon)
+    return isinstance(loss, SupCon) or (isinstance(loss, OwnLoss) and loss.compares_samples)
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """Return the samples (K,) of each class, of labels (N,)."""
+    return torch.bincount(labels, minlength=classes)
 
 
 def lonely(loss: Loss, data: Prepared) -> str:
-    """Why a class has nothing to be compared with; '' if all have."""
+    """Why a class has nothing to be compared with, or no alpha of its own; '' if there is nothing wrong."""
+    if isinstance(loss, Focal) and loss.alpha is not None and len(loss.alpha) != data.classes:
+        return f"alpha: {len(loss.alpha)} factors for {data.classes} classes; list one for each"
     if not isinstance(loss, SupCon) or loss.include_self:
         return ""
     counts = torch.bincount(data.train.labels, minlength=data.classes)
@@ -129,7 +203,9 @@ def lonely(loss: Loss, data: Prepared) -> str:
 
 def reads_features(spec: Experiment) -> bool:
     """Whether logits alone do not make the objective."""
-    return compares_samples(spec.loss) or spec.penalises_features
+    own = loaded().losses.get(type(spec.loss))
+    reads = own is not None and "features" in asked(own)
+    return reads or compares_samples(spec.loss) or spec.penalises_features
 
 
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:

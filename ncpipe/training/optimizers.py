@@ -10,13 +10,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.specs import Adam, AdamW, Optimizer, Sgd
+from ncpipe.specs import Adam, AdamW, Lion, Sgd, SignSgd
+from ncpipe.training.stack import Stack
 
 
 class SgdState:
     """theta <- theta - rate m, with m <- momentum m + g."""
 
-    def __init__(self, optimizers: Sequence[Sgd], values: Tensor) -> None:
+    def __init__(self, optimizers: Sequence[Sgd], stack: Stack, decayed: Tensor) -> None:
+        values = stack.values
         self.momentum = column([o.momentum for o in optimizers], values)
         self.velocity = torch.zeros_like(values)
 
@@ -37,7 +39,8 @@ class SgdState:
 class AdamState:
     """Adam (Kingma and Ba 2015, Algorithm 1), or AdamW (Loshchilov and Hutter 2019), which decays too."""
 
-    def __init__(self, optimizers: Sequence[Adam | AdamW], values: Tensor, decayed: Tensor) -> None:
+    def __init__(self, optimizers: Sequence[Adam | AdamW], stack: Stack, decayed: Tensor) -> None:
+        values = stack.values
         self.betas = [(o.beta1, o.beta2) for o in optimizers]
         self.mean_rate = column([1 - beta1 for beta1, _ in self.betas], values)
         self.square_rate = column([1 - beta2 for _, beta2 in self.betas], values)
@@ -67,13 +70,60 @@ class AdamState:
         return {"mean": self.mean, "square": self.square}
 
 
-def first_order(optimizers: Sequence[Optimizer], values: Tensor, decayed: Tensor) -> SgdState | AdamState:
-    """The state for a stack's optimizers, all of one kind; decayed (S, P) is 1 where AdamW may decay."""
-    if all(isinstance(o, Sgd) for o in optimizers):
-        return SgdState([o for o in optimizers if isinstance(o, Sgd)], values)
-    adams = [o for o in optimizers if isinstance(o, Adam | AdamW)]
-    assert len(adams) == len(optimizers), "a stack mixes no kinds of optimizers"
-    return AdamState(adams, values, decayed)
+class LionState:
+    """Lion (Chen et al. 2023, Algorithm 2), whose decay takes the penalised numbers alone.
+
+    theta <- theta - rate (sign(beta1 m + (1 - beta1) g) + weight_decay theta); m <- beta2 m + (1 - beta2) g.
+    """
+
+    def __init__(self, optimizers: Sequence[Lion], stack: Stack, decayed: Tensor) -> None:
+        values = stack.values
+        self.step_rate = column([1 - o.beta1 for o in optimizers], values)
+        self.mean_rate = column([1 - o.beta2 for o in optimizers], values)
+        decays = [o.weight_decay for o in optimizers]
+        self.decay = column(decays, values) * decayed if any(decays) else None
+        self.mean = torch.zeros_like(values)
+
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        return rates.unsqueeze(1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
+        direction = self.mean.lerp(gradients, self.step_rate).sign_()
+        self.mean.lerp_(gradients, self.mean_rate)
+        if self.decay is not None:
+            direction = direction + self.decay * values
+        return values - now[0] * direction
+
+    def buffers(self) -> dict[str, Tensor]:
+        """State that moves with training, (S, P) each."""
+        return {"mean": self.mean}
+
+
+class SignState:
+    """SignSGD (Bernstein et al. 2018, Algorithm 1), and Signum (Algorithm 2) with momentum.
+
+    m <- momentum m + (1 - momentum) g; theta <- theta - rate sign(m).
+    """
+
+    def __init__(self, optimizers: Sequence[SignSgd], stack: Stack, decayed: Tensor) -> None:
+        values = stack.values
+        self.mean_rate = column([1 - o.momentum for o in optimizers], values)
+        self.mean = torch.zeros_like(values)
+
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        return rates.unsqueeze(1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
+        self.mean.lerp_(gradients, self.mean_rate)
+        return values - now[0] * self.mean.sign()
+
+    def buffers(self) -> dict[str, Tensor]:
+        """State that moves with training, (S, P) each."""
+        return {"mean": self.mean}
 
 
 def column(numbers: Sequence[float], like: Tensor) -> Tensor:

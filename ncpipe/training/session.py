@@ -5,24 +5,30 @@ S  runs    P  numbers per run    B  samples of a batch    N  training samples   
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.errors import InputError
+from ncpipe.loss_specs import SupCon
 from ncpipe.models.build import arrange, build_network, input_shape
 from ncpipe.models.network import batch_norms
 from ncpipe.randomness import seeded_generator
 from ncpipe.specs import Experiment, Lbfgs, Run
+from ncpipe.study import loaded
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.muon import muon_state
 from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
+    class_counts,
     compares_samples,
     decayed_numbers,
     entering_strengths,
@@ -33,10 +39,12 @@ from ncpipe.training.objective import (
     penalty_strengths,
     reads_features,
 )
-from ncpipe.training.optimizers import AdamState, SgdState, first_order
+from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
+from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
+from ncpipe.training.torch_optimizers import TorchState
 
 CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
@@ -93,6 +101,7 @@ class Session:
             name: arrange(split, data.kind, self.spec.model, device, dtype) for name, split in data.splits()
         }
         self.train, self.test = splits["train"], splits.get("test")
+        self.counts = class_counts(self.train.labels, data.classes)
         self.chunk = max(1, EVALUATION_ROWS // shape.rows)
         self.at_a_time = samples_at_a_time(self.stack, self.spec, data, device)
         samples = len(self.train)
@@ -108,7 +117,7 @@ class Session:
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.kept: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
-        self.method = _Search(self) if isinstance(self.spec.optimizer, Lbfgs) else _Descent(self)
+        self.method = method_of(self)
 
     def begin_with(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
         """Each run's weights by name, in place of those that were drawn."""
@@ -188,18 +197,19 @@ class Session:
     def settle(self) -> None:
         """Set what is not learned but follows from the whole training set; leave evaluation mode."""
         settle(self.stack, self.train, self.chunk)
-        if compares_samples(self.spec.loss):
+        if isinstance(self.spec.loss, SupCon):
             set_nearest_means(self.stack, self.train, self.chunk)
 
     def outputs(self, samples: Split) -> Outputs:
         """What the objective is taken of; features only where it reads them."""
         if not reads_features(self.spec):
             logits = self.stack.logits(samples)
-            return Outputs(logits, samples.labels.expand(logits.shape[:2]), rows=self.stack.rows)
+            labels = samples.labels.expand(logits.shape[:2])
+            return Outputs(logits, labels, rows=self.stack.rows, counts=self.counts)
         logits, features, entering = self.stack.passed(samples)
         labels = samples.labels.expand(logits.shape[:2])
         penalised = None if self.entering is None else entering
-        return Outputs(logits, labels, features, self.stack.rows, penalised)
+        return Outputs(logits, labels, features, self.stack.rows, penalised, self.counts)
 
     def penalty_of_features(self, squares: Tensor, samples: Split) -> Tensor:
         """lambda_H/2 |H|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
@@ -295,10 +305,10 @@ class _Descent:
     It does not keep its session: that would be a cycle, and its device memory would outlive it.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, state: Callable[..., Any]) -> None:
         values, runs = session.stack.values, session.runs
         decayed = decayed_numbers(session.stack, runs)
-        self.optimizer: SgdState | AdamState = first_order([r.spec.optimizer for r in runs], values, decayed)
+        self.optimizer = state([r.spec.optimizer for r in runs], session.stack, decayed)
         steps = session.spec.epochs * session.steps_per_epoch
         factors = [factor(session.spec.schedule, step, steps) for step in range(steps)]
         first = [r.spec.optimizer.learning_rate for r in runs]
@@ -313,7 +323,8 @@ class _Descent:
             torch.zeros(len(runs), size, 3, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch) or [session.batch]
         ]
-        self.replay = Replay(values.device)
+        # What reads numbers on the host cannot be recorded.
+        self.replay = Replay(CPU if isinstance(self.optimizer, TorchState) else values.device)
 
     def epoch(self, session: Session) -> None:
         first = session.epochs_done * session.steps_per_epoch
@@ -350,13 +361,15 @@ class _Descent:
         values.copy_(moved)
 
     def buffers(self) -> dict[str, Tensor]:
-        return self.optimizer.buffers()
+        found: dict[str, Tensor] = self.optimizer.buffers()
+        return found
 
     def memory(self) -> State:
-        return {}
+        return self.optimizer.memory() if isinstance(self.optimizer, TorchState) else {}
 
     def remember(self, state: State) -> None:
-        pass
+        if isinstance(self.optimizer, TorchState):
+            self.optimizer.remember(state)
 
 
 def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: torch.device) -> int:
@@ -432,3 +445,28 @@ class _Search:
         finite = loss.isfinite()
         self.weights.grad = torch.where(finite, gradient, math.nan)
         return torch.where(finite, loss, math.inf).sum()
+
+
+# The state of an optimizer's steps, by its name in params.yaml; `lbfgs` alone takes steps of another kind.
+METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "sgd": SgdState,
+        "adam": AdamState,
+        "adamw": AdamState,
+        "lion": LionState,
+        "sign_sgd": SignState,
+        "muon": muon_state,
+        "torch": TorchState,
+        "lbfgs": _Search,
+    }
+)
+
+
+def method_of(session: Session) -> _Descent | _Search:
+    """Return how the session's optimizer takes its steps, one of study.py's among them."""
+    optimizer = session.spec.optimizer
+    if function := loaded().optimizers.get(type(optimizer)):
+        return _Descent(session, functools.partial(ByRun, function))
+    if isinstance(optimizer, Lbfgs):
+        return _Search(session)
+    return _Descent(session, METHODS[optimizer.name])

@@ -1,0 +1,35 @@
+"""Functions of a study.py are given what they name: `def nc0(weight)` gets the last layer's weight."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+# What functions of study.py may name, each by its table (docs/extending.md explains them).
+READABLE: Mapping[str, tuple[str, ...]] = {
+    "LOSSES": ("logits", "labels", "features", "weight", "counts", "spec"),
+    "OPTIMIZERS": ("weights", "gradients", "state", "step", "rate", "roles", "decayed", "spec"),
+}
+
+
+def asked(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters that have no default; () if it does not tell them."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtins have none
+        return ()
+    return tuple(each.name for each in parameters if each.default is each.empty)
+
+
+def call_by_name(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Return what the function gives for those of `given` that it names."""
+    return function(**{name: given[name] for name in asked(function)})
+
+
+def unreadable(function: Callable[..., Any], known: Collection[str]) -> str:
+    """Return why a function cannot be given what it names; '' if it can."""
+    names = asked(function)
+    listed = ", ".join(known)
+    if not names:
+        return f"takes no arguments by name; it may name {listed}"
+    unknown = [name for name in names if name not in known]
+    return f"takes {unknown[0]!r}, which nothing gives; it may name {listed}" if unknown else ""

@@ -1,0 +1,91 @@
+"""Optimizers that see the parameters of one run by their names and shapes, as those of a study.py do.
+
+S  runs    P  numbers per run    T  steps of the training
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ncpipe.arguments import call_by_name
+from ncpipe.errors import InputError
+from ncpipe.study import loaded
+from ncpipe.training.stack import Stack
+
+
+class ByRun:
+    """Steps of a stack's runs, one run after the other.
+
+    function: takes those of these that it names, and gives the next weights of a run by name.
+
+    weights, gradients  dicts of the learned parameters' tensors, by name
+    state               a dict for each name of the spec's `state`, of tensors like the weights; 0 at first.
+                        What the function puts there is there at the next step
+    step, rate          1, 2, ... and this step's learning rate, tensors without dimensions
+    roles, decayed      of each parameter its role, and whether the penalty, and so a weight decay, takes it
+    spec                the optimizer's record
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], optimizers: Sequence[Any], stack: Stack, decayed: Tensor
+    ) -> None:
+        self.function, self.optimizers, self.view = function, optimizers, stack.view
+        self.roles = {name: role for name, role in stack.roles.items() if role != "frozen"}
+        self.decayed = [
+            {name: bool(stack.view(decayed, name)[index].any()) for name in self.roles}
+            for index in range(len(optimizers))
+        ]
+        self.state = {name: torch.zeros_like(stack.values) for name in optimizers[0].state}
+
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, S) -> (T, 2, S)."""
+        steps = torch.arange(1, len(rates) + 1, dtype=rates.dtype).view(-1, 1).expand_as(rates)
+        return torch.stack([rates, steps], 1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (S, P), from gradients (S, P) and this step's numbers (2, S, 1)."""
+        moved = values.clone()
+        for index, spec in enumerate(self.optimizers):
+
+            def own(buffer: Tensor, index: int = index) -> dict[str, Tensor]:
+                return {name: self.view(buffer, name)[index] for name in self.roles}
+
+            state = {name: own(buffer) for name, buffer in self.state.items()}
+            given = {
+                "weights": own(values),
+                "gradients": own(gradients),
+                "state": {name: dict(kept) for name, kept in state.items()},
+                "step": now[1, index, 0],
+                "rate": now[0, index, 0],
+                "roles": self.roles,
+                "decayed": self.decayed[index],
+                "spec": spec,
+            }
+            found = call_by_name(self.function, given)
+            self._put(own(moved), found, spec, "weights")
+            for name, kept in state.items():
+                self._put(kept, given["state"][name], spec, f"state[{name!r}]")
+        return moved
+
+    def buffers(self) -> dict[str, Tensor]:
+        """State that moves with training, (S, P) each."""
+        return self.state
+
+    def _put(self, places: dict[str, Tensor], found: Any, spec: Any, what: str) -> None:
+        """Write what the function gave where it belongs; InputError if that does not fit."""
+        if not isinstance(found, dict) or found.keys() != places.keys():
+            gave = f"one of {', '.join(map(str, found))}" if isinstance(found, dict) else type(found).__name__
+            raise _mistake(spec, f"{what} has to be a dict of {', '.join(places)}, not {gave}")
+        for name, place in places.items():
+            new = found[name]
+            if not isinstance(new, Tensor) or new.shape != place.shape:
+                shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+                raise _mistake(spec, f"{what} of {name} is {shape}; expected {tuple(place.shape)}")
+            place.copy_(new)
+
+
+def _mistake(spec: Any, what: str) -> InputError:
+    name = type(spec).__name__
+    return loaded().mistake(name, f"the optimizer {name}: {what}")

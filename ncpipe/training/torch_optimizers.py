@@ -1,0 +1,86 @@
+"""Any optimizer of torch.optim, for a stack of one run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.errors import InputError, cut
+from ncpipe.records import suggest
+from ncpipe.specs import TorchOptimizer
+from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.stack import Stack
+
+
+class TorchState:
+    """Steps of torch.optim on the learned parameters of one run, each a parameter of its own shape."""
+
+    def __init__(self, optimizers: Sequence[TorchOptimizer], stack: Stack, decayed: Tensor) -> None:
+        (spec,) = optimizers
+        self.view, self.kind = stack.view, f"torch.optim.{spec.class_}"
+        self.names = [name for name, role in stack.roles.items() if role != "frozen"]
+        self.weights = [nn.Parameter(stack.view(stack.values, name)[0].clone()) for name in self.names]
+        arguments = {"lr": spec.learning_rate, **(spec.arguments or {})}
+        try:
+            self.optimizer = optimizer_class(spec.class_)(self.weights, **arguments)
+        except (TypeError, ValueError) as error:
+            raise self._mistake(error) from None
+
+    def table(self, rates: Tensor) -> Tensor:
+        """What `update` needs at each step: learning rates (T, 1) -> (T, 1, 1)."""
+        return rates.unsqueeze(1)
+
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """The next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""
+        moved = values.clone()
+        with torch.no_grad():
+            for name, weight in zip(self.names, self.weights, strict=True):
+                weight.copy_(self.view(values, name)[0])
+                weight.grad = self.view(gradients, name)[0].clone()
+        for group in self.optimizer.param_groups:
+            group["lr"] = now.item()
+        try:
+            self.optimizer.step()
+        except (TypeError, RuntimeError) as error:
+            raise self._mistake(error) from None
+        for name, weight in zip(self.names, self.weights, strict=True):
+            self.view(moved, name)[0].copy_(weight.detach())
+        return moved
+
+    def buffers(self) -> dict[str, Tensor]:
+        """None whose shape is known before the first step; see `memory`."""
+        return {}
+
+    def memory(self) -> State:
+        """The optimizer's own state, on the CPU."""
+        state = [dict(self.optimizer.state[weight]) for weight in self.weights]
+        return {"parameters": copied(state, torch.device("cpu"))}
+
+    def remember(self, state: State) -> None:
+        """Take up what `memory` gave."""
+        for weight, own in zip(self.weights, state["parameters"], strict=True):
+            self.optimizer.state[weight] = {  # counters, tensors without dimensions, stay on the CPU
+                key: copied(value, weight.device) if isinstance(value, Tensor) and value.dim() else value
+                for key, value in own.items()
+            }
+
+    def _mistake(self, error: Exception) -> InputError:
+        return InputError(cut(f"optimizer: {self.kind}: {' '.join(str(error).split())}"))
+
+
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """Return a class of torch.optim; InputError if there is none of this name that suits these steps."""
+    known: dict[str, Any] = {
+        each: kind
+        for each, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    for other in ("Optimizer", "LBFGS", "SparseAdam"):
+        known.pop(other, None)
+    if name == "LBFGS":
+        raise InputError("optimizer.class: LBFGS searches along lines; write `name: lbfgs`")
+    if name not in known:
+        raise InputError(cut(f"optimizer.class: torch.optim has no {name!r} here; {suggest(name, known)}"))
+    found: type[torch.optim.Optimizer] = known[name]
+    return found

@@ -1,0 +1,526 @@
+"""Losses and optimizers beside the plain ones, of the package and of a study.py.
+
+Against the authors' formulas written out in NumPy float64, torch.optim's own, and runs alone against stacked.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import experiment_tree, vector_data, write_params
+
+from ncpipe.artifacts import CODE
+from ncpipe.commands.code import write_code
+from ncpipe.errors import InputError
+from ncpipe.features.gradient import gradient_norm
+from ncpipe.features.objective import fit_of
+from ncpipe.losses import focal, label_aware_margins, logit_adjusted
+from ncpipe.models.build import build_network
+from ncpipe.params import load_params
+from ncpipe.records import check, read
+from ncpipe.specs import Experiment, Run, recorded
+from ncpipe.stamps import code_digest, forget_code
+from ncpipe.study import load_study, loaded
+from ncpipe.training.loop import train_batch
+from ncpipe.training.muon import orthogonalised
+from ncpipe.training.session import Session
+
+CPU = torch.device("cpu")
+COUNTS = np.array([50, 20, 5, 2])
+LOSSES: list[dict[str, Any]] = [
+    {"name": "focal", "gamma": 2.0},
+    {"name": "focal", "gamma": 0.5, "alpha": [0.2, 0.3, 0.5]},
+    {"name": "ldam", "max_margin": 0.5, "scale": 10.0},
+    {"name": "logit_adjusted", "tau": 1.0},
+]
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"name": "lion", "learning_rate": 0.003, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    {"name": "sign_sgd", "learning_rate": 0.003, "momentum": 0.0},
+    {"name": "sign_sgd", "learning_rate": 0.003, "momentum": 0.9},
+    {
+        "name": "muon", "learning_rate": 0.02, "momentum": 0.95, "adam_learning_rate": 0.003, "beta1": 0.9,
+        "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1,
+    },
+    {"name": "torch", "class": "NAdam", "learning_rate": 0.01, "arguments": {"betas": [0.8, 0.99]}},
+]  # fmt: skip
+
+
+def spec_of(**changes: Any) -> Experiment:
+    own = {"penalty": {"rule": "constant", "value": 0.01, "last_layer": None}, "epochs": 6, "log_every": 1}
+    found: Experiment = read(Experiment, experiment_tree(**own | changes), "", loaded().records)
+    return found
+
+
+# ---- The authors' formulas ------------------------------------------------------------------------------
+
+
+def samples() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    return 3 * draw.standard_normal((9, 4)), draw.integers(0, 4, 9)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
+@pytest.mark.parametrize("alpha", [None, [0.1, 0.2, 0.3, 0.4]])
+def test_focal_is_eq_5_of_lin(gamma: float, alpha: list[float] | None) -> None:
+    """Red: p of another class; alpha of another class; a power of p instead of 1 - p."""
+    f, y = samples()
+    p = probabilities(f)[range(9), y]
+    expected = -(np.array(alpha)[y] if alpha else 1) * (1 - p) ** gamma * np.log(p)
+    weights = None if alpha is None else torch.tensor(alpha, dtype=torch.float64)
+    found = focal(torch.tensor(f), torch.tensor(y), gamma, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_focal_keeps_its_digits_where_a_sample_is_sure() -> None:
+    """1 - p = 1e-12 at logits (27.6, 0): (1 - p)^2 (1 - p) to first order. Red: 1 - exp(-loss)."""
+    gap = 12 * math.log(10)
+    f = torch.tensor([[gap, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss = focal(f, torch.tensor([0]), 2.0)
+    assert loss.item() == pytest.approx(1e-36, rel=1e-9)
+    (gradient,) = torch.autograd.grad(loss.sum(), f)
+    assert gradient[0, 1].item() == pytest.approx(3e-36, rel=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_focals_gradient_is_finite_where_nothing_is_left_of_the_loss(gamma: float) -> None:
+    """Red: the power's derivative, infinite at 0 for gamma < 1, times 0."""
+    f = torch.tensor([[800.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    focal(f, torch.tensor([0, 0]), gamma).sum().backward()
+    assert f.grad is not None
+    assert f.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_ldam_is_eq_12_and_13_of_cao(scale: float) -> None:
+    """Red: a margin of another class, added instead of taken off, or with n instead of its fourth root."""
+    f, y = samples()
+    delta = 1 / COUNTS**0.25
+    delta *= 0.5 / delta.max()
+    z = f.copy()
+    z[range(9), y] -= delta[y]
+    expected = -np.log(probabilities(scale * z)[range(9), y])
+    found = label_aware_margins(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), 0.5, scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0, 2.5])
+def test_logit_adjustment_is_eq_10_of_menon(tau: float) -> None:
+    """-log(pi_y^tau e^{f_y}/sum pi_k^tau e^{f_k}). Red: the sign of tau."""
+    f, y = samples()
+    powers = (COUNTS / COUNTS.sum()) ** tau * np.exp(f)
+    expected = -np.log(powers[range(9), y] / powers.sum(1))
+    found = logit_adjusted(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), tau)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def numpy_steps(spec: dict[str, Any], weights: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
+    """The authors' algorithms, line by line, on a matrix of an inner layer that is penalised."""
+    rate, w = spec["learning_rate"], weights.copy()
+    m = np.zeros_like(w)
+    for g in gradients:
+        if spec["name"] == "lion":
+            update = spec["beta1"] * m + (1 - spec["beta1"]) * g
+            w = w - rate * (np.sign(update) + spec["weight_decay"] * w)
+            m = spec["beta2"] * m + (1 - spec["beta2"]) * g
+        elif spec["name"] == "sign_sgd":
+            m = spec["momentum"] * m + (1 - spec["momentum"]) * g
+            w = w - rate * np.sign(m)
+        else:
+            m = spec["momentum"] * m + g
+            x = g + spec["momentum"] * m
+            x = x / (np.sqrt((x**2).sum()) + 1e-7)
+            if wide := x.shape[0] > x.shape[1]:
+                x = x.T
+            for _ in range(5):
+                a = x @ x.T
+                x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+            x = x.T if wide else x
+            scale = max(1.0, w.shape[0] / w.shape[1]) ** 0.5
+            w = w - rate * (scale * x + spec["weight_decay"] * w)
+    return w
+
+
+def session_of(optimizer: dict[str, Any], **changes: Any) -> Session:
+    own = {"optimizer": optimizer, "schedule": {"name": "constant"}} | changes
+    return Session([Run("x", 3, 0, spec_of(**own))], vector_data(), CPU, torch.float64)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[:4], ids=lambda o: o["name"])
+def test_steps_are_the_authors_on_an_inner_matrix(optimizer: dict[str, Any]) -> None:
+    """Red: state that is updated before it is used, or not kept; a decay that is not decoupled."""
+    session = session_of(optimizer)
+    method: Any = session.method
+    stack = session.stack
+    name = next(n for n, role in stack.roles.items() if role == "inner" and stack.dimensions[n] == 2)
+    start = stack.view(stack.values, name)[0].numpy().copy()
+    draw = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(stack.values.shape, generator=draw, dtype=torch.float64) for _ in range(3)]
+    for step, gradient in enumerate(gradients):
+        stack.values.copy_(method.optimizer.update(stack.values, gradient, method.table[step]))
+    own = [stack.view(gradient, name)[0].numpy() for gradient in gradients]
+    found = stack.view(stack.values, name)[0].numpy()
+    np.testing.assert_allclose(found, numpy_steps(optimizer, start, own), rtol=1e-12, atol=1e-14)
+
+
+def test_muon_takes_adamws_steps_on_all_but_inner_matrices() -> None:
+    """Against torch's AdamW. Red: Muon on the last layer's matrix, or on the first; a forgotten rate."""
+    optimizer = OPTIMIZERS[3] | {"weight_decay": 0.0}
+    session = session_of(optimizer)
+    method: Any = session.method
+    stack = session.stack
+    names = [n for n, r in stack.roles.items() if r != "inner" or stack.dimensions[n] == 1]
+    assert {"last", "embedding"} <= {stack.roles[n] for n in names}
+    weights = [stack.view(stack.values, n)[0].clone().requires_grad_() for n in names]
+    plain = torch.optim.AdamW(weights, lr=0.003, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0)
+    for step in range(3):
+        gradient = torch.randn_like(stack.values)
+        for weight, n in zip(weights, names, strict=True):
+            weight.grad = stack.view(gradient, n)[0]
+        plain.step()
+        stack.values.copy_(method.optimizer.update(stack.values, gradient, method.table[step]))
+    for weight, n in zip(weights, names, strict=True):
+        torch.testing.assert_close(stack.view(stack.values, n)[0], weight.detach(), rtol=1e-12, atol=1e-14)
+
+
+def test_muon_is_torchs_to_the_bfloat16_that_this_computes_in() -> None:
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    spec = OPTIMIZERS[3]
+    for shape in ((7, 12), (12, 7)):
+        start = torch.randn(shape, dtype=torch.float64)
+        weight = start.clone().requires_grad_()
+        plain = torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, momentum=0.95)
+        gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
+        for gradient in gradients:
+            weight.grad = gradient
+            plain.step()
+        ours = numpy_steps(spec, start.numpy(), [gradient.numpy() for gradient in gradients])
+        moved = np.abs(ours - start.numpy()).max()
+        assert np.abs(weight.detach().numpy() - ours).max() < 0.03 * moved
+
+
+def test_newton_schulz_keeps_directions_and_evens_lengths() -> None:
+    """U and V stay, singular values come between 0.68 and 1.21. Red: a coefficient with another digit."""
+    draw = torch.Generator().manual_seed(0)
+    for shape in ((6, 6), (4, 30), (30, 4)):
+        matrix = torch.randn(shape, generator=draw, dtype=torch.float64)
+        u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+        inner = u.T @ orthogonalised(matrix) @ vh.T
+        torch.testing.assert_close(inner, inner.diagonal().diag(), rtol=0, atol=1e-12)
+        assert ((inner.diagonal() > 0.68) & (inner.diagonal() < 1.21)).all(), s
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("NAdam", {}), ("RMSprop", {"alpha": 0.9, "momentum": 0.5}), ("AdamW", {"betas": [0.8, 0.9]})],
+)
+def test_an_optimizer_of_torch_is_torchs(name: str, arguments: dict[str, Any]) -> None:
+    """A plain loop. Red: gradients of the step before; a lost argument."""
+    session = session_of(
+        {"name": "torch", "class": name, "learning_rate": 0.01, "arguments": arguments},
+        schedule={"name": "cosine", "final": 0.1},
+    )
+    twin = session_of({"name": "sgd", "learning_rate": 1.0, "momentum": 0.0})
+    weights = [twin.stack.view(twin.stack.values, n)[0].clone().requires_grad_() for n in twin.stack.names]
+    plain = getattr(torch.optim, name)(weights, lr=0.01, **arguments)
+    for step in range(6):
+        for weight, n in zip(weights, twin.stack.names, strict=True):
+            twin.stack.view(twin.stack.values, n)[0].copy_(weight.detach())
+        gradient = twin.loss_and_gradient(twin.train)[1]
+        for weight, n in zip(weights, twin.stack.names, strict=True):
+            weight.grad = twin.stack.view(gradient, n)[0].clone()
+        plain.param_groups[0]["lr"] = 0.01 * (0.1 + 0.9 * (1 + math.cos(math.pi * step / 6)) / 2)
+        plain.step()
+    for _ in session.epochs():
+        pass
+    for weight, n in zip(weights, session.stack.names, strict=True):
+        found = session.stack.view(session.stack.values, n)[0]
+        torch.testing.assert_close(found, weight.detach(), rtol=1e-10, atol=1e-12)
+
+
+# ---- Runs -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    forget_code()
+    yield
+    forget_code()
+    load_study(tmp_path / "nowhere")
+
+
+STUDY = """
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ncpipe.specs import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
+
+
+@dataclass(frozen=True)
+class PolyLoss(OwnLoss):
+    name: Literal["poly"]
+    epsilon: NonNegative
+
+
+def poly(logits, labels, spec):
+    own = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return -own + spec.epsilon * (1 - own.exp())
+
+
+@dataclass(frozen=True)
+class PairLoss(OwnLoss):
+    name: Literal["pairs"]
+    compares_samples = True
+
+
+def pairs(features, labels, weight):
+    same = labels.unsqueeze(0) == labels.unsqueeze(1)
+    return (torch.cdist(features, features) * same).mean() + (features @ weight.T).square().mean()
+
+
+@dataclass(frozen=True)
+class HeavyBall(OwnOptimizer):
+    name: Literal["heavy_ball"]
+    learning_rate: Positive
+    momentum: Fraction
+    state = ("velocity",)
+
+
+def heavy_ball(weights, gradients, state, rate, spec):
+    for name, gradient in gradients.items():
+        state["velocity"][name] = spec.momentum * state["velocity"][name] + gradient
+    return {name: value - rate * state["velocity"][name] for name, value in weights.items()}
+
+
+LOSSES = {PolyLoss: poly, PairLoss: pairs}
+OPTIMIZERS = {HeavyBall: heavy_ball}
+"""
+HEAVY = {"name": "heavy_ball", "learning_rate": 0.05, "momentum": 0.9}
+OWN = experiment_tree(loss={"name": "poly", "epsilon": 1.0}, optimizer=HEAVY)
+
+
+def write_study(text: str = STUDY) -> None:
+    Path("study.py").write_text(text)
+    load_study(Path())
+
+
+def alone_and_stacked(spec: Experiment) -> None:
+    data = vector_data()
+    runs = [Run("x", 3, seed, spec) for seed in (4, 3, 2)]
+    together = train_batch(runs, data, CPU, "float32")
+    assert len({tuple(row.loss for row in trained.history) for trained in together}) == 3
+    for run, stacked in zip(runs, together, strict=True):
+        (alone,) = train_batch([run], data, CPU, "float32")
+        assert stacked.diverged_at is None
+        assert stacked.history == alone.history
+        assert all(torch.equal(stacked.state[key], alone.state[key]) for key in alone.state)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 7])
+@pytest.mark.parametrize("loss", [*LOSSES, {"name": "poly", "epsilon": 1.0}, {"name": "pairs"}])
+def test_a_loss_trains_the_same_alone_and_stacked(loss: dict[str, Any], batch_size: Any) -> None:
+    """Bit for bit. Red: a loss of study.py that sees the rows of another run; sums over the runs' axis."""
+    write_study()
+    alone_and_stacked(spec_of(loss=loss, batch_size=batch_size))
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, HEAVY], ids=lambda o: o["name"])
+def test_an_optimizer_trains_the_same_alone_and_stacked(optimizer: dict[str, Any]) -> None:
+    """Bit for bit. Red: products of several runs at once; state that runs share."""
+    write_study()
+    alone_and_stacked(spec_of(optimizer=optimizer, batch_size=7))
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, HEAVY], ids=lambda o: o["name"])
+def test_a_stopped_run_goes_on_as_if_it_had_not(optimizer: dict[str, Any]) -> None:
+    """Red: a part of an optimizer's state that no checkpoint holds."""
+    write_study()
+    whole, first, second = (session_of(optimizer) for _ in range(3))
+    for _ in whole.epochs():
+        pass
+    for epoch in first.epochs():
+        if epoch == 3:
+            break
+    second.restore(first.states())
+    for _ in second.epochs():
+        pass
+    assert torch.equal(whole.stack.values, second.stack.values)
+    assert not torch.equal(whole.stack.values, first.stack.values)
+
+
+def test_an_optimizer_of_ones_own_is_the_packages() -> None:
+    """Heavy ball against sgd, to the bit. Red: a rate of another step; a state that starts anew."""
+    write_study()
+    ours, sgd = session_of(HEAVY), session_of(HEAVY | {"name": "sgd"})
+    for session in (ours, sgd):
+        for _ in session.epochs():
+            pass
+    torch.testing.assert_close(ours.stack.values, sgd.stack.values, rtol=1e-12, atol=1e-14)
+
+
+def test_a_loss_of_ones_own_is_what_its_measurements_say() -> None:
+    """The same number in training and of the features, and a gradient by differences. Red: N times it, or
+    another class's count."""
+    write_study()
+    data = vector_data()
+    for loss in ({"name": "poly", "epsilon": 1.0}, *LOSSES):
+        run = Run("x", 3, 0, spec_of(loss=loss))
+        session = Session([run], data, CPU, torch.float64)
+        fit = session.evaluate(session.train)[0].item()
+        network = build_network(run, data).double()
+        features = network.features(data.train.inputs.double()).detach()
+        split = type(data.train)(features, data.train.labels)
+        assert fit_of(run, split, network.last.weight.detach(), None) == pytest.approx(fit, rel=1e-6)
+        norm = session.loss_and_gradient(session.train)[1].norm().item()
+        assert gradient_norm(network, run, data, CPU) == pytest.approx(norm, rel=1e-6)
+    assert math.isnan(gradient_norm(network, Run("x", 3, 0, spec_of(loss={"name": "pairs"})), data, CPU))
+
+
+# ---- What is said of mistakes, and what an edit changes -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("def poly(logits,", "def poly(logit,", r"LOSSES\[PolyLoss\] takes 'logit'"),
+        ("heavy_ball(weights,", "heavy_ball(theta,", r"OPTIMIZERS\[HeavyBall\] takes 'theta', .*weights"),
+        ("class PolyLoss(OwnLoss)", "class PolyLoss", "PolyLoss in LOSSES is no spec: .* below OwnLoss"),
+        ('Literal["poly"]', 'Literal["focal"]', "name 'focal' exists already, in the package"),
+        ('Literal["heavy_ball"]', 'Literal["sgd"]', "name 'sgd' exists already, in the package"),
+        ("    learning_rate: Positive\n", "", "HeavyBall says no learning_rate"),
+    ],
+)  # fmt: skip
+def test_a_wrong_definition_is_one_line(before: str, after: str, message: str) -> None:
+    assert STUDY.count(before) == 1
+    with pytest.raises(InputError, match=rf"^study\.py: line \d+: .*{message}"):
+        write_study(STUDY.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "    return -own + spec.epsilon * (1 - own.exp())",
+            "    return -own.mean()",
+            r"has the shape \(\); expected a number for each sample, \(24,\)",
+        ),
+        ("return {name: value -", "return {name[1:]: value -", "weights has to be a dict of "),
+        (
+            'name: value - rate * state["velocity"][name]',
+            "name: value[:1]",
+            r"weights of .* is \(1, .*; expected \(",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(before: str, after: str, message: str) -> None:
+    assert STUDY.count(before) == 1
+    write_study(STUDY.replace(before, after))
+    keys = {"loss": {"name": "poly", "epsilon": 1.0}, "optimizer": HEAVY}
+    with pytest.raises(InputError, match=rf"^study\.py: line \d+: the .*{message}"):
+        train_batch([Run("x", 3, 0, spec_of(**keys))], vector_data(), CPU, "float32")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ({"class": "Adm"}, "torch.optim has no 'Adm' here; did you mean 'Adam'"),
+        ({"class": "LBFGS"}, "write `name: lbfgs`"),
+        ({"class": "Adam", "arguments": {"beta": 1}}, r"torch\.optim\.Adam: .*keyword argument 'beta'"),
+        ({"class": "SGD", "arguments": {"momentum": -1.0}}, r"torch\.optim\.SGD: Invalid momentum value"),
+        ({"class": "Muon"}, r"torch\.optim\.Muon: Muon only supports 2D"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_torch_has_not_is_one_line(optimizer: dict[str, Any], message: str) -> None:
+    if optimizer["class"] == "Muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    with pytest.raises(InputError, match=message) as caught:
+        session_of({"name": "torch", "learning_rate": 0.1} | optimizer)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_key_class_is_written_and_read_as_such() -> None:
+    """Red: `class_` in run.json, in an error, or after an axis has varied another key."""
+    tree = experiment_tree(optimizer={"name": "torch", "class": "NAdam", "learning_rate": 0.1})
+    spec = read(Experiment, tree)
+    assert recorded(spec)["optimizer"] == tree["optimizer"]
+    hash(spec)
+    assert check(Experiment, recorded(spec))[0] == spec
+    for wrong, message in (
+        ({"class": 3}, "optimizer.class: expected text, got a whole number"),
+        ({"class": "NAdam", "klass": 1}, "optimizer.klass: unknown key; did you mean 'class'"),
+        ({}, "optimizer.class: missing"),
+    ):
+        bad = tree | {"optimizer": {"name": "torch", "learning_rate": 0.1} | wrong}
+        assert message in check(Experiment, bad)[1][0]
+
+
+def test_own_names_join_their_own_union_alone() -> None:
+    """Red: an optimizer that `loss` or `schedule` takes because its first key is `name` too."""
+    write_study()
+    for key, value in (
+        ("loss", HEAVY),
+        ("schedule", HEAVY),
+        ("optimizer", {"name": "poly", "epsilon": 1.0}),
+    ):
+        _, [mistake] = check(Experiment, experiment_tree(**{key: value}), "", loaded().records)
+        assert f"{key}.name: {value['name']!r} is unknown" in mistake
+
+
+def digests(text: str) -> dict[str, str]:
+    write_study(text)
+    forget_code()
+    write_code()
+    return {path.relative_to(CODE).as_posix(): path.read_text() for path in CODE.rglob("experiments/*/*.txt")}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ("spec.epsilon * (1", "2 * spec.epsilon * (1", {"train", "extract", "measure", "series"}),
+        ("value - rate", "value - 2 * rate", {"train", "series"}),
+        ("torch.cdist(features, features)", "2 * torch.cdist(features, features)", set()),
+    ],
+    ids=["loss", "optimizer", "another loss"],
+)
+def test_an_edit_changes_the_digests_of_what_uses_it(before: str, after: str, changed: set[str]) -> None:
+    """Red: a table that a stage's digest does not look into, or that counts whole."""
+    write_params([2], [0], own=OWN, plain=experiment_tree())
+    first, second = digests(STUDY), digests(STUDY.replace(before, after))
+    found = {name for name in first if first[name] != second[name]}
+    assert found == {f"experiments/own/{stage}.txt" for stage in changed}
+
+
+def test_a_runs_stamp_has_its_loss_and_its_optimizer() -> None:
+    write_params([2], [0], own=OWN, plain=experiment_tree())
+    codes = []
+    for edit in (("", ""), ("spec.epsilon * (1", "2 * (1"), ("value - rate", "value - 2 * rate")):
+        write_study(STUDY.replace(*edit) if edit[0] else STUDY)
+        forget_code()
+        codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
+    assert len({code["own"] for code in codes}) == 3
+    assert len({code["plain"] for code in codes}) == 1
+
+
+def test_no_bound_is_claimed_for_such_a_loss() -> None:
+    from ncpipe.commands.measure import _beyond_the_bound
+
+    write_study()
+    for loss in (*LOSSES, {"name": "poly", "epsilon": 0.0}):
+        assert _beyond_the_bound(Run("x", 3, 0, spec_of(loss=loss))) == f"the loss {loss['name']}"
+
+
+def test_alpha_has_a_factor_for_each_class() -> None:
+    with pytest.raises(InputError, match=r"experiments\.x\.loss: alpha: 2 factors for 3 classes"):
+        session_of(HEAVY | {"name": "sgd"}, loss={"name": "focal", "gamma": 1.0, "alpha": [1.0, 1.0]})

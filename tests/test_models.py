@@ -21,7 +21,7 @@ from ncpipe.models.layers import (
     attend_fused,
     last_token,
 )
-from ncpipe.models.network import Network, Owner, Role
+from ncpipe.models.network import Network, Owner, Role, draw_matrices
 from ncpipe.models.penalties import is_penalised
 from ncpipe.specs import Model, Penalty
 
@@ -252,6 +252,37 @@ def test_initial_variance_is_gain_squared_over_fan_in(initialisation: str) -> No
     assert not state["lin0.bias"].any()
 
 
+class Normed(nn.Module):
+    """One of each kind of parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(20, 400, 3), nn.Linear(400, 300)
+        self.norms = nn.ModuleList([nn.LayerNorm(5), nn.BatchNorm2d(5), nn.GroupNorm(5, 5), nn.RMSNorm(5)])
+        self.places = nn.Parameter(torch.zeros(400, 300))
+        self.scale = nn.Parameter(torch.full((3,), 7.0))
+
+
+def test_gains_of_normalisations_are_drawn_as_1_and_strangers_are_named() -> None:
+    """Red: gains of 0, with which a network's output is 0; a kernel's fan-in of its channels alone."""
+    network = Normed()
+    for name, parameter in network.named_parameters():
+        if name != "scale":
+            nn.init.constant_(parameter, 3.0)
+    with pytest.raises(ValueError, match=r"and not scale \(3,\); set them in `initialise`"):
+        draw_matrices(network, 1.0, False, torch.Generator().manual_seed(0))
+    draw_matrices(network, 2.0, False, torch.Generator().manual_seed(0), besides=["scale"])
+    for norm in network.norms:
+        assert (norm.weight == 1).all()
+        assert getattr(norm, "bias", None) is None or not norm.bias.any()
+    assert (network.scale == 7).all()
+    assert not network.linear.bias.any()
+    assert not network.conv.bias.any()
+    drawn = ((network.conv.weight, 180), (network.linear.weight, 400), (network.places, 300))
+    for matrix, fan_in in drawn:
+        assert matrix.std().item() == pytest.approx(2 / fan_in**0.5, rel=0.02)
+
+
 def test_initial_weights_depend_on_the_seed_alone() -> None:
     data = vector_data()
     model = model_of("L-RN1", "post", data)
@@ -331,9 +362,9 @@ def test_every_parameter_has_exactly_one_role() -> None:
         "last.weight": "last",
         "last.bias": "last",
     }
-    with pytest.raises(AssertionError, match=r"without a role: second\.weight"):
+    with pytest.raises(ValueError, match=r"without a role in owners\(\): second\.weight"):
         Odd(lambda n: {"inner": [n.first, n.table], "last": [n.last]}).roles()
-    with pytest.raises(AssertionError, match="a parameter is inner and last"):
+    with pytest.raises(ValueError, match="a parameter is inner and last"):
         Odd(lambda n: {"inner": [n.first, n.second, n.table], "last": [n.last, n.second]}).roles()
-    with pytest.raises(AssertionError, match="none of the network's"):
+    with pytest.raises(ValueError, match="none of the network's"):
         Odd(lambda n: {"inner": [n.first, n.second, n.table, Affine(1, 1)], "last": [n.last]}).roles()

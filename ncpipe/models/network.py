@@ -4,7 +4,7 @@ N  samples    d  feature width    K  classes    L  depth
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
@@ -113,18 +113,24 @@ class Network(nn.Module, ABC):
         return Passed(self.last(layer.values), layer.values, entering if self.entry else layer.values)
 
     def roles(self) -> dict[str, Role]:
-        """The one role of every parameter, by name in the order of `named_parameters`."""
+        """The one role of every parameter, by name in the order of `named_parameters`.
+
+        ValueError if one has none or two, or is not the network's.
+        """
         roles: dict[int, Role] = {}
         for part, owners in self.owners().items():
             role: Role = "frozen" if part == "last" and self.fixed_last else part
             for owner in owners:
                 for parameter in [owner] if isinstance(owner, nn.Parameter) else owner.parameters():
-                    assert id(parameter) not in roles, f"a parameter is {roles[id(parameter)]} and {role}"
+                    if id(parameter) in roles:
+                        raise ValueError(f"a parameter is {roles[id(parameter)]} and {role} in owners()")
                     roles[id(parameter)] = role
         named = dict(self.named_parameters())
         nameless = [name for name, parameter in named.items() if id(parameter) not in roles]
-        assert not nameless, f"without a role: {', '.join(nameless)}"
-        assert len(roles) == len(named), "a parameter with a role is none of the network's"
+        if nameless:
+            raise ValueError(f"without a role in owners(): {', '.join(nameless)}")
+        if len(roles) > len(named):
+            raise ValueError("a parameter with a role in owners() is none of the network's")
         return {name: roles[id(parameter)] for name, parameter in named.items()}
 
 
@@ -138,18 +144,42 @@ def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def draw_matrices(network: nn.Module, gain: float, uniform: bool, generator: torch.Generator) -> None:
-    """Draw every matrix with mean 0 and variance gain^2/fan_in, in the order of the modules; vectors are 0.
+def draw_matrices(
+    network: nn.Module,
+    gain: float,
+    uniform: bool,
+    generator: torch.Generator,
+    besides: Collection[str] = (),
+) -> None:
+    """Draw every matrix with mean 0 and variance gain^2/fan_in, in the order of the modules.
 
-    Token and position tables have no fan-in: their rows are drawn like columns of a matrix with fan-in d.
+    Kernels of convolutions (m, c, h, w) are matrices (m, c h w). Biases become 0 and gains of normalisations
+    1. Token and position tables (n, d) have no fan-in: their rows are drawn like columns of a matrix with
+    fan-in d. Raises ValueError that names parameters which are none of these; besides: names of parameters
+    that stay as they are.
     """
-    for parameter in network.parameters():
-        if parameter.dim() == 1:
-            parameter.zero_()
+    unknown = []
+    for name, parameter in network.named_parameters():
+        path, _, leaf = name.rpartition(".")
+        module = network.get_submodule(path)
+        kernel = "Conv" in type(module).__name__ and parameter.dim() > 2
+        if name in besides:
             continue
-        deviation = gain / parameter.shape[1] ** 0.5
-        if uniform:
-            limit = 3**0.5 * deviation
-            parameter.uniform_(-limit, limit, generator=generator)
+        if "Norm" in type(module).__name__ and leaf in ("weight", "bias"):
+            parameter.fill_(float(leaf == "weight"))
+        elif parameter.dim() == 1 and leaf.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 2 or kernel:
+            deviation = gain / parameter[0].numel() ** 0.5
+            if uniform:
+                limit = 3**0.5 * deviation
+                parameter.uniform_(-limit, limit, generator=generator)
+            else:
+                parameter.normal_(0.0, deviation, generator=generator)
         else:
-            parameter.normal_(0.0, deviation, generator=generator)
+            unknown.append(f"{name} {tuple(parameter.shape)}")
+    if unknown:
+        raise ValueError(
+            f"draw_matrices knows matrices, kernels of convolutions, biases and normalisations, and not "
+            f"{', '.join(unknown)}; set them in `initialise` and name them in `besides`"
+        )

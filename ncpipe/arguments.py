@@ -7,6 +7,10 @@ from typing import Any
 # What functions of study.py may name, each by its table (docs/extending.md explains them).
 READABLE: Mapping[str, tuple[str, ...]] = {
     "LOSSES": ("logits", "labels", "features", "weight", "counts", "spec"),
+    "METRICS": (
+        *("classes", "train", "samples", "logits", "labels"),
+        *("weight", "bias", "weights", "roles", "spec", "depth"),
+    ),
     "OPTIMIZERS": ("weights", "gradients", "state", "step", "rate", "roles", "decayed", "spec"),
 }
 

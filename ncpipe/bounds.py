@@ -80,3 +80,8 @@ Positive = Annotated[float, Bound(0, LARGEST, open_low=True, why=NO_FLOAT32)]
 NonNegative = Annotated[float, Bound(0, LARGEST, why=NO_FLOAT32)]
 Number = int | float  # as it is written: 64 is no 64.0
 Fraction = Annotated[float, Bound(0, 1, open_high=True)]
+
+
+def key_of(field: str) -> str:
+    """Return the key of a field: its name, without the `_` at its end where Python reserves the word."""
+    return field.removesuffix("_")

@@ -571,11 +571,26 @@ def new(
             show_default=False,
         ),
     ],
+    own_code: Annotated[
+        bool,
+        typer.Option(
+            "--own-code", help="With a study.py: a network, data set, metric, loss and optimizer of your own."
+        ),
+    ] = False,
+    axis: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="A number of the experiments to vary, as model.width."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An .npz or .safetensors file of arrays, which is copied."),
+    ] = None,
 ) -> None:
     """Make a study of your own from the template."""
+    from ncpipe.commands.new import Wanted
     from ncpipe.commands.new import new as make_study
 
-    make_study(place)
+    make_study(place, Wanted(own_code, axis, data))
 
 
 @command()

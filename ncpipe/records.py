@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
-from ncpipe.bounds import Bound
+from ncpipe.bounds import Bound, key_of
 from ncpipe.errors import WORD, InputError, cut, shown, word
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
@@ -243,11 +243,6 @@ def _options(kind: Any, own: Own = ()) -> tuple[Any, ...]:
     """The members of a union but None, and those of `own` that join it."""
     options = tuple(option for option in typing.get_args(kind) if option is not type(None))
     return options + tuple(record for member, record in own if member in options)
-
-
-def key_of(field: str) -> str:
-    """Return the key of a field: its name, without the `_` at its end where Python reserves the word."""
-    return field.removesuffix("_")
 
 
 def _required(kind: Any) -> Any:

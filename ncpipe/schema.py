@@ -9,9 +9,10 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
+from ncpipe.bounds import key_of
 from ncpipe.claims.ledger import Claim
 from ncpipe.params import Params
-from ncpipe.records import About, key_of, schema_of
+from ncpipe.records import About, schema_of
 from ncpipe.study import MODULE, loaded
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"

@@ -18,9 +18,8 @@ from ncpipe.architectures.mlp import MLPModel
 from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
-from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size
+from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size, key_of
 from ncpipe.loss_specs import Loss, name_of, objective_misfit
-from ncpipe.records import key_of
 from ncpipe.transfer_specs import Transfer
 
 Device = Literal["auto", "cpu", "cuda", "mps"]

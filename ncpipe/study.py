@@ -7,7 +7,7 @@ DATA      spec -> function of the spec that gives arrays by name, those of a fil
           is a frozen dataclass below OwnData
 LOSSES    spec -> function of what it names (`ncpipe.arguments`); a spec is a frozen dataclass below OwnLoss
 OPTIMIZERS  the same, below OwnOptimizer
-METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of a layer's ClassStatistics
+METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it names
 
 What the first key of a spec takes (`architecture`, `source`, `name`) and a metric's name are then known in
 params.yaml. The file is code of the study: who reads the params.yaml beside it runs it, nobody else.
@@ -103,13 +103,15 @@ def load_study(folder: Path) -> Study:
     return _loaded
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
+def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What a function of study.py gives; InputError, in one line with its line, if it raises."""
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
+    except InputError:
+        raise
     except Exception as error:
         begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-        raise _failure(error, _last_line(error, _loaded.path) or begins) from None
+        raise _failure(error, *(_last_place(error, _loaded.path) or (begins, ""))) from None
 
 
 @contextlib.contextmanager
@@ -126,8 +128,8 @@ def own_mistakes() -> Iterator[None]:
 
 def own_mistake(error: Exception) -> InputError | None:
     """An error that was raised in study.py, or below it, in one line with its line; None of any other."""
-    line = None if isinstance(error, InputError) else _last_line(error, _loaded.path)
-    return None if line is None else _failure(error, line)
+    place = None if isinstance(error, InputError) else _last_place(error, _loaded.path)
+    return None if place is None else _failure(error, *place)
 
 
 @functools.cache  # the same classes as long as the file is the same
@@ -141,7 +143,7 @@ def _run(path: Path, source: bytes) -> Study:
     except SyntaxError as error:
         raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:
-        raise _failure(error, _last_line(error, str(path)) or 1) from None
+        raise _failure(error, *(_last_place(error, str(path)) or (1, ""))) from None
     for home, name in code.TABLES:  # the package's are read-only, so what is a dict has been put there
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
@@ -160,7 +162,7 @@ def _run(path: Path, source: bytes) -> Study:
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
                 raise study.mistake(name, f"{what} is of type {type(function).__name__}, no function")
-            if name in READABLE and (problem := unreadable(function, READABLE[name])):
+            if name in RECORDS and name in READABLE and (problem := unreadable(function, READABLE[name])):
                 raise study.mistake(getattr(function, "__name__", name), f"{what} {problem}")
     return study
 
@@ -170,18 +172,26 @@ def _records_of(union: Any) -> list[type]:
     return [member for member in typing.get_args(union) if is_dataclass(member)]
 
 
-def _failure(error: BaseException, line: int) -> InputError:
+def _failure(error: BaseException, line: int, within: str) -> InputError:
     what = " ".join(str(error).split()) or "no message"
     if types.MappingProxyType.__name__ in what:
         what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
-    return InputError(cut(f"{FILE}: line {line}: {type(error).__name__}: {what}"))
+    where = f"{within}: " if within else ""
+    return InputError(cut(f"{FILE}: line {line}: {where}{type(error).__name__}: {what}"))
 
 
-def _last_line(error: BaseException, path: str) -> int | None:
-    """The last line of a study.py on the way to an error; None if there is none."""
+def _last_place(error: BaseException, path: str) -> tuple[int, str] | None:
+    """The last line of a study.py on the way to an error, and its class and method; None if there is none."""
     frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if path and frame.f_code.co_filename == path]
-    return lines[-1] if lines else None
+    places = [
+        (line, frame.f_code.co_qualname)
+        for frame, line in frames
+        if path and frame.f_code.co_filename == path
+    ]
+    if not places:
+        return None
+    line, name = places[-1]
+    return line, "" if name.startswith("<") else name
 
 
 def _lines(tree: ast.Module) -> dict[str, int]:

@@ -24,7 +24,7 @@ LAYERS = [
     {"code_memory", "dvc_repair", "records", "study"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures", "loss_specs", "plain_form", "tensor_files", "transfer_specs", "yamlfile"},
-    {"bounds", "conformance", "errors", "interrupts"},
+    {"arguments", "bounds", "conformance", "errors", "interrupts"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = {

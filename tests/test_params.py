@@ -18,9 +18,10 @@ from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_t
 from dvc.utils.serialize import load_yaml
 from pipeline import with_axis
 
+from ncpipe.bounds import key_of
 from ncpipe.errors import InputError
 from ncpipe.params import Convergence, Params, load_params, parse_params
-from ncpipe.records import key_of, read, suggest
+from ncpipe.records import read, suggest
 from ncpipe.schema import SCHEMA_FILE, about, schema_text
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 from ncpipe.tables.convergence import WATCHED, judge_run

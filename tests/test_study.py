@@ -258,12 +258,12 @@ def test_a_metric_is_its_function_of_every_layer() -> None:
     """Of features whose spread is known: against a loop over samples."""
     write_study()
     load_params()
-    from ncpipe.commands.measure import _number
+    from ncpipe.features.own_metrics import number_of
     from ncpipe.metrics.passes import first_pass
 
     h, labels = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
-    (function,) = own_metrics().values()
-    value = _number("spread", function, first_pass([({"last": h}, labels)], 3)["last"])
+    ((metric, function),) = own_metrics().items()
+    value = number_of(metric, function, {"classes": first_pass([({"last": h}, labels)], 3)["last"]})
     naive = sum(float((h[i] - h[labels == labels[i]].mean(0)).square().sum()) for i in range(12)) / 12
     assert math.isclose(value, naive, rel_tol=1e-12)
 
@@ -280,7 +280,7 @@ def test_a_metric_is_its_function_of_every_layer() -> None:
             3,
             "ModuleNotFoundError: No module named",
         ),
-        ("def f():\n    return 1 / 0\n\nf()\n", 2, "ZeroDivisionError: division by zero"),
+        ("def f():\n    return 1 / 0\n\nf()\n", 2, "line 2: f: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", 1, "SystemExit: 3"),
         ("x = 1\nNETWORKS = []\n", 2, "NETWORKS is of type list; it has to be a dict"),
         ("\nNETWORKS = {'square': 1}\n", 2, "'square' in NETWORKS is no spec: make it a frozen dataclass"),
@@ -362,7 +362,7 @@ def test_a_wrong_definition_is_one_line_with_its_place(before: str, after: str, 
 @pytest.mark.parametrize(
     ("gives", "words"),
     [
-        ("1 / 0", r"^study\.py: line \d+: ZeroDivisionError"),
+        ("1 / 0", r"^study\.py: line \d+: rings: ZeroDivisionError"),
         ("[1]", r"^study\.py: what rings gives is of type list; expected arrays by name$"),
         ('{"labels": labels}', r"^study\.py: what rings gives: has no 'inputs'; it has labels$"),
         ('{"inputs": points, "labels": labels + 1}', r"what rings gives: labels has no sample of class 0"),
@@ -385,19 +385,23 @@ def test_a_kind_that_no_array_has_is_one_line() -> None:
 
 
 def test_a_metric_that_fails_is_one_line() -> None:
-    from ncpipe.commands.measure import _number
+    from ncpipe.features.own_metrics import number_of
     from ncpipe.metrics.passes import first_pass
 
     seen = first_pass([({"last": torch.randn(6, 2)}, torch.arange(6) % 2)], 2)["last"]
     for body, words in (
         ("1 / 0", r"^study\.py: line \d+: ZeroDivisionError: division by zero$"),
-        ("classes.means", r"^study\.py: the metric spread gives what is no number, but a Tensor$"),
+        (
+            "classes.means",
+            r"^study\.py: line \d+: the metric spread gives a tensor of shape \(2, 2\); .* one",
+        ),
+        ("'a'", r"^study\.py: line \d+: the metric spread gives what is no number, but a str$"),
     ):
         write_study(WHOLE.replace("classes.squares.sum() / classes.samples", body))
         load_params()
-        (function,) = own_metrics().values()
+        ((metric, function),) = own_metrics().items()
         with pytest.raises(InputError, match=words):
-            _number("spread", function, seen)
+            number_of(metric, function, {"classes": seen})
 
 
 @pytest.mark.parametrize(
@@ -417,7 +421,7 @@ def test_a_network_that_fails_is_one_line(
     text = WHOLE.replace("self.first(x).square()", "self.first(x[:, :1]).square()")
     write_study(text)
     line = line_of(text, 'yield Layer("last"')
-    mistake = rf"study\.py: line {line}: RuntimeError: .+"
+    mistake = rf"study\.py: line {line}: Square\.layers: RuntimeError: .+"
     if not keep_going:
         monkeypatch.setattr("sys.argv", ["ncpipe", *words.split()])
         with pytest.raises(SystemExit) as stop:

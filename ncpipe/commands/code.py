@@ -18,6 +18,7 @@ from ncpipe.code import (
     sweep_digests,
     training_digests,
 )
+from ncpipe.commands.dry_pass import check_study
 from ncpipe.commands.study_modules import study_modules
 from ncpipe.commands.watched import check_listed, check_watched
 from ncpipe.console import say
@@ -42,6 +43,8 @@ def write_code() -> None:
     if Path(FILE).is_file():
         check_watched("code", FILE)
         _check_form()
+    if params is not None:
+        check_study(params)
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _texts(params).items():

@@ -2,10 +2,11 @@
 
 import csv
 
+from ncpipe.arguments import asked
 from ncpipe.artifacts import GRID, publish_folder
 from ncpipe.bounds import Number
 from ncpipe.errors import InputError, cut, shown
-from ncpipe.metrics.catalogue import ENTRIES, one_of_a_spectrum, own_metrics
+from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
 from ncpipe.params import Params, load_params
 from ncpipe.records import suggest
 from ncpipe.specs import Run
@@ -45,6 +46,14 @@ def check_metrics(params: Params) -> None:
         if (history := params.experiments[name].history)
         for metric in history.metrics
         if metric not in names
+    ]
+    mistakes += [
+        f"experiments.{name}.history.metrics: {metric.name} names {', '.join(sorted(more))}, which is not "
+        f"kept on the way; there are {', '.join(sorted(KEPT_ON_THE_WAY))}"
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for metric, function in own_metrics().items()
+        if metric.name in history.metrics and (more := set(asked(function)) - KEPT_ON_THE_WAY)
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))

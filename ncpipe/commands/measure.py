@@ -10,20 +10,22 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ncpipe.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json
+from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
+from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.low_rank import low_rank_columns
 from ncpipe.features.objective import fit_of
+from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
-from ncpipe.metrics.catalogue import one_of_a_spectrum, own_metrics, series_name
+from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
-from ncpipe.metrics.statistics import ClassStatistics, class_statistics
+from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     TARGET,
@@ -42,7 +44,6 @@ from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import Run
 from ncpipe.stamps import RUN_RECORD, Stamp, stamps_of
-from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
@@ -92,6 +93,7 @@ def measure_run(part: Part) -> Rows:
     description = describe(run, features)
     measured = [
         *_measure(features, state),
+        *own_measurements(run, features, Whole(state, lambda: read_prepared(PREPARED / run.data))),
         *terms_of(run.depth, description),
         *_by_size(run, features),
         *_of_target(run, features),
@@ -120,25 +122,14 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
             yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
-            for metric, function in own_metrics().items():
-                yield Measurement(name, split, metric.name, _number(metric.name, function, layer.statistics))
-
-
-def _number(metric: str, function: Callable[..., float], statistics: ClassStatistics) -> float:
-    """A metric of study.py; InputError if it gives no number."""
-    value = call(function, statistics)
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        kind = type(value).__name__
-        raise InputError(f"study.py: the metric {metric} gives what is no number, but a {kind}") from None
 
 
 def _on_the_way(run: Run, epoch: float, place: Path) -> dict[str, float]:
     """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
     if run.spec.history is None or epoch not in run.spec.kept_epochs():
         return {}
-    measured = list(_measure(read_features(features_at(place / run.path, int(epoch))), {}))
+    kept = read_features(features_at(place / run.path, int(epoch)))
+    measured = [*_measure(kept, {}), *own_measurements(run, kept, None)]
     for name in run.spec.history.metrics:
         if not any(row.metric == name for row in measured):
             raise InputError(

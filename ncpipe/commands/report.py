@@ -25,6 +25,7 @@ from ncpipe.artifacts import (
 from ncpipe.commands.stage_times import stage_times
 from ncpipe.console import duration, say
 from ncpipe.figures.labels import caption
+from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.params import PARAMS_FILE, Asked, Params, load_params
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Grid, grid
@@ -55,6 +56,10 @@ SLOPE_COLUMNS = {
     "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "slope": "slope",
     "low": "low", "high": "high", "rho": "Spearman's rho", "rho_p_value": "p of rho",
     "p_value": "p of a line", "n_used": "runs used", "n_runs": "runs", "unusable": "left out",
+}  # fmt: skip
+OWN_COLUMNS = {
+    "metric": "metric", "experiment": "experiment", "depth": "L", "x": "x", "split": "split",
+    "mean": "mean", "std": "standard deviation", "runs": "runs",
 }  # fmt: skip
 CLAIM_COLUMNS = {
     "verdict": "verdict", "statement": "claim", "ref": "of", "about": "about", "quantity": "quantity",
@@ -148,6 +153,7 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
         grids=[
+            *_own_metrics(points),
             _result("slopes", "Powers of the last layer's metrics", slopes, SLOPE_COLUMNS),
             _result("runs", "Runs", runs, RUN_COLUMNS),
             *_own_grids(),
@@ -203,6 +209,19 @@ def _present_folder(folder: Path, stage: str) -> Path:
 
 def _result(name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str]) -> Grid:
     return grid(name, title, table, columns, csv=(RESULTS / f"{name}.csv").read_bytes())
+
+
+def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
+    """A row for each metric of study.py, experiment, depth (and value of the axis) and split."""
+    names = [metric.name for metric in own_metrics()]
+    own = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
+    if not len(own):
+        return
+    keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in own]
+    values = own.groupby(keys, sort=False)["value"]
+    table = values.agg(mean="mean", std="std", runs="size").reset_index()
+    note = "At the last layer, of converged runs."
+    yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 
 
 def _claims() -> Grid | None:

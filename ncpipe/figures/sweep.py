@@ -10,18 +10,21 @@ from ncpipe.errors import InputError
 from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import by_experiment, caption, gap_columns, row_label
+from ncpipe.figures.labels import Column, by_experiment, caption, gap_columns, row_label
 from ncpipe.figures.layer_profiles import layer_profiles
+from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
+from ncpipe.metrics.catalogue import own_metrics, own_splits
 
 
 def sweep_figures(
     order: Sequence[str], read: Callable[[str], pd.DataFrame]
 ) -> Mapping[str, Callable[[], Figure]]:
     """How each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
-    curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis.
+    curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; and own_metrics, if the
+    study.py that was read last has metrics.
 
     order: the experiments, a row each. read: a table of data/results by its name. InputError if `runs` lacks
     an experiment.
@@ -43,7 +46,14 @@ def sweep_figures(
     if missing := [name for name, own in lines.items() if not own]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
     labels = {line: known[line] for own in lines.values() for line in own}
+    columns = [
+        Column(m.name, split) for m, function in own_metrics().items() for split in own_splits(function)
+    ]
+    own = (
+        {"own_metrics": lambda: own_metrics_figure(table("points"), runs, labels, columns)} if columns else {}
+    )
     return {
+        **own,
         "depth_sweep": lambda: depth_sweep(*by_depth()),
         "loss_gap": lambda: depth_sweep(*by_depth(), gap_columns),
         "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from ncpipe.arguments import READABLE, asked, unreadable
 from ncpipe.study import loaded
 
 
@@ -606,6 +607,11 @@ NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
 SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
+# Of what functions of study.py's metrics may name: what differs between splits, what the last layer alone
+# has, and what is kept of weights on the way through training.
+OF_SAMPLES = frozenset({"classes", "train", "samples", "logits", "labels"})
+LAST_ALONE = frozenset({"logits", "labels", "weight", "bias"})
+KEPT_ON_THE_WAY = frozenset({"classes", "train", "weight", "bias", "roles", "spec", "depth"})
 
 
 def one_of_a_spectrum(metric: str) -> bool:
@@ -625,7 +631,22 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
             what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
             raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+    for metric, function in study.metrics.items():
+        if problem := unreadable(function, READABLE["METRICS"]):
+            name = getattr(function, "__name__", "")
+            at = name if name in study.lines else "METRICS"
+            raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
     return study.metrics
+
+
+def of_samples(function: Callable[..., float]) -> bool:
+    """Whether a metric's function names anything that differs between splits."""
+    return not OF_SAMPLES.isdisjoint(asked(function))
+
+
+def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
+    """The splits on which a metric of study.py is drawn: train and test, or weights."""
+    return ("train", "test") if of_samples(function) else ("weights",)
 
 
 def entry(name: str) -> Metric:

@@ -19,6 +19,11 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "Distance from the optimum",
         "The regularised loss less the least that the theory allows, and its two parts, against {x}.",
     ),
+    "own_metrics": (
+        "The study's own metrics against {x}",
+        "At the last layer: the mean over converged runs, and single runs beside it, hollow where they did "
+        "not converge.",
+    ),
     "layers": (
         "Collapse layer by layer",
         "Metrics of every layer of every depth, with the line that the law of data separation fits.",

@@ -1,0 +1,74 @@
+"""The metrics of a study.py against depth, or the study's axis: a row per experiment, a column per metric."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ncpipe.figures.abscissa import Abscissa, abscissa_of
+from ncpipe.figures.labels import Column
+from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing
+from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.metrics.catalogue import entry
+
+WIDEST = 4  # columns of a page
+
+
+def own_metrics_figure(
+    points: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str], columns: Sequence[Column]
+) -> Figure:
+    """Mean over converged runs at the last layer, and single runs beside it, hollow if they did not converge.
+
+    A metric whose scale is `log` has a logarithmic axis, any other a linear one. points: of `tables.points`.
+    labels: experiment -> row label, in the order of the rows.
+    """
+    of = abscissa_of(runs)
+    measured = set(zip(points["metric"], points["split"], strict=True))  # there may be no test samples
+    columns = [each for each in columns if (each.metric, each.split) in measured] or columns[:1]
+    colours = metric_colours(len(columns))
+    with paper_style():
+        width = PAGE_WIDTH * max(1.0, len(columns) / WIDEST)
+        figure = Figure(figsize=(width, ROW_HEIGHT * len(labels) + 0.55), layout="constrained")
+        grid = figure.subplots(len(labels), len(columns), squeeze=False)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            own = runs[runs["experiment"] == name]
+            for axes, column, colour in zip(line, columns, colours, strict=True):
+                _draw(axes, last_layer(points, name, column), np.unique(own[of.column]), of, column, colour)
+            line[0].set_ylabel(label)
+        for axes, column in zip(grid[0], columns, strict=True):
+            axes.set_title(column.metric.replace("_", " ") + ", test" * (column.split == "test"))
+        for axes in grid[-1]:
+            axes.set_xlabel(of.label)
+        figure.legend(
+            handles=[
+                Line2D([], [], color="0.3", marker="o", markersize=4, label="mean of converged runs"),
+                Line2D([], [], color="0.3", marker="o", markersize=3, linewidth=0, label="one run"),
+            ],
+            loc="outside lower center",
+            ncols=2,
+            frameon=False,
+        )
+    return figure
+
+
+def _draw(
+    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: Abscissa, column: Column, colour: object
+) -> None:
+    of.scale(axes, places)
+    log = entry(column.metric).scale == "log"
+    usable = own[np.isfinite(own["value"]) & ((own["value"] > 0) | (not log))]
+    if usable.empty:
+        state_nothing(axes, "no usable value")
+        return
+    if log:
+        axes.set_yscale("log")
+    for converged, part in usable.groupby("converged"):
+        face = colour if converged else "none"
+        beside = of.beside(part[of.column], places)
+        axes.plot(beside, part["value"], "o", color=colour, markerfacecolor=face, markersize=2.2)
+    mean = usable[usable["converged"]].groupby(of.column)["value"]
+    middle = mean.agg(lambda values: 10 ** np.log10(values).mean()) if log else mean.mean()
+    axes.plot(middle.index, middle, "o-", color=colour, markersize=3.5, linewidth=1.0)

@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 def test_each_thing_is_said_in_a_few_lines() -> None:
     found = {language: blocks(language) for language in ("bash", "yaml", "python")}
-    assert [len(texts) for texts in found.values()] == [1, 1, 3]
+    assert [len(texts) for texts in found.values()] == [1, 1, 8]
     for text in (text for texts in found.values() for text in texts):
         assert len([line for line in text.splitlines() if line.strip()]) <= MOST_LINES
 
@@ -33,29 +33,37 @@ def test_the_page_is_in_plain_form(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     forget()
 
 
+def test_a_study_of_own_code_begins_with_the_page() -> None:
+    """Red: a block of the page that was edited, and not what `ncpipe new --own-code` writes."""
+    starters = ROOT / "ncpipe/starters"
+    head, _, rest = (starters / "study.txt").read_text(encoding="utf-8").partition("\n\n")
+    assert head.startswith('"""')
+    assert rest == "\n\n".join(blocks("python"))
+    assert (starters / "params.txt").read_text(encoding="utf-8") == blocks("yaml")[0]
+
+
 @pytest.mark.pipeline
 def test_the_page_runs_to_its_figure_and_a_metric_trains_nothing_again(tmp_path: Path) -> None:
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     clone.run("bash", "-e", "-c", *blocks("bash"))
     study = clone.study("spirals")
-    (study.folder / "params.yaml").write_text(*blocks("yaml"), encoding="utf-8")
-    program = "\n\n".join(blocks("python"))
-    (study.folder / "study.py").write_text(program, encoding="utf-8")
+    program = (study.folder / "study.py").read_text(encoding="utf-8")
     one = study.repro("train@sine-2-0")
     assert one.ran == ["code", "fetch@sine", "train@sine-2-0"]
     swept = study.run("ncpipe", "sweep")
-    assert "sweep: 2 runs to train in " in swept.err  # in as many batches as there are cores
-    assert "3 runs registered" in swept.err
+    assert "sweep: 6 runs to train in " in swept.err  # in as many batches as there are cores
+    assert "7 runs registered" in swept.err
     assert study.stale() == []
-    for name in ("depth_sweep", "curves_sine"):
+    for name in ("depth_sweep", "own_metrics", "curves_sine"):
         assert (study.folder / f"data/figures/{name}.png").is_file()
     history = pd.read_csv(study.folder / "data/results/history.csv")
-    values = history["closest_pair"].dropna()
-    assert len(values) == 4 * 4  # runs x shares of the epochs
-    assert values.between(0, 1 + 1e-12).all()
-    assert values.nunique() > 4
+    values = history["nc0"].dropna()
+    assert len(values) == 8 * 4  # runs x shares of the epochs
+    assert (values > 0).all()
+    assert values.nunique() == len(values)
+    assert "The study&#39;s own metrics" in (study.folder / "data/report.html").read_text(encoding="utf-8")
 
-    edited = program.replace("distances.min() / distances.mean()", "distances.min() / distances.max()")
+    edited = program.replace("return weight.sum(0).norm()", "return weight.sum(0).norm() / weight.norm()")
     edited = edited.replace("class Sine(", "# A comment.\nclass Sine(")
     (study.folder / "study.py").write_text(edited, encoding="utf-8")
     again = study.repro()
@@ -72,11 +80,11 @@ def test_an_edit_of_a_file_in_another_form_trains_again(tmp_path: Path) -> None:
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     clone.run("bash", "-e", "-c", *blocks("bash"))
     study = clone.study("spirals")
-    params = blocks("yaml")[0].replace("epochs: 300", "epochs: 20").replace("log_every: 10", "log_every: 1")
+    params = blocks("yaml")[0].replace("[sine, patches]", "[sine]").replace("epochs: 300", "epochs: 20")
+    params = params.replace("log_every: 10", "log_every: 1")
     (study.folder / "params.yaml").write_text(params, encoding="utf-8")
     program = "\n\n".join(blocks("python")).replace("4 * radius", "float(open('turns').read()) * radius")
-    table = "NETWORKS = {}\nNETWORKS[SineModel] = Family(lambda inputs, spec: inputs.flatten(1), Sine)"
-    program = re.sub("^NETWORKS = .*$", table, program, flags=re.MULTILINE)
+    program += "\n\nNETWORKS = dict(NETWORKS)\n"
     pipeline = study.folder / "dvc.yaml"
     pipeline.write_text(pipeline.read_text().replace("- study.py\n", "- study.py\n      - turns\n"))
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing
+from ncpipe.figures.panels import ROW_HEIGHT, Colour, last_layer, state_nothing, thin_ticks
 from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
 from ncpipe.metrics.catalogue import entry
 
@@ -22,7 +22,7 @@ def own_metrics_figure(
 ) -> Figure:
     """Mean over converged runs at the last layer, and single runs beside it, hollow if they did not converge.
 
-    A metric whose scale is `log` has a logarithmic axis, any other a linear one. points: of `tables.points`.
+    A metric whose scale is `log` is drawn as its log10, any other as it is. points: of `tables.points`.
     labels: experiment -> row label, in the order of the rows.
     """
     of = abscissa_of(runs)
@@ -39,7 +39,7 @@ def own_metrics_figure(
                 _draw(axes, last_layer(points, name, column), np.unique(own[of.column]), of, column, colour)
             line[0].set_ylabel(label)
         for axes, column in zip(grid[0], columns, strict=True):
-            axes.set_title(column.metric.replace("_", " ") + ", test" * (column.split == "test"))
+            axes.set_title(column.title.replace(", test", "\ntest"))
         for axes in grid[-1]:
             axes.set_xlabel(of.label)
         figure.legend(
@@ -51,24 +51,23 @@ def own_metrics_figure(
             ncols=2,
             frameon=False,
         )
+        figure.draw_without_rendering()  # `save_figure` keeps the layout
     return figure
 
 
 def _draw(
-    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: Abscissa, column: Column, colour: object
+    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: Abscissa, column: Column, colour: Colour
 ) -> None:
     of.scale(axes, places)
-    log = entry(column.metric).scale == "log"
-    usable = own[np.isfinite(own["value"]) & ((own["value"] > 0) | (not log))]
+    height = "log10" if entry(column.metric).scale == "log" else "value"
+    usable = own[np.isfinite(own[height])]
     if usable.empty:
         state_nothing(axes, "no usable value")
         return
-    if log:
-        axes.set_yscale("log")
     for converged, part in usable.groupby("converged"):
         face = colour if converged else "none"
         beside = of.beside(part[of.column], places)
-        axes.plot(beside, part["value"], "o", color=colour, markerfacecolor=face, markersize=2.2)
-    mean = usable[usable["converged"]].groupby(of.column)["value"]
-    middle = mean.agg(lambda values: 10 ** np.log10(values).mean()) if log else mean.mean()
-    axes.plot(middle.index, middle, "o-", color=colour, markersize=3.5, linewidth=1.0)
+        axes.plot(beside, part[height], "o", color=colour, markerfacecolor=face, markersize=2.2)
+    mean = usable[usable["converged"]].groupby(of.column)[height].mean()
+    axes.plot(mean.index, mean, "o-", color=colour, markersize=3.5, linewidth=1.0)
+    thin_ticks(axes)

@@ -1,0 +1,269 @@
+"""Metrics of a study.py, and the pass that finds a study's mistakes before anything trains."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, vector_data, write_params
+from pipeline import ROOT
+
+from ncpipe.commands.code import write_code
+from ncpipe.commands.dry_pass import check_study
+from ncpipe.errors import InputError
+from ncpipe.features.own_metrics import Whole, own_measurements
+from ncpipe.features.passes import extract
+from ncpipe.figures.sweep import sweep_figures
+from ncpipe.params import load_params
+from ncpipe.specs import Run
+from ncpipe.stamps import forget_code
+from ncpipe.study import load_study
+from ncpipe.training.loop import train_batch
+
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+STUDY = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+[PARAMS] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    forget_code()
+    yield
+    forget_code()
+    load_study(tmp_path / "nowhere")
+
+
+def written(text: str = STUDY, params: str = PARAMS) -> None:
+    Path("study.py").write_text(text, encoding="utf-8")
+    Path("params.yaml").write_text(params, encoding="utf-8")
+
+
+def test_the_pages_three_metrics_are_their_formulas() -> None:
+    """Against loops over samples, pairs and matrices in NumPy. Red: a variance along another pair's line, the
+    train split's samples on the test split, a bias or an embedding among the matrices."""
+    written()
+    spec = load_params().experiments["sine"]
+    data = vector_data()
+    run = Run("sine", 3, 0, spec)
+    (trained,) = train_batch([run], data, CPU, "float32")
+    features = extract(run, trained.state, data, CPU)
+    found = {
+        (row.layer, row.split, row.metric): row.value
+        for row in own_measurements(run, features, Whole(trained.state, lambda: data))
+    }
+    state = {name: value.double().numpy() for name, value in trained.state.items()}
+    assert set(found) == {
+        *(("last", "weights", name) for name in ("nc0", "norm_product")),
+        *((layer, split, "directional_cdnv") for layer in ("H1", "last") for split in ("train", "test")),
+    }
+    weight = state["last.weight"]
+    assert found["last", "weights", "nc0"] == pytest.approx(np.linalg.norm(sum(weight)), rel=1e-12)
+    product = 1.0
+    for name in ("maps.0.weight", "maps.1.weight", "last.weight"):
+        product *= np.sqrt((state[name] ** 2).sum())
+    assert found["last", "weights", "norm_product"] == pytest.approx(product, rel=1e-12)
+    for split, samples in (("train", data.train), ("test", data.test)):
+        assert samples is not None
+        h = samples.inputs.double().numpy()
+        for layer in (0, 1):
+            h = np.sin(h @ state[f"maps.{layer}.weight"].T + state[f"maps.{layer}.bias"])
+            mean = [h[samples.labels == k].mean(0) for k in range(3)]
+            values = []
+            for i in range(3):
+                for j in range(3):
+                    if i != j:
+                        length = np.linalg.norm(mean[i] - mean[j])
+                        u = (mean[i] - mean[j]) / length
+                        own = h[samples.labels == i]
+                        values.append(np.mean([((x - mean[i]) @ u) ** 2 for x in own]) / length**2)
+            name = ("H1", "last")[layer]
+            assert found[name, split, "directional_cdnv"] == pytest.approx(np.mean(values), rel=1e-9)
+
+
+def test_logits_and_labels_are_those_of_the_split() -> None:
+    error = "def nc0(logits, labels):\n    return (logits.argmax(1) != labels).double().mean()"
+    written(STUDY.replace("def nc0(weight):\n    return weight.sum(0).norm()", error))
+    run = Run("sine", 2, 0, load_params().experiments["sine"])
+    data = vector_data()
+    (trained,) = train_batch([run], data, CPU, "float32")
+    features = extract(run, trained.state, data, CPU)
+    rows = own_measurements(run, features, Whole(trained.state, lambda: data))
+    found = {row.split: row.value for row in rows if row.metric == "nc0" and row.layer == "last"}
+    end = trained.history[-1]
+    assert found == pytest.approx({"train": end.train_error, "test": end.test_error})
+
+
+def test_history_takes_what_is_kept_on_the_way() -> None:
+    written(params=PARAMS.replace("nc1_trace_ratio, nc0", "directional_cdnv"))
+    with pytest.raises(InputError, match=r"history\.metrics: directional_cdnv names samples, which is not"):
+        check_study(load_params())
+
+
+def test_an_own_metric_has_panels_that_show_its_values() -> None:
+    """Red: a metric on a log axis whose scale is linear; another experiment's values."""
+    written()
+    load_params()
+    places = [("sine", depth, seed) for depth in (2, 4) for seed in (0, 1)]
+    runs = pd.DataFrame(places, columns=["experiment", "depth", "seed"]).assign(
+        converged=True, loss_name="poly", last_bias=False, architecture="sine", source="spirals", norm="none",
+        penalty_rule="constant", penalty_value=0.1, penalty_last_layer=None, penalty_biases=False,
+        penalty_scope="matrices", initialisation="normal", test_error=np.nan,
+    )  # fmt: skip
+    points = runs[["experiment", "depth", "seed", "converged"]].assign(
+        layer="last", split="weights", metric="nc0", value=[1.0, 100.0, 10.0, 10.0]
+    )
+    points["log10"] = np.log10(points["value"])
+    tables = {"runs": runs, "points": points}
+    figure = sweep_figures(["sine"], tables.__getitem__)["own_metrics"]()
+    (axes,) = figure.axes
+    assert "log" in axes.get_title()
+    *_, mean = axes.get_lines()
+    assert list(mean.get_xdata()) == [2, 4]
+    assert list(mean.get_ydata()) == [1.0, 1.0]
+
+
+# ---- Mistakes, before anything trains -------------------------------------------------------------------
+
+
+def refusal(text: str = STUDY, params: str = PARAMS) -> str:
+    written(text, params)
+    with pytest.raises(InputError) as caught:
+        write_code()
+    assert "\n" not in str(caught.value)
+    assert not Path("data").exists()
+    return str(caught.value)
+
+
+def line_of(words: str, text: str = STUDY) -> int:
+    return 1 + text[: text.index(words)].count("\n")
+
+
+def test_the_page_passes() -> None:
+    written()
+    write_code()
+
+
+LAYER = '"last" if i == self.length else f"H{i}", i / self.length'
+MISTAKES = {
+    "role": (
+        'return {"inner": [self.maps], ',
+        "return {",
+        "class Sine(",
+        r"Sine, L = 2: without a role in owners\(\): maps\.0\.weight",
+    ),
+    "width": (
+        "self.last = Linear(spec.width",
+        "self.last = Linear(9",
+        "class Sine(",
+        r"`last` has a weight \(3, 9\); expected \(3, 16\), the classes and the width",
+    ),
+    "name": (
+        LAYER,
+        'f"H{i}", i / self.length',
+        "class Sine(",
+        r"the last layer of layers\(\) is 'H1' at position 1; expected 'last' at position 1",
+    ),
+    "position": (LAYER, '"last", i / 9', "class Sine(", r"is 'last' at position 0\.1\d*; expected 'last' at"),
+    "NaN": (
+        "x := map_(x).sin()",
+        "x := map_(x).sin().log()",
+        "class Sine(",
+        "the layer last gives NaN for the data as they are, before the first step",
+    ),
+    "shapes": (
+        "x := map_(x)",
+        "x := map_(x[:, :1])",
+        'yield Layer("last" if',
+        r"Sine\.layers: RuntimeError: .*shapes cannot be multiplied",
+    ),
+    "loss": (
+        "(1 - log_p.exp())",
+        "(log_p.exp() - 1).log()",
+        "class PolyLoss",
+        "the loss poly is not finite before",
+    ),
+    "step": (
+        "value - rate * mean[name].sign()",
+        "value / 0",
+        "class SignumOptimizer",
+        "first step of signum gives",
+    ),
+    "matrix": (
+        "return weight.sum(0).norm()",
+        "return weight.sum(0)",
+        "def nc0",
+        r"the metric nc0 gives a tensor of shape \(16,\)",
+    ),
+    "raises": (
+        "return weight.sum(0).norm()",
+        "return weight.sum(5).norm()",
+        "return weight.sum(5)",
+        "nc0: IndexError",
+    ),
+    "argument": (
+        "def nc0(weight)",
+        "def nc0(wieght)",
+        "def nc0",
+        "takes 'wieght', which nothing gives; it may name classes",
+    ),
+    "labels": (
+        '"labels": labels}',
+        '"labels": labels + 1}',
+        "",
+        "spirals gives: labels has no sample of class 0",
+    ),
+    "gain": (
+        "        self.maps = ",
+        "        self.scale = torch.nn.Parameter(torch.ones(3))\n        self.maps = ",
+        "draw_matrices(self, 1.0",
+        r"Sine\.initialise: ValueError: draw_matrices knows matrices, .*not scale \(3,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_that_names_its_class_and_line(name: str) -> None:
+    """Red: a check that is left out, and then an error a hundred lines long while it trains."""
+    before, after, at, message = MISTAKES[name]
+    assert before in STUDY
+    text = STUDY.replace(before, after, 1)
+    said = refusal(text)
+    where = rf"study\.py: line {line_of(at, text)}: " if at else r"study\.py: "
+    assert re.match(rf"{where}.*{message}", said), said
+
+
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [("nc9", r"claims\.yaml: one-sine\.metric: unknown 'nc9'"), ("nc0", "")],
+)
+def test_a_claim_about_no_metric_is_found_at_once(claims: str, message: str) -> None:
+    entry = (
+        f"- {{id: one, ref: x, statement: y, quantity: maximum, metric: {claims}, expect: {{at_most: 1}}}}\n"
+    )
+    Path("claims.yaml").write_text(entry, encoding="utf-8")
+    if message:
+        written()
+        with pytest.raises(InputError, match=message):
+            write_code()
+    else:
+        written()
+        write_code()
+
+
+def test_a_data_file_has_to_be_listed_and_there() -> None:
+    arrays: dict[str, Any] = {
+        "source": "arrays", "file": "mine.npz", "kind": "vector", "per_class": None, "test_per_class": None,
+        "seed": 0, "normalisation": "none",
+    }  # fmt: skip
+    write_params([2], [0], own=experiment_tree(data=arrays))
+    with pytest.raises(InputError, match=r"experiments\.own\.data\.file: mine\.npz is not there"):
+        write_code()
+    Path("dvc.yaml").write_text("stages:\n  code:\n    deps: [ncpipe]\n  fetch:\n    deps: []\n")
+    with pytest.raises(InputError, match=r"add the line `- mine\.npz` to the deps of the stage fetch"):
+        write_code()

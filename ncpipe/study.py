@@ -148,7 +148,8 @@ def _run(path: Path, source: bytes) -> Study:
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
-    study = Study(*tables, lines=_lines(tree), path=str(path))
+    networks, data, losses, optimizers, metrics = tables
+    study = Study(networks, data, losses, optimizers, metrics, _lines(tree), str(path))
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -169,7 +170,8 @@ def _run(path: Path, source: bytes) -> Study:
 
 def _records_of(union: Any) -> list[type]:
     """The records of a union that may have names beside them."""
-    return [member for member in typing.get_args(union) if is_dataclass(member)]
+    members: tuple[type, ...] = typing.get_args(union)
+    return [member for member in members if is_dataclass(member)]
 
 
 def _failure(error: BaseException, line: int, within: str) -> InputError:

@@ -6,19 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pipeline import ROOT, Clone
 
+from ncpipe.claims.ledger import load_claims
 from ncpipe.cli import run_cli
 from ncpipe.commands import new as command
-from ncpipe.commands.new import new
+from ncpipe.commands.new import Wanted, new
+from ncpipe.errors import InputError
 from ncpipe.params import load_params
+from ncpipe.study import load_study
+from ncpipe.yamlfile import read_yaml
 
 TEMPLATE = ROOT / "stages/smoke"
 FILES = {
     "params.yaml", "claims.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
     ".dvc/plots/log_x.json", ".dvc/plots/log_y.json",
 }  # fmt: skip
+ALONE = FILES | {".gitignore", "README.md", "results.ipynb", "params.schema.json", "claims.schema.json"}
 
 
 @pytest.fixture
@@ -78,11 +84,80 @@ def test_an_installed_package_has_the_template(
     monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
     monkeypatch.chdir(tmp_path)
     new("./apart")
-    assert files(tmp_path / "apart") == FILES | {".gitignore", "params.schema.json", "claims.schema.json"}
+    assert files(tmp_path / "apart") == ALONE
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=tmp_path / "apart", capture_output=True, text=True, check=True
+    )
+    assert set(tracked.stdout.split()) == ALONE
+    assert len((tmp_path / "apart/README.md").read_text(encoding="utf-8").splitlines()) <= 10
     assert load_params(tmp_path / "apart/params.yaml").sweep.experiments == ("mixture_rn1",)
     head = (tmp_path / "apart/params.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert head == "# yaml-language-server: $schema=params.schema.json"
     assert capsys.readouterr().err.endswith("/apart; edit its params.yaml, then dvc repro there\n")
+
+
+def test_own_code_is_watched_and_reads(checkout: Path) -> None:
+    """Red: a study.py that DVC does not watch; claims about the template's experiment."""
+    new("mine", Wanted(own_code=True))
+    study = checkout / "stages/mine"
+    assert files(study) == FILES | {"ncpipe", "study.py"}
+    assert read_yaml(study / "dvc.yaml")["stages"]["code"]["deps"] == ["ncpipe", "study.py"]
+    params = load_params(study / "params.yaml")
+    assert params.sweep.experiments == ("sine", "patches")
+    claims = load_claims(study / "claims.yaml", lambda: params)
+    assert [claim.id for claim in claims] == ["separated-sine", "separated-patches"]
+    load_study(checkout)
+
+
+@pytest.mark.parametrize("own_code", [False, True])
+def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None:
+    """As the shipped study with an axis has it. Red: data of one value where another's are read."""
+    new("wider", Wanted(own_code, axis="model.width"))
+    study = checkout / "stages/wider"
+    params = load_params(study / "params.yaml")
+    assert (params.sweep.axis, params.sweep.values) == ("model.width", (16, 32))
+    stages, shipped = (
+        read_yaml(path)["stages"] for path in (study / "dvc.yaml", ROOT / "stages/penalty/dvc.yaml")
+    )
+    for name in ("fetch", "train"):
+        assert stages[name] == shipped[name]
+    plots = (study / "dvc.yaml").read_text(encoding="utf-8")
+    assert "data/results/x" in plots
+    assert "x_label: model.width" in plots
+    assert "results/depth" not in plots
+    load_claims(study / "claims.yaml", lambda: params)
+    load_study(checkout)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((12, 5), "vector"), ((12, 3, 8, 8), "image")], ids=["vector", "image"]
+)
+def test_a_file_of_data_is_copied_and_watched(
+    checkout: Path, tmp_path: Path, shape: tuple[int, ...], kind: str
+) -> None:
+    file = tmp_path / "mine.npz"
+    np.savez(file, inputs=np.zeros(shape, dtype=np.float32), labels=np.arange(12) % 3)
+    new("filed", Wanted(data=file))
+    study = checkout / "stages/filed"
+    assert (study / "mine.npz").read_bytes() == file.read_bytes()
+    assert "mine.npz" in read_yaml(study / "dvc.yaml")["stages"]["fetch"]["deps"]
+    data = load_params(study / "params.yaml").experiments["mixture_rn1"].data
+    assert (data.source, data.kind, data.file) == ("arrays", kind, "mine.npz")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "line"),
+    [
+        (Wanted(axis="model.depht"), "--axis: model.depht is no number of the experiment; name a key as"),
+        (Wanted(axis="loss"), "--axis: loss is no number"),
+        (Wanted(data=Path("none.npz")), "none.npz: not found"),
+        (Wanted(data=Path("none.csv")), "none.csv: unknown extension '.csv'"),
+    ],
+)
+def test_a_wish_that_cannot_be_had_leaves_nothing(checkout: Path, wanted: Wanted, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        new("none", wanted)
+    assert not list((checkout / "stages").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -154,4 +229,4 @@ def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
     assert project.repro().ran == ["code"]
     project.run("git", "add", "--all")
     found = project.run("git", "ls-files").out.split()
-    assert set(found) == FILES | {".gitignore", "dvc.lock", "params.schema.json", "claims.schema.json"}
+    assert set(found) == ALONE | {"dvc.lock"}

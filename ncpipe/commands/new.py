@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.code import PACKAGE, ROOT
@@ -233,7 +234,7 @@ def _notebook(name: str) -> str:
         ("code", 'import pandas as pd\n\nsummary = pd.read_csv("data/results/summary.csv")\nsummary'),
         ("code", 'pd.read_csv("data/results/slopes.csv")'),
     ]
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"cell_type": kind, "id": f"cell-{index}", "metadata": {}, "source": text.splitlines(keepends=True)}
         | ({"execution_count": None, "outputs": []} if kind == "code" else {})
         for index, (kind, text) in enumerate(sources)

@@ -25,5 +25,5 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
 
 def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor) -> Outputs:
     """One network's as those of a stack; counts (K,): of the whole training set."""
-    stacked = (each.unsqueeze(0) for each in (logits, labels, features, weight))
-    return Outputs(*stacked, counts=counts)
+    logits, labels, features, weight = (each.unsqueeze(0) for each in (logits, labels, features, weight))
+    return Outputs(logits, labels, features, weight, counts=counts)

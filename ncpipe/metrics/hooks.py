@@ -290,8 +290,8 @@ def _labels(loader: Iterable[Any], which: _Which) -> Iterator[Tensor]:
 
 def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) -> list[Measurement]:
     """Two passes a split for all sites together: statistics, then decisions by the train means."""
-    rows = chosen.to(head.weight.device)
-    weight, bias = (None if tensor is None else tensor.detach()[rows] for tensor in (head.weight, head.bias))
+    kept = chosen.to(head.weight.device)
+    weight, bias = (None if tensor is None else tensor.detach()[kept] for tensor in (head.weight, head.bias))
     assert weight is not None
     for title, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None:
@@ -338,9 +338,9 @@ def _watch(
             raise InputError(f"layer {name!r} ran {len(values)} times in a forward pass; it must run once")
     found = {}
     for site in sites:
-        (values,) = seen[site.name]
-        whole = by_position and values.dim() == 3 and site.select in (_features, _pooled)
-        found[site.name] = values if whole else site.select(values, inputs)
+        (value,) = seen[site.name]
+        whole = by_position and value.dim() == 3 and site.select in (_features, _pooled)
+        found[site.name] = value if whole else site.select(value, inputs)
     return found
 
 

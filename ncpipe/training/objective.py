@@ -139,13 +139,13 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
     """
     names = asked(function)
     shared = {"counts": outputs.counts, "spec": loss}
-    own = {
+    read = {
         "logits": outputs.logits,
         "labels": outputs.labels,
         "features": outputs.features,
         "weight": outputs.rows,
     }
-    given = {name: own[name] for name in own if name in names}
+    given = {name: each for name, each in read.items() if name in names and each is not None}
 
     def of_run(*tensors: Tensor) -> Tensor:
         return call_by_name(function, shared | dict(zip(given, tensors, strict=True)))

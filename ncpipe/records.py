@@ -187,10 +187,20 @@ def _mistake(kind: Any, path: str, error: dict[str, Any], own: Own) -> str:
                 words = [word.removeprefix(MARK) for word in _members(options)[1] if word != TEXT]
                 problem = f"{shown(wrong[tag])} is unknown; {suggest(wrong[tag], words)}"
         else:
-            problem = _wrong_value(expected, error)
+            problem = _bare_name(kind, path, place, wrong, own) or _wrong_value(expected, error)
     if not where and name != "value_error":
         where = "the file"
     return cut(f"{where}: {problem}" if where else problem)
+
+
+def _bare_name(kind: Any, path: str, place: list[Any], wrong: object, own: Own) -> str:
+    """Return what to write for a record's name that stands without its keys; '' if it is none."""
+    if place[-1:] != [TEXT]:
+        return ""
+    options = _options(_walk(kind, path, place[:-1], own)[1], own)
+    if f"{MARK}{wrong}" not in _members(options)[1]:
+        return ""
+    return f"{shown(wrong)} has keys of its own; write `{{{_tag(options)}: {wrong}, ...}}`"
 
 
 def _wrong_key(name: str, key: object, expected: Any) -> str:

@@ -524,3 +524,12 @@ def test_no_bound_is_claimed_for_such_a_loss() -> None:
 def test_alpha_has_a_factor_for_each_class() -> None:
     with pytest.raises(InputError, match=r"experiments\.x\.loss: alpha: 2 factors for 3 classes"):
         session_of(HEAVY | {"name": "sgd"}, loss={"name": "focal", "gamma": 1.0, "alpha": [1.0, 1.0]})
+
+
+def test_a_loss_with_keys_that_is_only_named_says_how_it_is_written() -> None:
+    """Red: a list of names in which it is not."""
+    write_study()
+    for name in ("focal", "poly"):
+        _, [mistake] = check(Experiment, experiment_tree(loss=name), "", loaded().records)
+        assert mistake == f"loss: {name!r} has keys of its own; write `{{name: {name}, ...}}`"
+    assert "did you mean 'ce'" in check(Experiment, experiment_tree(loss="cee"))[1][0]

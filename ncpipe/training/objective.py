@@ -67,7 +67,9 @@ def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
 def sum_of_focal_losses(outputs: Outputs, loss: Loss) -> Tensor:
     """The same of -alpha_y (1 - p_y)^gamma log p_y."""
     assert isinstance(loss, Focal)
-    alpha = None if loss.alpha is None else outputs.logits.new_tensor(loss.alpha)
+    alpha = None
+    if loss.alpha is not None:  # filled on the device: a step may copy nothing from the host
+        alpha = torch.stack([outputs.logits.new_full((), factor) for factor in loss.alpha])
     return focal(outputs.logits, outputs.labels, loss.gamma, alpha).sum(1)
 
 

@@ -61,6 +61,7 @@ def test_the_page_runs_to_its_figure_and_a_metric_trains_nothing_again(tmp_path:
     assert len(values) == 8 * 4  # runs x shares of the epochs
     assert (values > 0).all()
     assert values.nunique() == len(values)
+    study.run("ncpipe", "report")
     assert "The study&#39;s own metrics" in (study.folder / "data/report.html").read_text(encoding="utf-8")
 
     edited = program.replace("return weight.sum(0).norm()", "return weight.sum(0).norm() / weight.norm()")

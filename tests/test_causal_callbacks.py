@@ -1,4 +1,4 @@
-"""Collapse of causal models in Trainer and Lightning: what is logged and when; training goes on to the bit."""
+"""Collapse of causal models in Trainer and Lightning: what is logged, when; training stays the same."""
 
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def fitted(folder: Path, callbacks: list[Any]) -> tuple[lightning.Trainer, Modul
     module = Module()
     trainer = lightning.Trainer(
         max_epochs=2, callbacks=callbacks, logger=CSVLogger(str(folder)), accelerator="cpu",
-        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1,
+        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, DataLoader(texts(), 8, shuffle=True))
     return trainer, module

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ncpipe.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json
+from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
 from ncpipe.commands.grid import read_grid
 from ncpipe.errors import InputError
 from ncpipe.features.files import features_at, read_features
@@ -20,8 +20,8 @@ from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import one_of_a_spectrum, own_metrics, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
-from ncpipe.metrics.geometry import unit_rows
-from ncpipe.metrics.losses import prediction_error
+from ncpipe.metrics.geometry import simplex_fits, unit_rows
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import (
@@ -37,11 +37,13 @@ from ncpipe.metrics.table import (
     measure_weights,
 )
 from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
+from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Run
-from ncpipe.stamps import RUN_RECORD, Stamp, stamps_of
+from ncpipe.specs import MarkovData, Run
+from ncpipe.stamps import RUN_RECORD, Stamp, read_facts, stamps_of
 from ncpipe.study import call
 from ncpipe.training.run_folder import read_history, read_state
 
@@ -96,6 +98,7 @@ def measure_run(part: Part) -> Rows:
         *_by_size(run, features),
         *_of_target(run, features),
         *ranks_of(features),
+        *_of_tokens(run, features),
     ]
     history = read_history(RUNS / run.path)
     return {
@@ -157,6 +160,25 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
     yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
 
 
+def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
+    """What is asked of next tokens whatever K, and the loss above the entropy rate where that is known."""
+    if run.spec.data.kind != "next_tokens":
+        return
+    if simplex_fits(*features.weight.shape):  # else they are among the others
+        for split, seen in features.layers[LAST_LAYER].items():
+            found = many_class_metrics(seen.statistics) | uniform_duality(seen.statistics, features.weight)
+            yield from (Measurement(LAST_LAYER, split, metric, value) for metric, value in found.items())
+        for metric, value in weight_uniformity(features.weight).items():
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
+        least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
+        for split, samples in ((TRAIN, features.train), (TEST, features.test)):
+            if samples is not None:
+                layer = (features.weight, features.bias)
+                loss = unregularised_loss(samples.inputs, samples.labels, *layer, "ce")
+                yield Measurement(LAST_LAYER, split, "excess_loss", loss - least)
+
+
 def ranks_of(features: Features) -> Iterator[Measurement]:
     """The largest shares that a decayed matrix has: what is beyond rank K of its size, and of its bound."""
     if ranks := [rank for rank in features.ranks.values() if rank.distance]:  # a bound of 0 leaves none
@@ -210,6 +232,8 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
 def _beyond_the_bound(run: Run) -> str:
     """Why the GUFM's optimum says nothing of a run, '' if it may."""
     name = run.spec.loss_name
+    if run.spec.data.kind == "next_tokens":
+        return "next tokens: classes are not balanced, and equal contexts have several labels"
     if name != "ce" and not is_plain(run.spec.loss):
         return "smoothed labels under squared error" if name == "mse" else f"the loss {name}"
     return "a fixed classifier" if run.spec.model.has_fixed_classifier else ""

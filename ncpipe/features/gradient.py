@@ -46,8 +46,8 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         if together is not None:  # by the chain rule: a sample's features are its own
             fit = fit + (passed.features * together[start : start + rows]).sum()
         else:
-            outputs = outputs_of(passed.features, passed.logits, part.labels, network.last.weight)
-            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
+            outputs = outputs_of(passed.features, passed.logits, part.targets, network.last.weight)
+            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / samples.predictions
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)

@@ -228,7 +228,7 @@ def _classes(counts: Tensor, least: int, split: str) -> Tensor:
         most = int(counts.max()) if len(counts) else 0
         raise InputError(
             f"{len(found)} tokens occur as the next one at least {least} times in the {split} split (the "
-            f"most frequent one {most} times); collapse needs 2 classes: lower min_per_class or give more tokens"
+            f"most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add tokens"
         )
     return found
 

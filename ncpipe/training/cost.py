@@ -168,7 +168,7 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits, features, _ = stack.passed(samples)
-        labels = samples.labels.expand(logits.shape[:2])
+        labels = samples.targets.expand(logits.shape[:2])
         fit_times_samples(Outputs(logits, labels, features, stack.rows), run.spec.loss)
     return sum(kept.values())
 

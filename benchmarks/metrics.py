@@ -200,17 +200,22 @@ def language(classes: int, tokens: int) -> None:
     print(f"{'(at the start: features are drawn, W is there)':52}{'':18}{peak():10.2f}")
     seen = TokenPass(classes, WIDTH)
     timed("ours: class statistics, one pass", lambda: one_pass(seen, text), seen_by=text)
-    learned = seen.accumulator.result_of(torch.arange(classes))
-    timed("ours: singular values of the means and of W", lambda: spectra(learned.means, text.weight))
-    timed("ours: CDNV and its logarithm, every pair", lambda: cdnv_and_log(learned))
-    timed("ours: uniformity of the means, every pair", lambda: means_uniformity(learned))
-    timed("ours: uniformity of W, every pair", lambda: weight_uniformity(text.weight))
+    one_by_one(seen, text)
     found = timed("ours: everything after the pass", lambda: measure_vocabulary(seen, None, text.weight))
     values = {row.metric: row.value for row in found if row.split == "train"}
     try:
         beside(text, values)
     except ImportError as error:
         print(f"left out: neural_collapse ({error})")
+
+
+def one_by_one(seen: TokenPass, text: Language) -> None:
+    """What takes most of the time after the pass, each on its own."""
+    learned = seen.accumulator.result_of(torch.arange(text.classes))
+    timed("ours: singular values of the means and of W", lambda: spectra(learned.means, text.weight))
+    timed("ours: CDNV and its logarithm, every pair", lambda: cdnv_and_log(learned))
+    timed("ours: uniformity of the means, every pair", lambda: means_uniformity(learned))
+    timed("ours: uniformity of W, every pair", lambda: weight_uniformity(text.weight))
 
 
 def beside(text: Language, ours: dict[str, float]) -> None:

@@ -70,7 +70,7 @@ def measure_causal_lm(
     called, head = _unembedding(model, unembedding)
     read = _Reader(called, head, labels, shift, ignore_index, attention_mask)
     with _evaluating(model, device):
-        check_room(*head.weight.shape, read.place)
+        check_room(head.out_features, head.in_features, read.place)
         train, validation = (
             None if each is None else _pass(read, name, each, decisions, seed, progress)
             for name, each in (("loader", loader), ("validation_loader", validation_loader))

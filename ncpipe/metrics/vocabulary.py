@@ -181,8 +181,13 @@ def measure_token_arrays(
     largest = max(int(wanted.max()) for _, _, wanted in splits)
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
     passes = [_pass_over(rows, wanted, vocabulary, decisions, ignore_index) for _, rows, wanted in splits]
-    given = (None if array is None else as_tensor(array) for array in (weight, bias))
-    return measure_vocabulary(passes[0], passes[1] if len(passes) > 1 else None, *given, min_per_class)
+    return measure_vocabulary(
+        passes[0],
+        passes[1] if len(passes) > 1 else None,
+        None if weight is None else as_tensor(weight),
+        None if bias is None else as_tensor(bias),
+        min_per_class,
+    )
 
 
 def _pass_over(

@@ -502,13 +502,31 @@ def metrics(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Strict JSON; inf and nan are strings.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Columns layer, split, metric, value.")] = False,
+    classes: Annotated[
+        Literal["all", "present"],
+        typer.Option(
+            help="`present` leaves classes without samples out, as most tokens of a vocabulary are."
+        ),
+    ] = "all",
+    min_per_class: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leave out classes with fewer samples; implies --classes present."),
+    ] = None,
+    decisions: Annotated[
+        int, typer.Option(min=1, help="With --classes present: samples drawn for NC4, NC3 and margins.")
+    ] = 2000,
 ) -> None:
     """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
     if as_json and as_csv:
         raise InputError("give --json or --csv, not both")
-    from ncpipe.commands.metrics import print_metrics
+    from ncpipe.commands.metrics import Present, print_metrics
 
-    print_metrics(file, "json" if as_json else "csv" if as_csv else "table")
+    present = classes == "present" or min_per_class is not None
+    print_metrics(
+        file,
+        "json" if as_json else "csv" if as_csv else "table",
+        Present(min_per_class or 1, decisions) if present else None,
+    )
 
 
 @command()

@@ -130,6 +130,8 @@ def objective_misfit(experiment: Any) -> str:
 
 def _loss_misfit(experiment: Any) -> str:
     name, model = name_of(experiment.loss), experiment.model
+    if experiment.data.kind == "next_tokens" and name not in ("ce", "mse"):
+        return f"loss: {name} does not apply to next tokens; take `ce` or `mse`"
     if model.has_free_features and not is_plain(experiment.loss):
         return f"loss: {model.architecture} takes plain `ce` or `mse`"
     if model.starts_built and not is_plain(experiment.loss):

@@ -77,6 +77,7 @@ def of_directions(name: str, vectors: Array) -> dict[str, float]:
         f"gnc2_energy_{name}": np.mean(logs),
         f"gnc2_spread_{name}": np.std(logs),
         f"gnc2_cosine_{name}": max(cosine(a, b) for a, b in pairs),
+        f"gnc2_interference_{name}": np.mean([abs(cosine(a, b) + 1 / (len(units) - 1)) for a, b in pairs]),
     }
 
 
@@ -108,14 +109,21 @@ def held_out_collapse(train: Array, train_labels: Array, test: Array, labels: Ar
 
 
 def cdnv(features: Array, labels: Array) -> float:
+    return float(np.mean(pair_cdnv(features, labels)))
+
+
+def cdnv_log(features: Array, labels: Array) -> float:
+    return float(np.mean(np.log(pair_cdnv(features, labels))))
+
+
+def pair_cdnv(features: Array, labels: Array) -> list[float]:
     means = class_means(features, labels)
     variances = [np.mean([np.sum((h - m) ** 2) for h in features[labels == k]]) for k, m in enumerate(means)]
-    pairs = [
+    return [
         (variances[i] + variances[j]) / (2 * np.sum((means[i] - means[j]) ** 2))
         for i in range(len(means))
         for j in range(i)
     ]
-    return float(np.mean(pairs))
 
 
 def to_etf(gram: Array) -> float:

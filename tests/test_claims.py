@@ -19,7 +19,7 @@ from scipy import stats
 
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.features_models import LOST, minority_contrast
-from ncpipe.claims.ledger import Expect, load_claims, parse_claims
+from ncpipe.claims.ledger import Expect, load_claims, parse_claims, place_of
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
@@ -351,6 +351,27 @@ def test_ranks_and_layers():
     rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
     slope = answer(claim("layer_slope"), tables, RULE)
     assert slope.value == pytest.approx(rows["slope"].mean())
+
+
+def test_a_rank_correlation_with_another_metric():
+    """Of all runs, against SciPy's; also of a study with an axis. Red: merged without the seed, own split."""
+    runs = grid()
+    own = measure(runs, lambda depth, seed: depth + 3 * seed)
+    other = measure(runs, lambda depth, seed: (depth % 4) + seed, metric="tcv", split="test")
+    wanted = stats.spearmanr(own["value"], other["value"]).statistic
+    asked = claim("spearman", {"above": 0}, along="tcv", along_split="test")
+    found = answer(asked, tables_of(runs, own, other), RULE)
+    assert found.value == pytest.approx(wanted)
+    assert "with tcv (test)" in place_of(asked)
+    assert "not measured" in answer(asked, tables_of(runs, own), RULE).missing
+    entry = {"id": "one", "ref": "S", "statement": "s", "quantity": "spearman", "experiment": "a"}
+    entry |= {"metric": METRIC, "expect": {"above": 0}}
+    wrong = (
+        ({"along_split": "test"}, "along_split: is of `along`"),
+        ({"along": "tcv", "layer": "X"}, "along: is"),
+    )
+    for keys, message in wrong:
+        assert message in parse_claims([entry | keys])[1][0]
 
 
 def test_a_rank_correlation_that_chance_explains_is_undecided():

@@ -756,7 +756,7 @@ def test_training_a_tokenizer_is_silent_without_a_terminal(capfd):
 
 def test_vocabulary_that_the_reviews_cannot_fill(tmp_path, raw, reviews):
     write_imdb(tmp_path / "m", reviews, "aclImdb")
-    with pytest.raises(InputError, match=r"data\.vocabulary: the training reviews give only \d+ entries"):
+    with pytest.raises(InputError, match=r"data\.vocabulary: the training text gives only \d+ entries"):
         prepare(replace(IMDB, vocabulary=20000), raw, tmp_path / "m", progress=False)
 
 

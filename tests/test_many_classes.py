@@ -7,14 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference_metrics import all_metrics, class_means, of_directions, uniform_duality, weight_metrics
+from reference_metrics import (
+    all_metrics,
+    cdnv_log,
+    class_means,
+    of_directions,
+    uniform_duality,
+    weight_metrics,
+)
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from ncpipe.cli import app
 from ncpipe.errors import MeasurementWarning
-from ncpipe.metrics import uniformity
+from ncpipe.metrics import pairs
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays
@@ -42,7 +49,7 @@ def samples(classes: int, width: int, per_class: int = 3) -> tuple[Tensor, Tenso
 @pytest.mark.parametrize("held", [1, 2**22])
 def test_the_naive_twin_agrees(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a class at a time. Red: E[x^2] - E[x]^2, pairs counted twice, uncentred means."""
-    monkeypatch.setattr(uniformity, "BLOCK_ENTRIES", held)
+    monkeypatch.setattr(pairs, "TILE_ENTRIES", held)
     features, labels = samples(9, 3)
     weight = normal(9, 3, seed=2)
     rows = measure_arrays(features, labels, weight)
@@ -50,7 +57,7 @@ def test_the_naive_twin_agrees(held: int, monkeypatch: pytest.MonkeyPatch) -> No
     means = class_means(h, y)
     centred = means - means.mean(0)
     wanted = all_metrics(h, y, w, np.zeros(9)) | dict.fromkeys(UNDEFINED, math.nan)
-    wanted |= of_directions("means", centred) | uniform_duality(w, centred)
+    wanted |= of_directions("means", centred) | uniform_duality(w, centred) | {"cdnv_log": cdnv_log(h, y)}
     assert values(rows, "train") == pytest.approx(wanted, rel=1e-9, abs=1e-12, nan_ok=True)
     wanted = weight_metrics(w) | dict.fromkeys(UNDEFINED_WEIGHTS, math.nan) | of_directions("weights", w)
     assert values(rows, "weights") == pytest.approx(wanted, rel=1e-9, nan_ok=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ncpipe.architectures.classifier import Classifier
 
-Kind = Literal["vector", "image", "tokens", "free"]
+Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 
 @dataclass(frozen=True)

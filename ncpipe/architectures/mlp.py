@@ -44,7 +44,7 @@ class MLPModel(Architecture):
         return self.width
 
     def misfit(self, kind: Kind, source: str) -> str:
-        if kind != "tokens":
+        if kind not in ("tokens", "next_tokens"):
             return ""
         return f"model.architecture: {self.architecture} takes vectors or images, {source} is token sequences"
 

@@ -48,9 +48,12 @@ class TransformerModel(PaperArchitecture):
         return self.architecture in ("L-T21", "L-T22")
 
     def misfit(self, kind: Kind, source: str) -> str:
-        if kind == "tokens" and self.patch is not None:
+        if kind == "next_tokens" and self.starts_built:
+            return f"model.initialisation: the construction is for one label a sequence, not for {source}"
+        text = kind in ("tokens", "next_tokens")
+        if text and self.patch is not None:
             return "model.patch does not apply to token sequences; remove it"
-        if kind != "tokens" and self.patch is None:
+        if not text and self.patch is None:
             return f"model.patch is needed: {self.architecture} reads {source} as a sequence of patches"
         return ""
 

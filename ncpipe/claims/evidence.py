@@ -101,7 +101,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     elif isinstance(claim, Slope | Line):
         found = _fitted(claim, tables)
     elif isinstance(claim, Spearman):
-        found = _ranked(claim, used, rule)
+        found = _ranked_along(claim, used, tables, rule) if claim.along else _ranked(claim, used, rule)
     elif isinstance(claim, Value | LayerSlope | LayerRise | SinceFit):
         found = _mean(claim, table, used, rule)
     elif isinstance(claim, DepthBound):
@@ -257,6 +257,24 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
     rho, p_value = rank_correlation(places, values, _name(claim), rule)
     if math.isnan(rho):
         return _none(f"too few values of {where}, or all values of {claim.metric} are equal")
+    return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
+
+
+def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Number:
+    """The rank correlation with another metric over all runs, of every depth and value."""
+    other = numbers(
+        replace(claim, metric=claim.along, split=claim.along_split or claim.split, along=""), tables
+    )
+    if isinstance(other, str):
+        return _none(other)
+    keys = run_keys(used)
+    both = used.merge(other[[*keys, "value"]], on=keys, suffixes=("", "_along")).sort_values(keys)
+    both = both.dropna(subset=["value", "value_along"])
+    groups = [np.array([value]) for value in both["value"]]
+    name = f"{_name(claim)}|{claim.along_split or claim.split}|{claim.along}"
+    rho, p_value = rank_correlation(both["value_along"].to_numpy(), groups, name, rule)
+    if math.isnan(rho):
+        return _none(f"all values of {claim.metric} or of {claim.along} are equal")
     return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
 
 

@@ -192,10 +192,14 @@ class Spearman(Across):
 
     quantity: spearman.
     layer: of which the metric is, where it is not the last: of ncc_error alone.
+    along: another metric of the same runs, in place of L or the axis.
+    along_split: the split of that; without it the claim's.
     """
 
     quantity: Literal["spearman"]
     layer: str = ""
+    along: str = ""
+    along_split: Split | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,6 +404,10 @@ def _contradictions(claim: Claim) -> Iterator[str]:
             if isinstance(claim, Line)
             else "expect.within: is for a theory or a line; give between, below or the like"
         )
+    elif isinstance(claim, Spearman) and claim.along_split and not claim.along:
+        yield "along_split: is of `along`, which is not there; name a metric or remove it"
+    elif isinstance(claim, Spearman) and claim.along and (claim.over or claim.layer):
+        yield "along: is in place of over and layer; remove one of them"
     elif isinstance(claim, Spearman) and 0 not in (claim.expect.above, claim.expect.below):
         yield "expect: only the sign of a rank correlation is tested; give above: 0 or below: 0"
     if isinstance(claim, Difference):
@@ -447,6 +455,8 @@ def _unknown(claim: Measured, params: Params) -> Iterator[str]:
         metrics += [("versus.metric", claim.versus.metric)] if claim.versus.metric else []
     if isinstance(claim, Extreme) and claim.minus:
         metrics.append(("minus", claim.minus))
+    if isinstance(claim, Spearman) and claim.along:
+        metrics.append(("along", claim.along))
     for key, name in names:
         if name not in params.experiments:
             yield f"{key}: unknown {shown(name)}; {suggest(name, params.experiments)}"
@@ -492,6 +502,9 @@ def place_of(claim: Measured) -> str:
         parts = [f"{', '.join(claim.over)} by {claim.x}"]
     parts.append(claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})")
     parts += [f"layer {claim.layer}"] if isinstance(claim, Spearman) and claim.layer else []
+    if isinstance(claim, Spearman) and claim.along:
+        split = claim.along_split or claim.split
+        parts.append(f"with {claim.along}" if split == "train" else f"with {claim.along} ({split})")
     parts += [f"L = {claim.depth}"] if claim.depth else []
     parts += [f"x = {claim.value:g}"] if claim.value is not None else []
     return ", ".join(parts)

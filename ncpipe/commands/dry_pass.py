@@ -16,7 +16,7 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.watched import check_watched
 from ncpipe.errors import InputError, cut
 from ncpipe.params import Params
-from ncpipe.specs import ArraysData, Data, ImageData, Run, TextData
+from ncpipe.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
 from ncpipe.study import loaded, own_mistakes
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _check_network(run: Run, data: "Prepared") -> None:
     if len(set(names)) < len(names):
         raise _of_network(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
     for layer in layers:
-        _check_layer(network, name, layer.name, layer.values, len(data.train), layer.position)
+        _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
     if names[-1:] != ["last"] or layers[-1].position != 1:
         said = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
         raise _of_network(
@@ -170,7 +170,8 @@ def _some_data(spec: Data, place: Path) -> "Prepared":
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import read_prepared
 
-    if type(spec) in loaded().data or not isinstance(spec, ImageData | TextData) or spec.source == "digits":
+    fetched = isinstance(spec, ImageData | TextData | NextTokenData)
+    if type(spec) in loaded().data or not fetched or spec.source == "digits":
         return prepare(spec, RAW, None, progress=False)
     try:
         return read_prepared(place)
@@ -178,13 +179,17 @@ def _some_data(spec: Data, place: Path) -> "Prepared":
         return _noise(spec)
 
 
-def _noise(spec: ImageData | TextData) -> "Prepared":
+def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
     """Samples of the shape of an image set or of texts, that nothing can be learned from."""
     import torch
 
-    from ncpipe.datasets.prepared import Prepared, Split
+    from ncpipe.datasets.prepared import Prepared, Split, TokenSplit
 
     draw = torch.Generator().manual_seed(0)
+    if isinstance(spec, NextTokenData):
+        ids = torch.randint(spec.vocabulary, (8, spec.context + 1), generator=draw)
+        split = TokenSplit(ids[:, :-1], ids[:, 1:])
+        return Prepared("next_tokens", spec.vocabulary, spec.vocabulary, split, split, {}, checksum="")
     if isinstance(spec, TextData):
         labels, words = torch.arange(8) % 2, spec.vocabulary or 1000
         ids = torch.randint(1, words, (8, spec.context), generator=draw)
@@ -201,6 +206,9 @@ def _few(data: "Prepared") -> "Prepared":
     """Some samples of each class."""
     if data.kind == "free":
         return data
+    if data.kind == "next_tokens":  # a label at every position
+        few = slice(0, 2)
+        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
     each = max(2, math.ceil(SAMPLES / data.classes))
     test = None if data.test is None else _first(data.test, data.classes, each)
     return dataclasses.replace(data, train=_first(data.train, data.classes, each), test=test)

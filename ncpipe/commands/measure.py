@@ -22,8 +22,8 @@ from ncpipe.features.passes import Features
 from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
-from ncpipe.metrics.geometry import unit_rows
-from ncpipe.metrics.losses import prediction_error
+from ncpipe.metrics.geometry import simplex_fits, unit_rows
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
@@ -39,11 +39,13 @@ from ncpipe.metrics.table import (
     measure_weights,
 )
 from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
+from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
 from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
-from ncpipe.specs import Run
-from ncpipe.stamps import RUN_RECORD, Stamp, stamps_of
+from ncpipe.specs import MarkovData, Run
+from ncpipe.stamps import RUN_RECORD, Stamp, read_facts, stamps_of
 from ncpipe.training.run_folder import read_history, read_state
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
@@ -98,6 +100,7 @@ def measure_run(part: Part) -> Rows:
         *_by_size(run, features),
         *_of_target(run, features),
         *ranks_of(features),
+        *_of_tokens(run, features),
     ]
     history = read_history(RUNS / run.path)
     return {
@@ -146,6 +149,25 @@ def terms_of(depth: int, run: dict[str, Any]) -> Iterator[Measurement]:
     for metric in ("gap_last_penalty", "inner_penalty"):
         yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
     yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
+def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
+    """What is asked of next tokens whatever K, and the loss above the entropy rate where that is known."""
+    if run.spec.data.kind != "next_tokens":
+        return
+    if simplex_fits(*features.weight.shape):  # else they are among the others
+        for split, seen in features.layers[LAST_LAYER].items():
+            found = many_class_metrics(seen.statistics) | uniform_duality(seen.statistics, features.weight)
+            yield from (Measurement(LAST_LAYER, split, metric, value) for metric, value in found.items())
+        for metric, value in weight_uniformity(features.weight).items():
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
+        least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
+        for split, samples in ((TRAIN, features.train), (TEST, features.test)):
+            if samples is not None:
+                layer = (features.weight, features.bias)
+                loss = unregularised_loss(samples.inputs, samples.labels, *layer, "ce")
+                yield Measurement(LAST_LAYER, split, "excess_loss", loss - least)
 
 
 def ranks_of(features: Features) -> Iterator[Measurement]:
@@ -201,6 +223,8 @@ def _gram(features: Features) -> Iterator[dict[str, Any]]:
 def _beyond_the_bound(run: Run) -> str:
     """Why the GUFM's optimum says nothing of a run, '' if it may."""
     name = run.spec.loss_name
+    if run.spec.data.kind == "next_tokens":
+        return "next tokens: classes are not balanced, and equal contexts have several labels"
     if name != "ce" and not is_plain(run.spec.loss):
         return "smoothed labels under squared error" if name == "mse" else f"the loss {name}"
     return "a fixed classifier" if run.spec.model.has_fixed_classifier else ""

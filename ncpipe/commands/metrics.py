@@ -1,5 +1,7 @@
 """Command metrics: every collapse metric of features in one file. No stage; it reads no params.yaml."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +13,7 @@ from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays, count_classes
 from ncpipe.metrics.report import print_measurements, write_csv, write_json
 from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays
+from ncpipe.metrics.vocabulary import measure_token_arrays
 
 REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
@@ -34,12 +37,27 @@ NAMES = Names(
 )
 
 
-def print_metrics(path: Path, form: Literal["table", "json", "csv"]) -> None:
-    """Measure the arrays of an .npz or .safetensors file; print to standard output, warnings to error."""
-    arrays, ignored = read_arrays(path, NAMES)
+# Of tokens many never occur: classes are those that do.
+TOKEN_NAMES = replace(NAMES, check_labels=lambda labels: None)
+
+
+@dataclass(frozen=True)
+class Present:
+    """Classes are those with at least min_per_class samples; decisions: samples that NC4 is taken on."""
+
+    min_per_class: int
+    decisions: int
+
+
+def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Present | None = None) -> None:
+    """Measure the arrays of an .npz or .safetensors file; print to standard output, warnings to error.
+
+    present: which classes count; None for all of them, each with a sample.
+    """
+    arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
     try:
-        rows = _measure(arrays)
-        warnings = _warnings(arrays)
+        rows = _measure(arrays) if present is None else _measure_present(arrays, present)
+        warnings = _warnings(arrays) if present is None else []
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:
@@ -49,17 +67,29 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"]) -> None:
     if form == "csv":
         write_csv(rows)
     elif form == "json":
-        write_json(rows, _facts(arrays) | {"warnings": warnings})
+        facts = _facts(arrays) if present is None else _facts_of_present(arrays, rows)
+        write_json(rows, facts | {"warnings": warnings})
     else:
         print_measurements(rows)
 
 
+def _measure_present(arrays: dict[str, Tensor], present: Present) -> list[Measurement]:
+    return measure_token_arrays(
+        *_checked(arrays), min_per_class=present.min_per_class, decisions=present.decisions
+    )
+
+
 def _measure(arrays: dict[str, Tensor]) -> list[Measurement]:
+    return measure_arrays(*_checked(arrays))
+
+
+def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
+    """The arrays in the order of `measure_arrays`; InputError where widths differ."""
     weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
     widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
     if len(set(widths)) > 1:
         raise InputError(f"features and test_features differ in width: {widths[0]} and {widths[1]}")
-    return measure_arrays(arrays["features"], arrays["labels"], weight, bias, features, labels)
+    return arrays["features"], arrays["labels"], weight, bias, features, labels
 
 
 def _warnings(arrays: dict[str, Tensor]) -> list[str]:
@@ -78,3 +108,9 @@ def _count_classes(arrays: dict[str, Tensor]) -> int:
 def _facts(arrays: dict[str, Tensor]) -> dict[str, object]:
     samples, width = arrays["features"].shape
     return {"samples": samples, "width": width, "classes": _count_classes(arrays)}
+
+
+def _facts_of_present(arrays: dict[str, Tensor], rows: Sequence[Measurement]) -> dict[str, object]:
+    counted = {row.metric: row.value for row in rows if row.split == TRAIN}
+    width = arrays["features"].shape[1]
+    return {"samples": int(counted["tokens"]), "width": width, "classes": int(counted["classes"])}

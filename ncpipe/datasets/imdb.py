@@ -52,6 +52,14 @@ def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool)
     return Prepared("tokens", len(LABELS), len(tokenizer), train, test, facts)
 
 
+def read_training_reviews(raw: Path, mirror: Path | None, progress: bool) -> tuple[list[str], dict[str, str]]:
+    """The texts of the official training reviews, and their checksum."""
+    place = _locate(raw, mirror, progress)
+    reviews = read_reviews(place, progress)
+    _verify(reviews, "train", place)
+    return texts_of(reviews, "train"), {f"{FOLDER}/train": f"sha256:{DIGESTS['train']}"}
+
+
 def _locate(raw: Path, mirror: Path | None, progress: bool) -> Path:
     """The archive or folder that holds the reviews, downloaded where there is neither."""
     archive = raw / ARCHIVE

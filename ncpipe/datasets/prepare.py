@@ -8,7 +8,16 @@ from typing import Any
 from ncpipe.datasets.labels import changed
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
-from ncpipe.specs import ArraysData, Data, FreeData, GaussianMixtureData, ImageData, TextData
+from ncpipe.specs import (
+    ArraysData,
+    Data,
+    FreeData,
+    GaussianMixtureData,
+    ImageData,
+    MarkovData,
+    NextTokenData,
+    TextData,
+)
 from ncpipe.study import loaded
 from ncpipe.transfer_specs import OtherImages, Transfer
 
@@ -66,6 +75,18 @@ def _imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Pre
     return prepare_imdb(spec, raw, mirror, progress)
 
 
+def _markov(spec: MarkovData, *_: object) -> Prepared:
+    from ncpipe.datasets.markov import prepare_markov
+
+    return prepare_markov(spec)
+
+
+def _text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.next_tokens import prepare_text
+
+    return prepare_text(spec, raw, mirror, progress)
+
+
 def _digits(spec: ImageData, *_: object) -> Prepared:
     from ncpipe.datasets.digits import prepare_digits
 
@@ -96,6 +117,8 @@ SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
         "free": _free,
         "arrays": _arrays,
         "imdb": _imdb,
+        "markov": _markov,
+        "text": _text,
         "digits": _digits,
         "mnist": _mnist,
         "fashion_mnist": _mnist,

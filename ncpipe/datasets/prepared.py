@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from ncpipe.errors import InputError
 from ncpipe.stamps import FACTS, read_facts
 from ncpipe.tensor_files import load_tensors
 
-Kind = Literal["vector", "image", "tokens", "free"]
+Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,20 @@ class Split:
     def __len__(self) -> int:
         return self.labels.shape[-1]
 
+    @property
+    def targets(self) -> Tensor:
+        """(N,), or (S, B) of selections side by side: the label of each prediction."""
+        return self.labels
+
+    @property
+    def predictions(self) -> int:
+        """How many there are, of one selection."""
+        return self.targets.shape[-1]
+
     def __getitem__(self, index: slice | Tensor) -> "Split":
         """Some of the samples, in the order of `index`; an index (S, B) gives S selections side by side."""
         lengths = None if self.lengths is None else self.lengths[index]
-        return Split(self.inputs[index], self.labels[index], lengths)
+        return replace(self, inputs=self.inputs[index], labels=self.labels[index], lengths=lengths)
 
     def parts(self, most: int) -> Iterator["Split"]:
         """Yield the samples in order, in as few parts of at most `most` as there can be, about equally large.
@@ -52,12 +62,37 @@ class Split:
             return
         size = math.ceil(len(self) / math.ceil(len(self) / most))
         size = min(-(-size // 16) * 16, most // 16 * 16 or most)
-        axis = self.labels.dim() - 1
+        axis = self._axis
         lengths = [] if self.lengths is None else self.lengths.split(size, axis)
         for index, (inputs, labels) in enumerate(
             zip(self.inputs.split(size, axis), self.labels.split(size, axis), strict=True)
         ):
-            yield Split(inputs, labels, lengths[index] if lengths else None)
+            yield replace(self, inputs=inputs, labels=labels, lengths=lengths[index] if lengths else None)
+
+    @property
+    def _axis(self) -> int:
+        """Where the samples lie."""
+        return self.labels.dim() - 1
+
+
+@dataclass(frozen=True)
+class TokenSplit(Split):
+    """Sequences of one split, each position of which predicts a token of its own.
+
+    inputs: `next_tokens` (N, C) int64. labels: (N, C) int64, the token that follows each.
+    """
+
+    def __len__(self) -> int:
+        return self.labels.shape[-2]
+
+    @property
+    def targets(self) -> Tensor:
+        """(N*C,), or (S, B*C)."""
+        return self.labels.flatten(-2)
+
+    @property
+    def _axis(self) -> int:
+        return self.labels.dim() - 2
 
 
 @dataclass(frozen=True)
@@ -123,7 +158,8 @@ def read_prepared(folder: Path) -> Prepared:
     tensors = load_tensors(path)
 
     def split(name: str) -> Split:
-        return Split(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))
+        form = TokenSplit if facts["kind"] == "next_tokens" else Split
+        return form(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))
 
     _check_facts(facts, split("train"), folder)
     return Prepared(
@@ -141,13 +177,13 @@ def read_prepared(folder: Path) -> Prepared:
 
 def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     """InputError where the facts are not those of the tensors beside them."""
-    sides = {"vector": 2, "image": 4, "tokens": 2, "free": 1}
+    sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
     whole = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
     agree = (
         sides[facts["kind"]] == train.inputs.dim()
-        and (facts["kind"] in ("tokens", "free")) == whole
-        and (facts["kind"] == "tokens") == (vocabulary is not None)
+        and (facts["kind"] in ("tokens", "next_tokens", "free")) == whole
+        and (facts["kind"] in ("tokens", "next_tokens")) == (vocabulary is not None)
         and facts["classes"] == int(train.labels.max()) + 1
         and (vocabulary is None or int(train.inputs.max()) < vocabulary)
     )

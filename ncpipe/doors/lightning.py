@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ncpipe.doors.watch import Watch
+from ncpipe.doors.watch import CausalWatch, Watch
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -23,6 +23,8 @@ class CollapseCallback(Callback):
     measures: weights must be whole there (DDP, not sharded). Raises InputError as `measure_model` does,
     before the first step.
     """
+
+    watch: Watch | CausalWatch
 
     def __init__(
         self,
@@ -49,3 +51,27 @@ class CollapseCallback(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
         return trainer.strategy.broadcast(values)
+
+
+class CausalCollapseCallback(CollapseCallback):
+    """The same of a causal language model, next token by next token (`measure_causal_lm`).
+
+    loader: fixed batches of the validation set, without shuffling. every: epochs from one measurement to the
+    next; steps: optimizer steps in their place. options: those of `measure_causal_lm`; without `unembedding`
+    the first module of the LightningModule that names its own, as transformers' models do, is run.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
+    ) -> None:
+        Callback.__init__(self)
+        self.watch = CausalWatch(loader, every, steps, options)
+        self._last = 0  # step of the newest measurement: batches that accumulate gradients take none
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(self.watch, CausalWatch)
+        if trainer.global_step != self._last and self.watch.due_at_step(trainer.global_step):
+            self._last = trainer.global_step
+            self._log(trainer, pl_module)

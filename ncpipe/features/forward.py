@@ -40,7 +40,7 @@ def layers_by_batch(
     rows = max(1, ROWS // input_shape(data, model).rows)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        yield all_layers(network, part.inputs, part.lengths), part.labels
+        yield all_layers(network, part.inputs, part.lengths), part.targets
 
 
 def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     total = [torch.zeros_like(parameter) for parameter in parameters]
     of_features = entry_strength(run.spec, run.depth) / 2
     together = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
-    counts = class_counts(samples.labels, data.classes)
+    counts = class_counts(samples.targets, data.classes)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
         passed = network.passed(part.inputs, part.lengths)
@@ -47,8 +47,8 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         if together is not None:  # by the chain rule: a sample's features are its own
             fit = fit + (passed.features * together[start : start + rows]).sum()
         else:
-            outputs = outputs_of(passed.features, passed.logits, part.labels, network.last.weight, counts)
-            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
+            outputs = outputs_of(passed.features, passed.logits, part.targets, network.last.weight, counts)
+            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / samples.predictions
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)
@@ -67,7 +67,7 @@ def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor
         features = torch.cat([network.features(part.inputs, part.lengths) for part in parts])
         logits = network.last(features)
     features.requires_grad_()
-    counts = class_counts(samples.labels, len(network.last.weight))
+    counts = class_counts(samples.targets, len(network.last.weight))
     outputs = outputs_of(features, logits, samples.labels, network.last.weight, counts)
     fit = fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
     (found,) = torch.autograd.grad(fit, features)

@@ -107,8 +107,8 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         inner_penalty += strength / 2 * sum(squares[TRAIN])
     one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
-        Split(torch.cat(kept[TRAIN]), data.train.labels),
-        None if data.test is None else Split(torch.cat(kept[TEST]), data.test.labels),
+        Split(torch.cat(kept[TRAIN]), data.train.targets),
+        None if data.test is None else Split(torch.cat(kept[TEST]), data.test.targets),
         weight,
         bias,
         last_penalty,
@@ -127,7 +127,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:
     """Last-layer features (N, d) of a split as inputs, with its labels."""
     parts = [layers[LAST_LAYER].cpu() for layers, _ in layers_by_batch(network, run, data, split, device)]
-    return Split(torch.cat(parts), split.labels)
+    return Split(torch.cat(parts), split.targets)
 
 
 def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:

@@ -45,10 +45,13 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     """By name, of a float64 network: of matrices before the last layer, in order.
 
     None of networks that leave some of what they learn without decay, of mini-batches, which batch norm sees
-    one by one, of data that do not fit into one pass, and of weights that diverged.
+    one by one, of data that do not fit into one pass or have a label for each token, and of weights that
+    diverged.
     """
     spec = run.spec
     if spec.penalty.scope != "all" or spec.batch_size != "full" or len(data.train) > ROWS:
+        return {}
+    if data.kind == "next_tokens":
         return {}
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         return {}
@@ -58,7 +61,7 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     for name, module in _maps(network):
         module.register_forward_hook(lambda _, x, z, name=name: met.__setitem__(name, (x[0], z)))
     passed = network.passed(samples.inputs, samples.lengths)
-    counts = class_counts(samples.labels, data.classes)
+    counts = class_counts(samples.targets, data.classes)
     outputs = outputs_of(passed.features, passed.logits, samples.labels, network.last.weight, counts)
     fit = fit_times_samples(outputs, spec.loss).sum() / len(samples)
     fit = fit + entry_strength(spec, run.depth) / 2 * passed.entering.square().sum()

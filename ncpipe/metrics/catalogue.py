@@ -133,6 +133,17 @@ ENTRIES = (
         rounding="features",
     ),
     Metric(
+        "cdnv_log",
+        "NC1",
+        "−inf",
+        "mean over pairs of the logarithm of that",
+        "mean over pairs of log((Var_i + Var_j)/(2‖μ_i − μ_j‖²))",
+        "[−∞, ∞]",
+        WP24,
+        f"{EVERY}{MANY}",
+        scale="linear",
+    ),
+    Metric(
         "nc2_etf",
         "NC2",
         "0",
@@ -266,6 +277,13 @@ ENTRIES = (
                 "largest cosine of two of {}; 0 can be reached up to K = 2d",
                 "[0, 1]",
                 "R55",
+            ),
+            (
+                "interference",
+                "mean |cos + 1/(K-1)|",
+                "mean over pairs of abs(cos + 1/(K−1)) of {}",
+                "[0, K/(K−1)]",
+                WP24,
             ),
         )
     ),
@@ -599,8 +617,81 @@ RANKS = (
         scale="linear",
     ),
 )
+# Of positions whose label is the next token (`ncpipe.metrics.vocabulary`), beside ENTRIES.
+TOKENS = (
+    Metric(
+        "classes",
+        "count",
+        "",
+        "classes K: next tokens that occur often enough",
+        "K, the tokens that occur at least `min_per_class` times as the next one",
+        "2..V",
+        WP24,
+        LAST,
+        scale="linear",
+    ),
+    Metric(
+        "tokens",
+        "count",
+        "",
+        "positions N whose next token is one of them",
+        "N, the positions whose next token is one of these",
+        "1..",
+        "",
+        LAST,
+        scale="linear",
+    ),
+    *(
+        Metric(f"left_out_{name}", "count", "", meaning, formula, "0..", "", LAST, scale="linear")
+        for name, meaning, formula in (
+            ("rare", "left out: next tokens that are too rare", "positions whose next token is none of them"),
+            ("ignored", "left out: labels that are the ignore index", "positions with label `ignore_index`"),
+            ("masked", "left out: padding", "positions before or at a token of `attention_mask` 0"),
+        )
+    ),
+    Metric(
+        "decisions",
+        "count",
+        "",
+        "positions that NC4, nc3_cosine and margins are taken on",
+        "positions drawn for `nc4_mismatch`, `ncc_error`, `nc3_cosine` and margins",
+        "1..N",
+        "",
+        LAST,
+        scale="linear",
+    ),
+    *(
+        Metric(
+            f"{metric}_{end}",
+            "NC4",
+            "0",
+            f"{side} end of the 95 % interval of {metric}",
+            f"{side} end of the Wilson interval at 95 % of `{metric}`",
+            "[0, 1]",
+            "W27",
+            LAST,
+            scale="linear",
+        )
+        for metric in ("nc4_mismatch", "ncc_error")
+        for end, side in (("low", "lower"), ("high", "upper"))
+    ),
+)
+# Of the pipeline's runs on generated language, whose best attainable loss is known.
+SOURCES = (
+    Metric(
+        "excess_loss",
+        "loss",
+        "0",
+        "cross-entropy above the entropy rate of the source",
+        "mean cross-entropy in nats − mean entropy of the next token given the context that the source sees",
+        "ℝ",
+        "",
+        "last, train and test",
+        label="loss above entropy rate",
+    ),
+)
 CATALOGUE = MappingProxyType(
-    {metric.name: metric for metric in (*ENTRIES, *GAPS, *MINORITIES, *TRANSFERS, *RANKS)}
+    {metric.name: metric for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES)}
 )
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")

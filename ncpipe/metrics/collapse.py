@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.scales import value_times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 
@@ -64,15 +65,30 @@ def cdnv(statistics: ClassStatistics) -> float:
     Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. Var_k is the sum
     over all coordinates. inf where any two class means coincide to rounding.
     """
+    return _over_pairs(statistics, logarithm=False)[0]
+
+
+def cdnv_and_log(statistics: ClassStatistics) -> tuple[float, float]:
+    """`cdnv`, and the mean over the same pairs of the logarithm, which no few close pairs dominate [WP24].
+
+    The latter is -inf where two classes have no spread, and inf where any two class means coincide.
+    """
+    return _over_pairs(statistics, logarithm=True)
+
+
+def _over_pairs(statistics: ClassStatistics, logarithm: bool) -> tuple[float, float]:
+    """Mean over pairs of CDNV, and of its logarithm (0 unless asked for)."""
     variances = statistics.squares / statistics.counts
-    first, second = torch.triu_indices(
-        statistics.classes, statistics.classes, 1, device=variances.device
-    ).unbind()
-    # The faster distances by |a|^2 - 2ab + |b|^2 lose the digits of close means.
-    exact = "donot_use_mm_for_euclid_dist"
-    distances = torch.cdist(statistics.means, statistics.means, compute_mode=exact)[first, second]
-    pairs = (variances[first] + variances[second]) / (2 * distances.square())
-    return math.inf if bool((distances <= statistics.cutoff).any()) else pairs.mean().item()
+    total, logs, pairs = 0.0, 0.0, 0
+    for tile in tiles(statistics.means):
+        distances = tile.pairs(tile.distances)
+        if bool((distances <= statistics.cutoff).any()):
+            return math.inf, math.inf
+        values = tile.pairs(tile.sums(variances)) / (2 * distances.square())
+        total, pairs = total + values.sum().item(), pairs + len(values)
+        if logarithm:
+            logs += values.log_().sum().item()
+    return total / pairs, logs / pairs
 
 
 def within_trace(statistics: ClassStatistics) -> Tensor:

@@ -51,7 +51,8 @@ class SampleMeter:
 
     own: the same samples' ClassStatistics. weight (K, d), bias (K,): the classifier on this layer, where
     there is one. train: the train split's, where `own` are another's. The margins of all samples are kept
-    (8 bytes each), because quantiles have no exact running form.
+    (8 bytes each), because quantiles have no exact running form. spread: whether `nc1_pinv` is asked for,
+    which takes the singular vectors of the means.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class SampleMeter:
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
+        spread: bool = True,
     ) -> None:
         check_classifier(own.classes, own.means.shape[1], weight, bias)
         device = own.means.device
@@ -81,8 +83,10 @@ class SampleMeter:
             rows.append(scaled)
             offsets.append(scaled @ self._about.centre + added)
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
-        singular, directions = between_directions(own)
-        self._whitener = directions / singular.unsqueeze(1)
+        self._whitener = own.means.new_empty(0, own.means.shape[1])
+        if spread:
+            singular, directions = between_directions(own)
+            self._whitener = directions / singular.unsqueeze(1)
         self.start()
 
     def start(self) -> None:

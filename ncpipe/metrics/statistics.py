@@ -116,7 +116,7 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
-        self._all_seen = False
+        self._seen, self._all_seen = 0, False  # classes with a sample
         self._entries = 0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
@@ -126,7 +126,8 @@ class StatisticsAccumulator:
         if self.device.type == "cpu" and self._entries > COMPILED_FROM and COMPILER:
             self._add_compiled(features.detach(), labels)
             return
-        for chunk in chunks(features, labels, self.classes, self.device):
+        held = self.classes if self.device.type != "cpu" else 1  # there (K, b) one-hot labels are made
+        for chunk in chunks(features, labels, held, self.device):
             self._add(*chunk)
 
     def merge(self, other: "StatisticsAccumulator") -> None:
@@ -144,7 +145,7 @@ class StatisticsAccumulator:
         self._sums += sums + counts * shift
         squares = times_two_to(other._squares, 2 * change)
         self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
-        self._all_seen = bool((self._counts > 0).all())
+        self._note_seen()
 
     def tensors(self) -> dict[str, Tensor]:
         """Copies of what is held, by name, of shapes that do not change; `from_tensors` goes on with them."""
@@ -167,7 +168,7 @@ class StatisticsAccumulator:
         )
         found._size = size.item()
         found._exponent = unit_exponent(size_exponent(found._size))
-        found._all_seen = bool((counts > 0).all())
+        found._note_seen()
         return found
 
     def result(self) -> ClassStatistics:
@@ -177,6 +178,20 @@ class StatisticsAccumulator:
         offsets = self._sums / counts
         squares = self._squares - (offsets * self._sums).sum(1)
         return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, self._exponent)
+
+    @property
+    def counts(self) -> Tensor:
+        """Samples of each class so far (K,) int64."""
+        return self._counts.clone()
+
+    def result_of(self, classes: Tensor) -> ClassStatistics:
+        """Statistics of some classes (k,), each with a sample, numbered anew in their order."""
+        counts = self._counts[classes]
+        assert bool((counts > 0).all()), "a class without samples"
+        sums = self._sums[classes]
+        offsets = sums / counts.double().unsqueeze(1)
+        squares = self._squares[classes] - sums.mul_(offsets).sum(1)
+        return ClassStatistics(counts, offsets.add_(self._origins[classes]), squares, self._exponent)
 
     def _fit_unit(self, size: float) -> None:
         """Take the unit that suits entries up to `size` and all before; change what is held to it."""
@@ -199,6 +214,7 @@ class StatisticsAccumulator:
             self._fit_unit(largest_entry(rows) if rows.dtype == torch.float64 else 1.0)
             rows = times_two_to(rows, -self._exponent)
             add_rows(rows.to(self.device).contiguous().numpy(), wanted.numpy(), *held)
+        self._note_seen()
 
     def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are written over."""
@@ -207,19 +223,24 @@ class StatisticsAccumulator:
         if not self._all_seen:
             self._plant_origins(rows, labels)
         rows.sub_(torch.index_select(self._origins, 0, labels, out=space))
-        self._counts += torch.bincount(labels, minlength=self.classes)
+        self._counts.index_add_(0, labels, torch.ones_like(labels))
         _add_by_class(self._sums, labels, rows)
         _add_by_class(self._squares, labels, torch.linalg.vector_norm(rows, dim=1).square_())
 
+    def _note_seen(self) -> None:
+        self._seen = int((self._counts > 0).sum())
+        self._all_seen = self._seen == self.classes
+
     def _plant_origins(self, rows: Tensor, labels: Tensor) -> None:
-        places = torch.arange(len(labels), device=self.device)
-        first = torch.full((self.classes,), len(labels), device=self.device)
-        first.scatter_reduce_(0, labels, places, "amin")
-        fresh = torch.nonzero((self._counts == 0) & (first < len(labels))).flatten()
-        self._origins[fresh] = rows[first[fresh]]
-        seen = self._counts > 0
-        seen[fresh] = True
-        self._all_seen = bool(seen.all())
+        places = torch.nonzero(self._counts[labels] == 0).flatten()
+        if not len(places):
+            return
+        # Nothing here is of size K: of a large vocabulary most chunks bring a few new tokens.
+        fresh, numbers = torch.unique(labels[places], return_inverse=True)
+        first = torch.full_like(fresh, len(labels)).scatter_reduce_(0, numbers, places, "amin")
+        self._origins[fresh] = rows[first]
+        self._seen += len(fresh)
+        self._all_seen = self._seen == self.classes
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassStatistics:

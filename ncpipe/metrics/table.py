@@ -16,6 +16,7 @@ from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_statisti
 from ncpipe.metrics.collapse import (
     between_trace,
     cdnv,
+    cdnv_and_log,
     dnc1_trace_pinv,
     nc1_pinv,
     nc1_trace_ratio,
@@ -178,12 +179,15 @@ def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]
     yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
     yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
     yield "tcv", tcv(statistics)
-    yield "cdnv", cdnv(statistics)
+    fits = simplex_fits(*statistics.means.shape)
+    pairs = (cdnv(statistics), math.nan) if fits else cdnv_and_log(statistics)
+    yield "cdnv", pairs[0]
     yield "nc2_means", nc2_means(statistics)
     yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
     yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
     yield "nc2_condition", nc2_condition(statistics)
-    if not simplex_fits(*statistics.means.shape):
+    if not fits:
+        yield "cdnv_log", pairs[1]
         yield from means_uniformity(statistics).items()
     yield from _means_spectrum(statistics)
 
@@ -201,13 +205,13 @@ def two_pass_metrics(
     value, rank = nc1_pinv(statistics, samples.spread)
     yield "nc1_pinv", value
     yield "nc1_pinv_rank", rank
-    yield from _classifier_metrics(samples)
+    yield from classifier_metrics(samples)
     if weight is not None:
         weight = weight.to(statistics.means.device)
         yield "nc3_duality", nc3_duality(statistics, weight)
         if not simplex_fits(*weight.shape):
             yield from uniform_duality(statistics, weight).items()
-    yield from _decision_metrics(samples)
+    yield from decision_metrics(samples)
     yield from _distance_metrics(statistics, samples, train)
 
 
@@ -215,7 +219,8 @@ def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     return spectrum_metrics("means", times_two_to(statistics.uncentred_means(), statistics.exponent))
 
 
-def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+    """NC3 of samples and their margins, as (metric, value); nothing without a classifier."""
     if samples.misalignment is not None and samples.margins is not None:
         margins = samples.margins.cpu().numpy()
         yield "nc3_cosine", samples.misalignment.item() / len(margins)
@@ -229,7 +234,8 @@ def _classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]
             yield metric, float(parted[place])
 
 
-def _decision_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+def decision_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
+    """Shares of samples that are decided wrongly or in two ways, as (metric, value)."""
     finite = bool(samples.within.isfinite())
     for metric, count in (("ncc_error", samples.wrong), ("nc4_mismatch", samples.mismatched)):
         if count is not None:  # integer tensors would be divided in float32

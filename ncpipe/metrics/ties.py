@@ -9,6 +9,7 @@ b  samples of a chunk    m  those of them that are close    K  classes    d  fea
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.statistics import ClassStatistics
 
 EPS = 2.0**-52
@@ -60,9 +61,12 @@ class NearestMeans:
     def _lowest_coinciding(self) -> Tensor:
         """For each class (K,) the lowest one whose mean is at most `cutoff` away."""
         if self._distinct is None:
-            exact = "donot_use_mm_for_euclid_dist"
-            near = torch.cdist(self.means, self.means, compute_mode=exact) <= self.cutoff
-            self._distinct = near.int().argmax(0)
+            lowest = torch.arange(len(self.means), device=self.means.device)
+            for tile in tiles(self.means):
+                first, second = torch.nonzero(tile.distances <= self.cutoff, as_tuple=True)
+                first, second = first + tile.rows.start, second + tile.columns.start
+                lowest.scatter_reduce_(0, second, first, "amin")
+            self._distinct = lowest
         return self._distinct
 
 
@@ -113,7 +117,9 @@ class LargestLogits:
         if self._distinct is None:
             both = torch.cat([self._weight, self._bias.unsqueeze(1)], 1)
             _, groups = torch.unique(both, dim=0, return_inverse=True)
-            self._distinct = (groups.unsqueeze(0) == groups.unsqueeze(1)).int().argmax(0)
+            classes = torch.arange(len(groups), device=groups.device)
+            lowest = torch.full_like(classes, len(groups)).scatter_reduce_(0, groups, classes, "amin")
+            self._distinct = lowest[groups]
         return self._distinct
 
 

@@ -2,19 +2,19 @@
 
 GNC2 and UNC3 of Wu and Papyan 2024 (arXiv 2405.17767), with the kernel of Liu et al. 2023 (arXiv 2303.06484).
 
-K  classes    d  feature width    b  classes of a block    u_k  a vector of length 1
+K  classes    d  feature width    u_k  a vector of length 1
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.statistics import ClassStatistics
 
-BLOCK_ENTRIES = 2**22  # distances held at a time
+NAMES = ("gnc2_energy", "gnc2_spread", "gnc2_cosine", "gnc2_interference")
 
 
 def weight_uniformity(weight: Tensor) -> dict[str, float]:
@@ -32,20 +32,25 @@ def means_uniformity(statistics: ClassStatistics) -> dict[str, float]:
 
 
 def uniformity(directions: Tensor, rounding: Tensor) -> dict[str, float]:
-    """Of u (K, d): mean and spread of log(1/|u_i - u_j|) over pairs i < j, and the largest cosine of two.
+    """Of u (K, d): mean and spread of log(1/|u_i - u_j|) over pairs i < j, and what their cosines are.
 
     gnc2_energy: the mean, hyperspherical energy; lower is more even, at least -log(2K/(K-1))/2, which only a
     simplex reaches. gnc2_spread: the standard deviation over the pairs, 0 for a simplex alone; GNC2 of Wu and
-    Papyan. gnc2_cosine: in [0, 1] for K > d + 1, 0 up to K = 2d for directions along axes (Rankin 1955).
-    Directions at most rounding_i + rounding_j apart coincide: energy and spread inf, cosine 1. All NaN where
-    a direction is.
+    Papyan. gnc2_cosine: the largest cosine, in [0, 1] for K > d + 1, 0 up to K = 2d for directions along axes
+    (Rankin 1955). gnc2_interference: mean of abs(cos + 1/(K-1)), what `nc2_equiangular` is for K <= d + 1.
+    Directions at most rounding_i + rounding_j apart coincide: energy and spread inf, cosine 1, interference
+    NaN. All NaN where a direction is.
     """
     if not bool(directions.isfinite().all()):
-        return dict.fromkeys(("gnc2_energy", "gnc2_spread", "gnc2_cosine"), math.nan)
-    nearest, pairs, mean, squares = math.inf, 0, 0.0, 0.0
-    for distances, allowed in _blocks_of_pairs(directions, rounding):
-        if bool((distances <= allowed).any()):
-            return {"gnc2_energy": math.inf, "gnc2_spread": math.inf, "gnc2_cosine": 1.0}
+        return dict.fromkeys(NAMES, math.nan)
+    nearest, pairs, mean, squares, interference = math.inf, 0, 0.0, 0.0, 0.0
+    simplex = 1 / (len(directions) - 1)
+    for tile in tiles(directions):
+        distances = tile.pairs(tile.distances)
+        if not len(distances):  # of a last tile of one class
+            continue
+        if bool((distances <= tile.pairs(tile.sums(rounding))).any()):
+            return dict(zip(NAMES, (math.inf, math.inf, 1.0, math.nan), strict=True))
         nearest = min(nearest, distances.min().item())
         logs = -distances.log()
         # Means and squared deviations of parts to those of the whole: no E[x^2] - E[x]^2.
@@ -54,11 +59,10 @@ def uniformity(directions: Tensor, rounding: Tensor) -> dict[str, float]:
         squares += (logs - centre).square().sum().item() + shift**2 * pairs * count / (pairs + count)
         mean += shift * count / (pairs + count)
         pairs += count
-    return {
-        "gnc2_energy": mean,
-        "gnc2_spread": math.sqrt(squares / pairs),
-        "gnc2_cosine": 1 - nearest**2 / 2,
-    }
+        cosines = distances.square_().mul_(-0.5).add_(1 + simplex)
+        interference += cosines.abs_().sum().item()
+    found = mean, math.sqrt(squares / pairs), 1 - nearest**2 / 2, interference / pairs
+    return dict(zip(NAMES, found, strict=True))
 
 
 def uniform_duality(statistics: ClassStatistics, weight: Tensor) -> dict[str, float]:
@@ -70,16 +74,3 @@ def uniform_duality(statistics: ClassStatistics, weight: Tensor) -> dict[str, fl
     rows, means = unit_rows(weight.double()), unit_rows(statistics.centred_means())
     cosines = (rows * means).sum(1)
     return {"unc3_cosine": cosines.mean().item(), "unc3_spread": cosines.std(correction=0).item()}
-
-
-def _blocks_of_pairs(directions: Tensor, rounding: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Distances |u_i - u_j| (p,) of pairs i < j, and rounding_i + rounding_j (p,), some rows i at a time."""
-    classes = len(directions)
-    step = max(1, BLOCK_ENTRIES // classes)
-    places = torch.arange(classes, device=directions.device)
-    for start in range(0, classes - 1, step):
-        rows = slice(start, start + step)
-        # The faster distances by |a|^2 - 2ab + |b|^2 lose the digits of close directions.
-        distances = torch.cdist(directions[rows], directions, compute_mode="donot_use_mm_for_euclid_dist")
-        later = places[rows].unsqueeze(1) < places
-        yield distances[later], (rounding[rows].unsqueeze(1) + rounding)[later]

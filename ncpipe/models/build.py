@@ -1,7 +1,7 @@
 """From a spec to a network with drawn weights, and its inputs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -56,23 +56,25 @@ def _family(model: Architecture) -> Family:
 
 def arrange_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
     """A data set's inputs (N, ...) as the architecture reads them; token ids (N, C) stay as they are."""
-    return inputs if kind == "tokens" else _family(model).arrange(inputs, model)
+    return inputs if kind in ("tokens", "next_tokens") else _family(model).arrange(inputs, model)
 
 
 def arrange(split: Split, kind: str, model: Architecture, device: torch.device, dtype: torch.dtype) -> Split:
     """A split as a network takes it: inputs arranged and in `dtype` (whole numbers stay), all on `device`."""
     inputs = arrange_inputs(split.inputs, kind, model).to(device)
-    return Split(
-        inputs if kind in ("tokens", "free") else inputs.to(dtype),
-        split.labels.to(device),
-        None if split.lengths is None else split.lengths.to(device),
+    return replace(
+        split,
+        inputs=inputs if kind in ("tokens", "next_tokens", "free") else inputs.to(dtype),
+        labels=split.labels.to(device),
+        lengths=None if split.lengths is None else split.lengths.to(device),
     )
 
 
 def input_shape(data: Prepared, model: Architecture) -> InputShape:
     """Shape of one sample after `arrange_inputs`."""
-    if data.kind == "tokens":
-        return InputShape(1, data.train.inputs.shape[1], data.vocabulary)
+    if data.kind in ("tokens", "next_tokens"):
+        every = data.kind == "next_tokens"
+        return InputShape(1, data.train.inputs.shape[1], data.vocabulary, every_position=every)
     if data.kind == "free":
         return InputShape(len(data.train), copies=int(str(data.facts["copies"])))
     sample = arrange_inputs(data.train.inputs[:1], data.kind, model)

@@ -18,7 +18,8 @@ class InputShape:
 
     size: D, p, 1, an image's channels, or the number of samples whose features are free. copies: equal
     samples that each of these stands for. tokens: C, None without. vocabulary: V, None without. positions:
-    height x width of an image, None elsewhere.
+    height x width of an image, None elsewhere. every_position: whether each token predicts, or the last
+    alone.
     """
 
     size: int
@@ -26,6 +27,7 @@ class InputShape:
     vocabulary: int | None = None
     positions: int | None = None
     copies: int = 1
+    every_position: bool = False
 
     @property
     def rows(self) -> int:

@@ -56,6 +56,7 @@ class Transformer(Network):
     """Embedding (and LN if pre-LN), L blocks, LN, last layer; predicts from each sample's last token.
 
     two_matrix_attention: W_O W_V and W_K^T W_Q instead of W_VO and W_QK. gain, uniform: of `draw_matrices`.
+    every_position: predicts from every token instead, so that N samples have N*C features.
     """
 
     batched = True
@@ -74,8 +75,10 @@ class Transformer(Network):
         eps: float,
         gain: float,
         uniform: bool,
+        every_position: bool = False,
     ) -> None:
         super().__init__()
+        self.every_position = every_position
         self.pre_norm, self.gain, self.uniform = pre_norm, gain, uniform
         self.norm = LayerNorm(width, eps)
         self.embedding = embedding
@@ -110,19 +113,23 @@ class Transformer(Network):
         z = self.embedding(x)
         if self.pre_norm:
             z = self.norm(z)
-        yield Layer("embedding", self.positions[0], last_token(z, tokens, lengths))
+        yield Layer("embedding", self.positions[0], self._predicting(z, tokens, lengths))
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
-            if index < len(self.blocks):
+            if self.every_position or index < len(self.blocks):
                 z = block.attend(z, tokens)
             else:  # nothing reads the other tokens any more
                 z, tokens, lengths = block.attend_from_last(z, tokens, lengths), 1, None
-            yield Layer(f"A{index}", self.positions[2 * index - 1], last_token(z, tokens, lengths))
+            yield Layer(f"A{index}", self.positions[2 * index - 1], self._predicting(z, tokens, lengths))
             stream, entering = block.enter(z)
-            yield Layer(f"Z{index}", None, last_token(entering, tokens, lengths))
+            yield Layer(f"Z{index}", None, self._predicting(entering, tokens, lengths))
             z = block.leave(stream, entering)
-            yield Layer(f"B{index}", self.positions[2 * index], last_token(z, tokens, lengths))
-        yield Layer("last", self.positions[-1], self.norm(last_token(z, tokens, lengths)))
+            yield Layer(f"B{index}", self.positions[2 * index], self._predicting(z, tokens, lengths))
+        yield Layer("last", self.positions[-1], self.norm(self._predicting(z, tokens, lengths)))
+
+    def _predicting(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+        """The rows (N, d), or all (N*C, d), that predict."""
+        return z if self.every_position else last_token(z, tokens, lengths)
 
 
 def arrange(inputs: Tensor, spec: TransformerModel) -> Tensor:
@@ -149,4 +156,5 @@ def build(spec: TransformerModel, shape: InputShape, classes: int, depth: int) -
         spec.layer_norm_eps,
         spec.gain,
         spec.uniform,
+        shape.every_position,
     )

@@ -169,8 +169,8 @@ def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits, features, _ = stack.passed(samples)
-        labels = samples.labels.expand(logits.shape[:2])
-        counts = class_counts(data.train.labels, data.classes).to(values.device)
+        labels = samples.targets.expand(logits.shape[:2])
+        counts = class_counts(data.train.targets, data.classes).to(values.device)
         fit_times_samples(Outputs(logits, labels, features, stack.rows, counts=counts), run.spec.loss)
     return sum(kept.values())
 

@@ -101,7 +101,7 @@ class Session:
             name: arrange(split, data.kind, self.spec.model, device, dtype) for name, split in data.splits()
         }
         self.train, self.test = splits["train"], splits.get("test")
-        self.counts = class_counts(self.train.labels, data.classes)
+        self.counts = class_counts(self.train.targets, data.classes)
         self.chunk = max(1, EVALUATION_ROWS // shape.rows)
         self.at_a_time = samples_at_a_time(self.stack, self.spec, data, device)
         samples = len(self.train)
@@ -142,7 +142,7 @@ class Session:
         for part in samples.parts(self.at_a_time):
             with torch.enable_grad():
                 outputs = self.outputs(part)
-                fit = fit_times_samples(outputs, self.spec.loss) / len(samples)
+                fit = fit_times_samples(outputs, self.spec.loss) / samples.predictions
                 if outputs.entering is not None:
                     fit = fit + self.penalty_of_features(outputs.entering.square().sum((1, 2)), samples)
                 self.stack.add_gradient(fit.sum(), gradient)
@@ -204,10 +204,10 @@ class Session:
         """What the objective is taken of; features only where it reads them."""
         if not reads_features(self.spec):
             logits = self.stack.logits(samples)
-            labels = samples.labels.expand(logits.shape[:2])
+            labels = samples.targets.expand(logits.shape[:2])
             return Outputs(logits, labels, rows=self.stack.rows, counts=self.counts)
         logits, features, entering = self.stack.passed(samples)
-        labels = samples.labels.expand(logits.shape[:2])
+        labels = samples.targets.expand(logits.shape[:2])
         penalised = None if self.entering is None else entering
         return Outputs(logits, labels, features, self.stack.rows, penalised, self.counts)
 
@@ -229,14 +229,14 @@ class Session:
                 seen.append(outputs)
             else:
                 loss = loss + fit_times_samples(outputs, self.spec.loss)
-            error = error + (outputs.logits.argmax(-1) != part.labels).sum(1)
+            error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)
             if outputs.entering is not None:
                 total = total + outputs.entering.square().sum((1, 2))
         if compares:
             known = samples is self.train
             loss = fit_times_samples(joined(seen), self.spec.loss) if known else error * math.nan
         of_features = None if self.entering is None else self.penalty_of_features(total, samples)
-        return loss / len(samples), error / len(samples), of_features
+        return loss / samples.predictions, error / samples.predictions, of_features
 
     def rates_at(self, step: int) -> list[float]:
         """Each run's learning rate at a step."""

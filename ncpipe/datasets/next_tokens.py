@@ -1,0 +1,132 @@
+"""Text as sequences of tokens, each position of which has the next token as its label."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ncpipe.datasets.byte_pairs import train_byte_pairs
+from ncpipe.datasets.prepared import Prepared, TokenSplit
+from ncpipe.errors import InputError
+from ncpipe.randomness import seeded_generator
+from ncpipe.specs import NextTokenData
+
+
+def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """Windows (N, context) of the text's byte pairs, drawn at random without overlap; rare tokens are one.
+
+    InputError names the key or the file at fault.
+    """
+    texts, checksums = _texts(spec, raw, mirror, progress)
+    encoder = train_byte_pairs(texts, spec.vocabulary, progress)
+    tokens = torch.tensor([token for part in encoder.encode_batch(texts) for token in part.ids])
+    length, wanted = spec.context + 1, spec.sequences + spec.test_sequences
+    windows = tokens[: len(tokens) // length * length].view(-1, length)
+    if len(windows) < wanted:
+        raise InputError(
+            f"data.sequences, data.test_sequences: {wanted} sequences of {length} tokens are asked for, and "
+            f"the text of {len(tokens)} tokens has {len(windows)}; lower them or context"
+        )
+    order = torch.randperm(len(windows), generator=seeded_generator(spec.seed, "data sequences"))[:wanted]
+    numbers = common_tokens(windows[order], spec.sequences, spec.vocabulary, spec.min_per_class)
+    drawn = numbers[windows[order]]
+    classes = int(numbers.max()) + 1
+    train, test = (
+        TokenSplit(part[:, :-1].contiguous(), part[:, 1:].contiguous())
+        for part in drawn.split([spec.sequences, spec.test_sequences])
+    )
+    check_every_token(classes, train, test, "sequences or test_sequences")
+    facts = next_token_facts(spec.source, classes, spec.seed, train, test, checksums)
+    rare = torch.bincount(numbers, minlength=classes)[0] - 1
+    return Prepared("next_tokens", classes, classes, train, test, facts | {"rare": int(rare)})
+
+
+def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> Tensor:
+    """New numbers (V,) of tokens: common ones in their order, the others all 0.
+
+    windows: (N, C + 1), of which the first `train` are training sequences. Common is what is the next token
+    at least `least` times in each split; the rarest of them join the others until these are common too.
+    """
+    counts = torch.stack(
+        [
+            torch.bincount(part[:, 1:].flatten(), minlength=vocabulary)
+            for part in (windows[:train], windows[train:])
+        ]
+    )
+    common = (counts >= least).all(0)
+    used = torch.bincount(windows.flatten(), minlength=vocabulary) > 0
+    fewest = torch.where(common, counts.amin(0), torch.iinfo(torch.int64).max)
+    rarest = iter(torch.argsort(fewest, stable=True))
+    while bool((used & ~common).any()) and bool((counts[:, ~common].sum(1) < least).any()):
+        common[next(rarest)] = False
+        if int(common.sum()) < 2:
+            raise InputError(f"data.min_per_class: fewer than two tokens occur {least} times; lower it")
+    shared = int(bool((used & ~common).any()))
+    numbers = torch.zeros(vocabulary, dtype=torch.int64)
+    numbers[common] = torch.arange(shared, shared + int(common.sum()))
+    return numbers
+
+
+def next_token_facts(
+    source: str, classes: int, seed: int, train: TokenSplit, test: TokenSplit, raw: Mapping[str, str]
+) -> dict[str, object]:
+    """What is recorded of every such data set.
+
+    counts: positions of each class. ambiguous: share of training positions whose context, all tokens up to
+    there, has more than one label in the training split, against S25's Assumption 4.4.
+    """
+    splits = {"train": train, "test": test}
+    return {
+        "source": source,
+        "seed": seed,
+        "raw": dict(raw),
+        "counts": {
+            name: torch.bincount(split.targets, minlength=classes).tolist() for name, split in splits.items()
+        },
+        "ambiguous": ambiguous_share(train),
+    }
+
+
+def ambiguous_share(split: TokenSplit) -> float:
+    """Share of positions whose context occurs with more than one label."""
+    labels_of: defaultdict[bytes, list[int]] = defaultdict(list)
+    for row, labels in zip(split.inputs.numpy(), split.labels.tolist(), strict=True):
+        for place, label in enumerate(labels):
+            labels_of[row[: place + 1].tobytes()].append(label)
+    return sum(len(labels) for labels in labels_of.values() if len(set(labels)) > 1) / split.predictions
+
+
+def check_every_token(classes: int, train: TokenSplit, test: TokenSplit, keys: str) -> None:
+    """Raise InputError that names a token which never is the next one, and the keys to change."""
+    for name, split in (("train", train), ("test", test)):
+        counts = torch.bincount(split.targets, minlength=classes)
+        if len(missing := torch.nonzero(counts == 0)):
+            raise InputError(
+                f"data: token {int(missing[0])} of {classes} never follows another in the {name} split; make "
+                f"{keys} larger, or the vocabulary smaller"
+            )
+
+
+def _texts(
+    spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The documents, and a checksum of what they come from."""
+    if spec.file is None:
+        from ncpipe.datasets.imdb import read_training_reviews
+
+        return read_training_reviews(raw, mirror, progress)
+    path = Path(spec.file)
+    try:
+        content = path.read_bytes()
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); correct data.file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: no text in UTF-8 (byte {error.start}); convert it") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise InputError(f"{path}: holds no text; correct data.file")
+    return lines, {path.name: f"sha256:{hashlib.sha256(content).hexdigest()}"}

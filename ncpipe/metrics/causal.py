@@ -1,0 +1,210 @@
+"""Collapse of any causal language model: what enters its unembedding, by the token that comes next.
+
+n  sequences    T  their tokens    V  tokens of the vocabulary    d  feature width
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.errors import InputError
+from ncpipe.metrics.hooks import _a, _call, _evaluating, _linear, _linear_layers, _to
+from ncpipe.metrics.table import Measurement
+from ncpipe.metrics.vocabulary import DECISIONS, IGNORED, TokenPass, check_room, measure_vocabulary
+
+SHOWN = 12  # names of a batch's entries in an error
+
+
+class _Seen(Exception):
+    """The features are there; the logits, V numbers a position, are not needed."""
+
+
+def measure_causal_lm(
+    model: nn.Module,
+    loader: Iterable[Any],
+    validation_loader: Iterable[Any] | None = None,
+    *,
+    unembedding: str | nn.Module | None = None,
+    min_per_class: int = 10,
+    decisions: int | None = DECISIONS,
+    labels: str = "labels",
+    shift: bool = True,
+    ignore_index: int = IGNORED,
+    attention_mask: str = "attention_mask",
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Measurement]:
+    """Return every metric of the features that enter the unembedding, with next tokens as classes.
+
+    Args:
+        model: a causal model of transformers, or any module with a linear unembedding, tied or not, of any
+            float type.
+        loader, validation_loader: batches, mappings with the keys `labels` and whatever the model takes, or
+            (inputs, labels); each is run through once, in eval mode and without gradients. The rows of the
+            validation split are called `test`.
+        unembedding: the nn.Linear that gives the logits, or its name; None asks the model
+            (`get_output_embeddings`), or the first of its modules that names one, which is then what is run.
+        min_per_class: a class is a token that is the next one at least so often; others are left out.
+        decisions: positions of each split that NC4, `nc3_cosine` and margins are taken on, drawn by `seed`;
+            None takes all, which holds their features.
+        labels: the key of the labels (n, T); `input_ids` where the inputs are the labels.
+        shift: whether labels are the tokens themselves, as transformers has it, so that the label of a
+            position is the next one; False where labels are shifted already.
+        ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
+            position counts where its own token and the next one have 1.
+        device: where model and inputs go; None leaves the model where it is.
+        progress: whether to show a bar on standard error.
+
+    Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
+    `tokens` (N), `left_out_rare`, `left_out_ignored`, `left_out_masked` and `decisions`.
+
+    The model's mode, and PyTorch's generator, are as before afterwards. Raises InputError for a model without
+    a linear unembedding, batches without labels, labels beyond the vocabulary, features that are not finite,
+    fewer than two classes, and statistics that do not fit into memory.
+    """
+    called, head = _unembedding(model, unembedding)
+    read = _Reader(called, head, labels, shift, ignore_index, attention_mask)
+    with _evaluating(model, device):
+        check_room(head.out_features, head.in_features, read.place)
+        train, validation = (
+            None if each is None else _pass(read, name, each, decisions, seed, progress)
+            for name, each in (("loader", loader), ("validation_loader", validation_loader))
+        )
+        assert train is not None
+        weight, bias = (None if tensor is None else tensor.detach() for tensor in (head.weight, head.bias))
+        return measure_vocabulary(train, validation, weight, bias, min_per_class)
+
+
+class _Reader:
+    """Reads features and next tokens off the batches of a loader."""
+
+    def __init__(
+        self, model: nn.Module, head: nn.Linear, labels: str, shift: bool, ignored: int, mask: str
+    ) -> None:
+        self.model, self.head = model, head
+        self._labels, self._shift, self._ignored, self._mask = labels, shift, ignored, mask
+
+    @property
+    def place(self) -> torch.device:
+        """Where the statistics are: Apple's GPUs have no float64."""
+        device = self.head.weight.device
+        return torch.device("cpu") if device.type == "mps" else device
+
+    @torch.no_grad()
+    def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
+        """Features (p, d) and next tokens (p,) that count; how many were ignored and masked."""
+        inputs, labels = self._split(batch)
+        inputs, labels = _to(inputs, self.head.weight.device), labels.to(self.place)
+        features = self._features(inputs).to(self.place)
+        mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
+        self._check_shapes(features, labels, mask)
+        kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.place) != 0
+        if self._shift:
+            features, labels, kept = features[:, :-1], labels[:, 1:], kept[:, 1:] & kept[:, :-1]
+        masked = int((~kept).sum())
+        ignored = int((kept & (labels == self._ignored)).sum())
+        kept = kept & (labels != self._ignored)
+        labels = labels[kept].long()
+        rows = self.head.out_features
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < rows:
+            wrong = int(labels[(labels < 0) | (labels >= rows)][0])
+            raise InputError(
+                f"labels name token {wrong}, and the unembedding has {rows} rows, 0 to {rows - 1}: give the "
+                "tokenizer's own model, or labels with ignore_index where nothing is to be predicted"
+            )
+        return features[kept], labels, ignored, masked
+
+    def _features(self, inputs: Any) -> Tensor:
+        """(n, T, d): what enters the unembedding. The forward pass ends there."""
+        seen: list[Tensor] = []
+
+        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen.append(args[0] if args else next(iter(kwargs.values())))
+            raise _Seen
+
+        hook = self.head.register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            with contextlib.suppress(_Seen):
+                _call(self.model, inputs)
+        finally:
+            hook.remove()
+        if not seen:
+            raise InputError("the unembedding did not run in a forward pass; name another: unembedding=...")
+        return seen[0].detach()
+
+    def _split(self, batch: Any) -> tuple[Any, Tensor]:
+        """Inputs and labels of a batch; labels that are inputs too stay among them."""
+        if isinstance(batch, Mapping):
+            if self._labels not in batch:
+                known = ", ".join(map(str, list(batch)[:SHOWN]))
+                raise InputError(
+                    f"a batch has no {self._labels!r}; it has {known}: say which holds the next tokens, as "
+                    'labels="input_ids" where they are the inputs themselves'
+                )
+            own = {k: v for k, v in batch.items() if k != self._labels or k == "input_ids"}
+            return own, torch.as_tensor(batch[self._labels])
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
+            raise InputError("a batch has no labels; it must be a mapping with them or (inputs, labels)")
+        return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
+
+    def _check_shapes(self, features: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        if labels.dim() != 2 or labels.is_floating_point():
+            kind = f"{labels.dtype} {tuple(labels.shape)}"
+            raise InputError(f"labels are {kind}; they must be whole numbers (sequences, tokens)")
+        if features.shape[:-1] != labels.shape:
+            raise InputError(
+                f"the unembedding sees {tuple(features.shape)} and labels are {tuple(labels.shape)}; it must "
+                "see a feature vector for each label"
+            )
+        if mask is not None and mask.shape != labels.shape:
+            raise InputError(
+                f"{self._mask} is {tuple(mask.shape)} and labels are {tuple(labels.shape)}; they must agree"
+            )
+
+
+def _pass(
+    read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int, progress: bool
+) -> TokenPass:
+    seen = TokenPass(read.head.out_features, read.head.in_features, read.place, decisions, seed)
+    batches = 0
+    for batch in _shown(loader, name, progress):
+        features, labels, ignored, masked = read.read(batch)
+        seen.update(features, labels, ignored, masked)
+        batches += 1
+    if not batches:
+        raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+    return seen
+
+
+def _shown(loader: Iterable[Any], name: str, progress: bool) -> Iterator[Any]:
+    if not progress:
+        yield from loader
+        return
+    from tqdm import tqdm
+
+    yield from tqdm(loader, desc=name, unit="batch", file=sys.stderr)
+
+
+def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, nn.Linear]:
+    """The module to run, and the layer that gives its logits."""
+    if wanted is not None:
+        return model, _linear(model, wanted)
+    named = None
+    for module in model.modules():  # wrappers, such as Lightning's, have the model among theirs
+        asked = getattr(module, "get_output_embeddings", None)
+        with contextlib.suppress(NotImplementedError):
+            named = asked() if callable(asked) else None
+        if isinstance(named, nn.Linear):
+            return module, named
+        if named is not None:
+            break
+    what = "names no unembedding" if named is None else f"has {_a(type(named).__name__)} as unembedding"
+    raise InputError(
+        f"the model {what}, and a Linear is needed; name the layer that gives its logits, unembedding=...; "
+        f"{_linear_layers(model)}"
+    )

@@ -1,0 +1,85 @@
+"""Distances of all pairs of K vectors, a tile at a time: K^2 of them, never K^2 numbers held.
+
+Products are in float64. In float32 pairs that are close next to their lengths would keep too few digits
+(tests/test_pairs.py).
+
+K  vectors    d  their coordinates    b, c  vectors of a tile's rows and columns
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TILE_ENTRIES = 2**22  # distances held at a time
+# A squared distance by |a|^2 - 2ab + |b|^2 rounds at the size of |a|^2 + |b|^2. Below this share of it, and
+# where centring would round by more than 1e-12 of the distance, the difference itself is taken.
+NEAR, NEAR_CENTRE = 2.0**-6, 2.0**-24
+MANY_NEAR = 16  # a tile with more than one pair in so many near is taken as differences as a whole
+PAIR_ENTRIES = 2**20  # numbers of the differences held at a time
+
+
+class Tile(NamedTuple):
+    """Distances (b, c) of the vectors `rows` to the vectors `columns`, which are the same or come later."""
+
+    rows: slice
+    columns: slice
+    distances: Tensor
+
+    def pairs(self, values: Tensor) -> Tensor:
+        """The values (b, c) of pairs i < j alone, (p,)."""
+        if self.rows != self.columns:
+            return values.flatten()
+        places = torch.arange(len(values), device=values.device)
+        return values[places.unsqueeze(1) < places]
+
+    def sums(self, each: Tensor) -> Tensor:
+        """each_i + each_j (b, c) of numbers (K,)."""
+        return each[self.rows].unsqueeze(1) + each[self.columns]
+
+
+def tiles(vectors: Tensor) -> Iterator[Tile]:
+    """Every pair i <= j of vectors (K, d) float64 in one of the tiles.
+
+    Distances are exact to d 2^-52 of their size, however close two vectors are.
+    """
+    side = max(1, math.isqrt(TILE_ENTRIES))
+    if len(vectors) <= side:
+        yield Tile(slice(0, len(vectors)), slice(0, len(vectors)), _by_difference(vectors, vectors))
+        return
+    centre = vectors.mean(0)
+    centred = vectors - centre  # a common offset would make all pairs close next to their lengths
+    squares = centred.square().sum(1)
+    floor = NEAR_CENTRE * float(centre.square().sum())
+    for start in range(0, len(vectors), side):
+        rows = slice(start, min(start + side, len(vectors)))
+        for other in range(start, len(vectors), side):
+            columns = slice(other, min(other + side, len(vectors)))
+            lengths = squares[rows].unsqueeze(1) + squares[columns]
+            products = torch.addmm(lengths, centred[rows], centred[columns].T, alpha=-2)
+            near = products < lengths.mul_(NEAR).add_(floor)
+            distances = products.clamp_(min=0).sqrt_()
+            _take_differences(distances, near, vectors[rows], vectors[columns], start == other)
+            yield Tile(rows, columns, distances)
+
+
+def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, same: bool) -> None:
+    """Write |a_i - b_j| into distances (b, c) where `near`. same: a and b are the same vectors."""
+    if same:
+        near.fill_diagonal_(False)
+        distances.fill_diagonal_(0.0)
+    count = int(torch.count_nonzero(near))
+    if count * MANY_NEAR > near.numel():
+        distances.copy_(_by_difference(a, b))
+    elif count:
+        first, second = torch.nonzero(near, as_tuple=True)
+        step = max(1, PAIR_ENTRIES // a.shape[1])
+        for i, j in zip(first.split(step), second.split(step), strict=True):
+            distances[i, j] = torch.linalg.vector_norm(a[i] - b[j], dim=1)
+
+
+def _by_difference(a: Tensor, b: Tensor) -> Tensor:
+    """|a_i - b_j| (b, c) of a (b, d) and b (c, d), by differences."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,290 @@
+"""Collapse where classes are the tokens of a vocabulary: many, of any size, some of which never occur.
+
+A class is a token that is the next one often enough. One pass over the positions is all that is read; what
+needs the final class means is taken on positions that this pass kept, drawn at random [WP24].
+
+V  tokens of the vocabulary    K  classes among them    N  positions    m  kept ones    d  feature width
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ncpipe.errors import InputError
+from ncpipe.metrics.checks import Array, as_tensor, check_finite, check_statistics
+from ncpipe.metrics.collapse import cdnv_and_log
+from ncpipe.metrics.geometry import nc3_duality, simplex_fits
+from ncpipe.metrics.meters import SampleMeter, check_classifier
+from ncpipe.metrics.scales import times_two_to
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.table import (
+    LAST_LAYER,
+    TEST,
+    TRAIN,
+    WEIGHTS,
+    Measurement,
+    classifier_metrics,
+    decision_metrics,
+    measure_weights,
+    one_pass_metrics,
+)
+from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
+
+DECISIONS = 2000  # positions that NC4 is taken on: its 95 % interval is at most 4.4 points wide
+QUANTILE = 1.959963984540054  # of the normal distribution, at 97.5 %
+IGNORED = -100  # PyTorch's and transformers' label of positions that are not learned
+BATCH = 8192  # positions of arrays at a time
+ARRAYS = 7  # of V x d float64 numbers, at the height of a measurement
+
+
+class TokenPass:
+    """One split's positions in one pass: statistics of every token, and some positions drawn at random.
+
+    Memory is a few times V x d numbers, of which those of tokens that never occur are never touched, and
+    `decisions` x d. Which positions are kept depends on the seed and the positions' order alone.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        device: torch.device | str = "cpu",
+        decisions: int | None = DECISIONS,
+        seed: int = 0,
+    ) -> None:
+        """decisions: positions to keep, None for all."""
+        check_room(vocabulary, width, torch.device(device))
+        self.accumulator = StatisticsAccumulator(vocabulary, width, device)
+        self.ignored, self.masked = 0, 0
+        self._most = math.inf if decisions is None else decisions
+        self._draw = np.random.default_rng(seed)
+        self._keys = np.empty(0)
+        self._features: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def update(self, features: Tensor, labels: Tensor, ignored: int = 0, masked: int = 0) -> None:
+        """Add features (n, d) whose next tokens are labels (n,) in 0..V-1.
+
+        ignored, masked: positions of the same batch that are left out, to be counted.
+        """
+        self.accumulator.update(features, labels)
+        self.ignored, self.masked = self.ignored + ignored, self.masked + masked
+        keys = self._draw.random(len(labels))
+        least = self._keys.min() if len(self._keys) >= self._most else -1.0
+        chosen = np.flatnonzero(keys > least)
+        if not len(chosen):
+            return
+        index = torch.from_numpy(chosen).to(features.device)
+        self._keys = np.concatenate([self._keys, keys[chosen]])
+        self._features.append(features.detach()[index])
+        self._labels.append(labels[index])
+        if len(self._keys) > self._most:  # the largest keys stay, in the order of the positions
+            kept = np.sort(np.argpartition(-self._keys, int(self._most) - 1)[: int(self._most)])
+            self._keys = self._keys[kept]
+            index = torch.from_numpy(kept).to(features.device)
+            self._features = [torch.cat(self._features)[index]]
+            self._labels = [torch.cat(self._labels)[index]]
+
+    @property
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """The drawn positions' features (m, d) and labels (m,)."""
+        return torch.cat(self._features), torch.cat(self._labels)
+
+
+def check_room(vocabulary: int, width: int, device: torch.device) -> None:
+    """Raise InputError if the statistics of so many tokens do not fit into the device's free memory."""
+    from ncpipe.bounds import free_memory  # only here: the metrics need PyTorch and NumPy alone
+
+    need = ARRAYS * 8 * vocabulary * width
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    if need > free:
+        raise InputError(
+            f"class statistics of {vocabulary} tokens of width {width} take up to {need / 1e9:.3g} GB, and "
+            f"{free / 1e9:.3g} GB are free on {device}; measure on another device, or with fewer tokens"
+        )
+
+
+def measure_vocabulary(
+    train: TokenPass,
+    test: TokenPass | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    min_per_class: int = 1,
+    layer: str = LAST_LAYER,
+) -> list[Measurement]:
+    """Every metric of positions that a pass has seen, with what was counted and left out.
+
+    weight (V, d), bias (V,): the unembedding. Classes are the tokens with at least min_per_class positions in
+    `train`; of the test split those of them with as many there, but its positions are decided among all.
+    Raises InputError where fewer than two tokens are left, a feature or weight is not finite, or the
+    unembedding is not of the vocabulary.
+    """
+    if not isinstance(min_per_class, int) or min_per_class < 1:
+        raise InputError(f"min_per_class: a whole number, 1 or more, not {min_per_class!r}")
+    counts = train.accumulator.counts
+    check_classifier(len(counts), train.accumulator.width, weight, bias)
+    for title, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            check_finite(f"the unembedding's {title}", tensor)
+    classes = _classes(counts, min_per_class, TRAIN)
+    learned = train.accumulator.result_of(classes)
+    rows: list[Measurement] = []
+    if weight is not None:
+        rows += _of_weights(weight[classes.to(weight.device)].to(learned.means.device), layer)
+    for split, seen in ((TRAIN, train), (TEST, test)):
+        if seen is None:
+            continue
+        own = classes
+        if split == TEST:
+            often = seen.accumulator.counts[classes] >= min_per_class
+            own = classes[often] if int(often.sum()) > 1 else _classes(often.long(), 1, TEST)
+        statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
+        check_statistics(split, layer, statistics)
+        values = {
+            **_counted(seen, statistics),
+            **of_statistics(statistics, None if weight is None else weight[own.to(weight.device)]),
+            **_of_decisions(seen, classes, learned, weight, bias),
+        }
+        rows += [Measurement(layer, split, metric, float(value)) for metric, value in values.items()]
+    return rows
+
+
+def measure_token_arrays(
+    features: Array,
+    labels: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    test_features: Array | None = None,
+    test_labels: Array | None = None,
+    min_per_class: int = 1,
+    decisions: int | None = DECISIONS,
+    ignore_index: int = IGNORED,
+) -> list[Measurement]:
+    """Return what `measure_vocabulary` does of features (N, d), labels (N,) and an unembedding (V, d), (V,).
+
+    Labels need not name every token; those that are ignore_index are left out. V is the weight's number of
+    rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
+    """
+    if (test_features is None) != (test_labels is None):
+        raise InputError("test features and test labels come together; give both or neither")
+    splits = [(TRAIN, as_tensor(features), as_tensor(labels))]
+    if test_features is not None and test_labels is not None:
+        splits.append((TEST, as_tensor(test_features), as_tensor(test_labels)))
+    for name, rows, wanted in splits:
+        if rows.dim() != 2 or not rows.numel() or wanted.shape != rows.shape[:1]:
+            shapes = f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
+            raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
+    largest = max(int(wanted.max()) for _, _, wanted in splits)
+    vocabulary = max(largest + 1, 1) if weight is None else len(weight)
+    passes = [_pass_over(rows, wanted, vocabulary, decisions, ignore_index) for _, rows, wanted in splits]
+    return measure_vocabulary(
+        passes[0],
+        passes[1] if len(passes) > 1 else None,
+        None if weight is None else as_tensor(weight),
+        None if bias is None else as_tensor(bias),
+        min_per_class,
+    )
+
+
+def _pass_over(
+    features: Tensor, labels: Tensor, vocabulary: int, decisions: int | None, ignored: int
+) -> TokenPass:
+    seen = TokenPass(vocabulary, features.shape[1], features.device, decisions)
+    for rows, wanted in zip(features.split(BATCH), labels.split(BATCH), strict=True):
+        left = wanted != ignored
+        count = int((~left).sum())
+        seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
+    return seen
+
+
+def of_statistics(statistics: ClassStatistics, weight: Tensor | None) -> dict[str, float]:
+    """One-pass metrics by name, with those of many classes also where there are few; weight (K, d)."""
+    found = dict(one_pass_metrics(statistics))
+    if simplex_fits(*statistics.means.shape):
+        found |= many_class_metrics(statistics)
+    if weight is not None:
+        weight = weight.to(statistics.means.device)
+        found["nc3_duality"] = nc3_duality(statistics, weight)
+        found |= uniform_duality(statistics, weight)
+    return found
+
+
+def many_class_metrics(statistics: ClassStatistics) -> dict[str, float]:
+    """What `one_pass_metrics` gives for K > d + 1 alone."""
+    return {"cdnv_log": cdnv_and_log(statistics)[1], **means_uniformity(statistics)}
+
+
+def wilson_interval(count: int, of: int) -> tuple[float, float]:
+    """Wilson's interval at 95 % of a share that was seen `count` times of `of`; in [0, 1]."""
+    share, square = count / of, QUANTILE**2
+    middle = (share + square / (2 * of)) / (1 + square / of)
+    half = QUANTILE / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
+    return middle - half if count else 0.0, middle + half if count < of else 1.0
+
+
+def _classes(counts: Tensor, least: int, split: str) -> Tensor:
+    """The tokens with at least so many positions, of which there must be two."""
+    found = torch.nonzero(counts >= least).flatten()
+    if len(found) < 2:
+        most = int(counts.max()) if len(counts) else 0
+        raise InputError(
+            f"{len(found)} tokens occur as the next one at least {least} times in the {split} split (the "
+            f"most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add tokens"
+        )
+    return found
+
+
+def _of_weights(weight: Tensor, layer: str) -> Iterator[Measurement]:
+    yield from measure_weights(weight, layer)
+    if simplex_fits(*weight.shape):
+        for metric, value in weight_uniformity(weight).items():
+            yield Measurement(layer, WEIGHTS, metric, value)
+
+
+def _counted(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
+    every = int(seen.accumulator.counts.sum())
+    return {
+        "classes": statistics.classes,
+        "tokens": statistics.samples,
+        "left_out_rare": every - statistics.samples,
+        "left_out_ignored": seen.ignored,
+        "left_out_masked": seen.masked,
+    }
+
+
+def _of_decisions(
+    seen: TokenPass, classes: Tensor, learned: ClassStatistics, weight: Tensor | None, bias: Tensor | None
+) -> dict[str, float]:
+    """NC4, NC3 and margins of the kept positions, among the classes (K,) and by the train means."""
+    features, labels = seen.kept
+    place = learned.means.device
+    numbers = torch.full((len(seen.accumulator.counts),), -1, device=place)
+    numbers[classes] = torch.arange(len(classes), device=place)
+    labels = numbers[labels.to(place, torch.int64)]
+    features, labels = features.to(place)[labels >= 0], labels[labels >= 0]
+    if not len(labels):
+        return {"decisions": 0}
+    meter = SampleMeter(
+        _reaching(learned, features, labels),
+        None if weight is None else weight[classes.to(weight.device)],
+        None if bias is None else bias[classes.to(bias.device)],
+        spread=False,
+    )
+    meter.update(features, labels)
+    found = meter.result()
+    values = {"decisions": float(found.samples), **dict(classifier_metrics(found))}
+    for metric, share in decision_metrics(found):
+        low, high = wilson_interval(round(share * len(labels)), len(labels))
+        values |= {metric: share, f"{metric}_low": low, f"{metric}_high": high}
+    return values
+
+
+def _reaching(learned: ClassStatistics, features: Tensor, labels: Tensor) -> ClassStatistics:
+    """The same means, with spreads that are large enough for these samples (m, d) to be among theirs."""
+    rows = times_two_to(features.double(), -learned.exponent)
+    furthest = (rows - learned.means[labels]).square().sum(1).max()
+    return replace(learned, squares=learned.squares.clamp(min=furthest))

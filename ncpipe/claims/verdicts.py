@@ -158,7 +158,7 @@ def spelled(number: Number) -> str:
 
 
 def line(judged: Judged) -> str:
-    """Return one line for the terminal: the verdict, what is claimed, and the number beside what is expected."""
+    """Return one line for the terminal: verdict, statement, and the number beside what is expected."""
     claim, number, verdict = judged
     ref, statement = (" ".join(text.split()) for text in (claim.ref, claim.statement))
     ref, statement = (text if text.isprintable() else repr(text) for text in (ref, statement))

@@ -29,7 +29,7 @@ from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.params import load_params, parse_params
 from ncpipe.report.chart_data import chart_data, kept, number, packed
 from ncpipe.report.grids import cell
-from ncpipe.report.page import script_json
+from ncpipe.report.page import script_json, typeset
 from ncpipe.report.svg import inline_svg
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,11 +87,11 @@ def test_everything_is_on_the_page(page):
     """Red: a section left out; a reason that is not told."""
     for words in (
         "Neural collapse against depth L",
-        "12 runs, 11 converged: one, two; L = 2, 3, 5; 2 seeds.",
-        "Verdicts on 2 claims: agrees 1, not run 1.",
+        "11 of 12 runs converged; L = 2, 3, 5; 2 seeds; 1 claim: 1 agree.",
+        "1 more claim that this sweep does not answer",
         HOSTILE,
         "NC1 falls.",
-        "one: NC1 improves as L^-0.40 [-0.50, -0.30].",
+        "one: NC1 improves as L−0.40 [−0.50, −0.30].",
         "L-RN1 on digits, λ = 0.005",
         "one: of 6 runs 1 diverged (L = 5): lower optimizer.learning_rate",
         "one: c0de",
@@ -106,9 +106,54 @@ def test_everything_is_on_the_page(page):
         assert words in page.text, words
     labels = page.all("aria-label")
     assert any(label.startswith("Collapse against depth L") and "L^-0.40" in label for label in labels)
-    assert [found["data-grid"] for tag, found in page.elements if tag == "table"] == [
-        "claims", "failed", "slopes", "runs",
+    assert page.all("data-grid") == [
+        "claims", "claims-not-run", "failed", "slopes", "slopes-others", "runs",
     ]  # fmt: skip
+
+
+def test_the_first_screen_answers(study, page):
+    """Before any question or claim: each experiment's powers, from slopes.csv. Red: another metric's column;
+    an arrow where the interval has 0."""
+    text = (study / "data/report.html").read_text(encoding="utf-8")
+    parts = ("result", "experiments", "claims", "figures")
+    places = [text.index(f'<section id="{name}"') for name in parts]
+    assert places == sorted(places)
+    first = text[places[0] : places[1]]
+    assert first.index('id="rates"') < first.index('id="f-depth_sweep"')
+    rows = first.split("<tr>")[2:]
+    slopes = pd.read_csv(study / "data/results/slopes.csv").set_index(["experiment", "metric", "split"])
+    for row, name in zip(rows, ("one", "two"), strict=True):
+        fit = slopes.loc[(name, "nc1_trace_ratio", "train")]
+        cell = re.search(r'<td data-column="NC1" title="(.*?)">(.*?)</td>', row)
+        low, high = (f"{fit[end]:z.2f}".replace("-", "−") for end in ("low", "high"))
+        assert f"<sup>{fit['slope']:.2f}</sup> [{low}, {high}]".replace("-", "−") in cell[2]
+        assert repr(float(fit["slope"])) in cell[1]
+        assert ("→" if fit["low"] <= 0 <= fit["high"] else "↓") in cell[2]
+        assert '<td data-column="NC3">–</td>' in row
+        assert f"{fit['n_used']:.0f}" in re.search(r'runs used">(.*?)</td>', row)[1]
+
+
+def test_headline_metrics_come_first_by_their_labels(page):
+    """Red: 60 series by their names, of which a reader knows three."""
+    first, others = page.text.split("Powers of the last", 1)[1].split("Powers of the other 2 series")
+    assert "NC2 (ETF)" in first
+    assert "nc2_etf" not in page.text
+    assert "test" not in first
+    assert "NC1test" in others
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("L^-0.37 [-0.43, -0.32]", "L<sup>−0.37</sup> [−0.43, −0.32]"),
+        ("K^((L-3)/2) of L-RN1", "K^((L-3)/2) of L-RN1"),
+        ("K^(-1/10), x^2", "K<sup>(−1/10)</sup>, x<sup>2</sup>"),
+        ("below 1e-05, not 2.5e+03", "below 1 × 10<sup>−5</sup>, not 2.5 × 10<sup>3</sup>"),
+        ("a <= -1 & <b>", "a ≤ −1 &amp; &lt;b&gt;"),
+    ],
+)
+def test_powers_are_typeset(text, html):
+    assert typeset(text) == html
 
 
 def test_nothing_is_asked_of_a_network(page):
@@ -280,7 +325,7 @@ def test_numbers_that_json_has_none_for():
     ]
     assert script_json({"a": "</script><!--"}) == '{"a":"\\u003c/script>\\u003c!--"}'
     assert [cell(value).text for value in (True, 0.000012345, -0.5, math.nan, "x", None)] == [
-        "yes", "1.234e−05", "−0.5", "", "x", "",
+        "yes", "1.23e−05", "−0.5", "", "x", "",
     ]  # fmt: skip
 
 
@@ -519,7 +564,7 @@ def test_the_served_page_follows_the_runs(study, served):
     before = sentences.read_text()
     sentences.write_text(before.replace("-0.40", "-0.47"))
     assert json.loads(served("/state.json")[1])["version"] != told["version"]
-    assert "L^-0.47" in served("/")[1]
+    assert "L<sup>−0.47</sup>" in served("/")[1]
     sentences.write_text(before)
     assert served("/", "evil.example")[0] == 403
     for path in ("/logs/../params.yaml", "/logs/batches.csv", "/data/results/runs.csv"):

@@ -53,8 +53,8 @@ def _subject(line: Mapping[str, Any]) -> str:
 def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:
     """Return in one short sentence which series improve, worsen or show no clear change; no numbers.
 
-    Arguments as those of `experiment_sentence`. As there, a series improves or worsens only where the interval
-    (or the test of a rank correlation) leaves out 0.
+    Arguments as those of `experiment_sentence`. As there, a series improves or worsens only where the
+    interval (or the test of a rank correlation) leaves out 0.
     """
     own, of = rows_at(runs, line)["converged"], symbol(runs)
     if not own.any():

@@ -434,7 +434,7 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
         "One parameter differs.",
         "experiments.one.optimizer.learning_rate",
         "0.002",
-        "less base",
+        "slower − base",
         "3 of 3",
     ):
         assert words in page.text

@@ -486,3 +486,33 @@ def test_a_mistake_names_its_line(tmp_path):
         assert written in lines[number - 1]
     merged = "a: &a\n  x: {y: 1}\nb:\n  <<: *a\n  z: 2\n"
     assert key_lines(merged) == {"a": 1, "a.x": 2, "a.x.y": 2, "b": 3, "b.z": 5, "b.x": 2, "b.x.y": 2}
+
+
+def test_an_editor_names_the_misspelt_key():
+    """By the shipped schema, as a validator reads it. Red: 'is not valid under any of the given schemas'."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
+
+    def said(error):
+        return (
+            [f"{error.json_path}: {error.message}"]
+            if not error.context
+            else sum(map(said, error.context), [])
+        )
+
+    tree = json.loads(json.dumps(read_yaml(ROOT / "params.yaml")))
+    assert list(validator.iter_errors(tree)) == []
+    spec = tree["experiments"]["digits_rn1"]
+    spec["optimizer"] |= {"learning_rat": 0.1, "beta2": 2}
+    spec["model"]["widt"] = 3
+    spec["data"]["source"] = "digit"
+    found = "\n".join(line for error in validator.iter_errors(tree) for line in said(error))
+    assert found.count("\n") == 3
+    for words in (
+        "'learning_rat' was unexpected",
+        "'widt' was unexpected",
+        "'digit' is not one of",
+        "beta2: 2 is",
+    ):
+        assert words in found
+    assert "Range: 0 <= x < 1." in schema_text()
+    assert "e+38" not in schema_text()

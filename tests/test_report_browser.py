@@ -214,7 +214,7 @@ def test_a_print_shows_tables_whole_and_no_tools(page):
     page.set_viewport_size({"width": 690, "height": 980})  # A4 between its margins
     for name in ("claims", "slopes"):
         table = page.locator(f"table[data-grid={name}]")
-        assert table.evaluate("table => table.scrollWidth - table.closest('section').clientWidth") <= 0, name
+        assert table.evaluate("table => table.scrollWidth - table.closest('.grid').clientWidth") <= 0, name
     page.set_viewport_size({"width": width, "height": height})
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     page.emulate_media(media="screen")

@@ -493,11 +493,8 @@ def test_an_editor_names_the_misspelt_key():
     validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
 
     def said(error):
-        return (
-            [f"{error.json_path}: {error.message}"]
-            if not error.context
-            else sum(map(said, error.context), [])
-        )
+        inner = [line for each in error.context for line in said(each)]
+        return inner or [f"{error.json_path}: {error.message}"]
 
     tree = json.loads(json.dumps(read_yaml(ROOT / "params.yaml")))
     assert list(validator.iter_errors(tree)) == []

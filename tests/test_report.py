@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_study import CLAIMS, tables, write_study
+from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
 from ncpipe import code
@@ -27,9 +27,10 @@ from ncpipe.commands.report_live import make_server
 from ncpipe.errors import InputError
 from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.params import load_params, parse_params
-from ncpipe.report.chart_data import chart_data, kept, number, packed
+from ncpipe.report.chart_data import chart_data, curve_data, kept, number, packed
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
+from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.svg import inline_svg
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +108,7 @@ def test_everything_is_on_the_page(page):
     labels = page.all("aria-label")
     assert any(label.startswith("Collapse against depth L") and "L^-0.40" in label for label in labels)
     assert page.all("data-grid") == [
-        "claims", "claims-not-run", "failed", "slopes", "slopes-others", "runs",
+        "claims", "claims-not-run", "failed", "side-by-side", "slopes", "slopes-others", "runs",
     ]  # fmt: skip
 
 
@@ -154,6 +155,30 @@ def test_headline_metrics_come_first_by_their_labels(page):
 )
 def test_powers_are_typeset(text, html):
     assert typeset(text) == html
+
+
+def test_metrics_of_the_history_are_curves_by_their_labels():
+    """NC through training. Red: a chooser of `nc1_trace_ratio_test`."""
+    made = tables(("one",), (2, 3))
+    history = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
+    found = curve_data(made["runs"], history)["history"]
+    assert found["titles"]["nc1_trace_ratio"] == "NC1"
+    assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
+    assert found["columns"]["nc1_trace_ratio_test"] == [[0.7] * 5] * 4
+
+
+def test_experiments_stand_side_by_side():
+    """Against the tables. Red: the other way round; runs of one seed as independent."""
+    made = tables()
+    [found] = side_by_side(made["runs"], made["points"], RULE)
+    rows = {(row[0].text, row[1].text): row for row in found.rows}
+    row = rows[("power of NC1", "two")]
+    slopes = made["slopes"].set_index(["experiment", "metric", "split"])["slope"]
+    one, two = (slopes[(name, "nc1_trace_ratio", "train")] for name in ("one", "two"))
+    assert [cell.value for cell in row[2:]] == pytest.approx([two, one, two - one])
+    assert "[" in row[4].text
+    assert ("log10 of NC1 at L = 5", "two") in rows
+    assert side_by_side(*(tables(("one",))[name] for name in ("runs", "points")), RULE) == []
 
 
 def test_nothing_is_asked_of_a_network(page):
@@ -283,6 +308,7 @@ def test_charts_have_every_epoch(page):
     history = json.loads(page.scripts[0])["history"]
     assert history["epochs"] == [[0, 10, 20, 30, 40]]
     assert set(history["which"]) == {0}
+    assert history["titles"]["train_error"] == "train error"
     assert history["columns"]["loss"] == [pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], rel=1e-4)] * 12
 
 

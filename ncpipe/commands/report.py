@@ -32,7 +32,7 @@ from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
-from ncpipe.report.result_grids import claim_grids, power_grids, verdict_counts
+from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
@@ -148,6 +148,7 @@ def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Con
         failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
         grids=[
             *_own_metrics(points),
+            *side_by_side(runs, points, params.slopes),
             *power_grids(slopes, symbol(runs), _bytes("slopes")),
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
             *_own_grids(),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import SINGULAR, entry
+from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import abscissa, line_keys, name_of, place_keys, run_keys, symbol
 from ncpipe.tables.points import usable_points
@@ -232,7 +232,17 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
         which.append(grids.setdefault(tuple(rows["epoch"].tolist()), len(grids)))
         for name, curve in values.items():
             curve.append(numbers(rows[name]))
-    return {"epochs": list(map(list, grids)), "which": which, "columns": values}
+    titles = {name: _column_title(name) for name in values}
+    return {"epochs": list(map(list, grids)), "which": which, "columns": values, "titles": titles}
+
+
+def _column_title(column: str) -> str:
+    """Of a column of the history: a metric by its label."""
+    metric = series_entry(column)
+    if not metric.name:
+        return column.replace("_", " ")
+    split = next((name for name, suffix in SUFFIXES.items() if column.endswith(suffix)), "train")
+    return title(metric.name, split)
 
 
 def kept(rows: int) -> list[int]:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.catalogue import entry, series_name
+from ncpipe.params import Slopes
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
-from ncpipe.tables.headlines import HEADLINES
+from ncpipe.tables.compare import ESTIMATE, Results, compare_results
+from ncpipe.tables.headlines import HEADLINES, headline_series
+from ncpipe.tables.keys import abscissa
 from ncpipe.tables.sentences import p_text, power
 
 VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table; others were not run
@@ -69,6 +72,38 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
         why = [[Cell(row.statement, note=f"{row.ref} · {row.id}"), Cell(row.reason)] for row in others]
         grids.append(Grid("claims-not-run", title, "", ["claim", "why"], why, "", title))
     return grids
+
+
+def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list[Grid]:
+    """Return rates and deepest means of every experiment beside those of the first, with their difference.
+
+    runs: with converged. points: of `points.usable_points`. Empty for one experiment, and in a study with an
+    axis, whose lines are not only experiments. Runs of one seed are pairs (`compare.difference_interval`).
+    """
+    names = list(dict.fromkeys(runs["experiment"]))
+    if len(names) < 2 or abscissa(runs) != "depth":
+        return []
+    first, together = names[0], "all"
+    sides = {
+        name: Results(*(own[own["experiment"] == name].assign(experiment=together) for own in (points, runs)))
+        for name in names
+    }
+    series = headline_series(runs[runs["experiment"] == first])
+    titles = {series_name(split, metric): title for title, (metric, split) in series.items()}
+    table = compare_results(sides, together, series.values(), rule)
+    table = table[table["series"] != ""]
+    rows = []
+    for _, own in table.groupby(["quantity", "series"], sort=False):
+        base = estimate(*own.iloc[0][ESTIMATE])
+        what = titles[own["series"].iloc[0]].removeprefix("the ")
+        depth = own["depth"].iloc[0]
+        quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
+        for _, row in own.iloc[1:].iterrows():
+            change = estimate(row["difference"], row["difference_low"], row["difference_high"])
+            rows.append([Cell(quantity), Cell(row["revision"]), estimate(*row[ESTIMATE]), base, change])
+    columns = ["quantity", "experiment", "value", first, f"value − {first}"]
+    note = f"With {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
+    return [Grid("side-by-side", "Experiments side by side", note, columns, rows, "")]
 
 
 def verdict_counts(grids: list[Grid]) -> str:

@@ -71,7 +71,7 @@
     try {
       told = await (await fetch("state.json", { cache: "no-store" })).json();
     } catch {
-      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe report --live has ended."));
+      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe serve has ended."));
       return;
     }
     const version = document.documentElement.dataset.version ?? told.version;
@@ -435,7 +435,7 @@
         rows.push({ run: i, x: runs.x[i], seed: runs.seed[i], epoch, y, state });
       });
     }
-    const label = name.replaceAll("_", " ");
+    const label = history.titles[name];
     const says = [`${label} of ${data.lines[line]}, a line for each run.`];
     if (hidden) says.push(`${hidden} values are 0 or missing: a logarithmic scale has no place for them.`);
     tell("curves-say", says);

@@ -118,7 +118,8 @@ def _draw_panel(
 def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
     """Beside a line that leaves the panel: the power of ten of the least value that is below it."""
     below = own[10 ** own["log10"] < axes.get_ylim()[0]]
-    for index, table in below.groupby("index"):
+    for index in below["index"].unique():
+        table = below[below["index"] == index]
         label = rf"$\downarrow 10^{{{table['log10'].min():.0f}}}$"
         where = (index - 1.1, 0.03)
         axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, **NOTE)

@@ -100,7 +100,7 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
         quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
         for _, row in own.iloc[1:].iterrows():
             change = estimate(row["difference"], row["difference_low"], row["difference_high"])
-            rows.append([Cell(quantity), Cell(row["revision"]), estimate(*row[ESTIMATE]), base, change])
+            rows.append([Cell(quantity), Cell(str(row["revision"])), estimate(*row[ESTIMATE]), base, change])
     columns = ["quantity", "experiment", "value", first, f"value − {first}"]
     note = f"With {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
     return [Grid("side-by-side", "Experiments side by side", note, columns, rows, "")]

@@ -11,7 +11,7 @@ from ncpipe.metrics.catalogue import entry, series_name
 from ncpipe.params import Slopes
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
-from ncpipe.tables.compare import ESTIMATE, Results, compare_results
+from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import abscissa
 from ncpipe.tables.sentences import p_text, power
@@ -69,7 +69,7 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
     if others:
         several = "claim" if len(others) == 1 else "claims"
         title = f"{len(others)} more {several} that this sweep does not answer"
-        why = [[Cell(row.statement, note=f"{row.ref} · {row.id}"), Cell(row.reason)] for row in others]
+        why = [[Cell(row.statement, note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others]
         grids.append(Grid("claims-not-run", title, "", ["claim", "why"], why, "", title))
     return grids
 
@@ -94,15 +94,15 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
     table = table[table["series"] != ""]
     rows = []
     for _, own in table.groupby(["quantity", "series"], sort=False):
-        base = estimate(*own.iloc[0][ESTIMATE])
+        base = cell(own["value"].iloc[0])
         what = titles[own["series"].iloc[0]].removeprefix("the ")
         depth = own["depth"].iloc[0]
         quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
         for _, row in own.iloc[1:].iterrows():
             change = estimate(row["difference"], row["difference_low"], row["difference_high"])
-            rows.append([Cell(quantity), Cell(str(row["revision"])), estimate(*row[ESTIMATE]), base, change])
+            rows.append([Cell(quantity), Cell(str(row["revision"])), cell(row["value"]), base, change])
     columns = ["quantity", "experiment", "value", first, f"value − {first}"]
-    note = f"With {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
+    note = f"Differences with {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
     return [Grid("side-by-side", "Experiments side by side", note, columns, rows, "")]
 
 

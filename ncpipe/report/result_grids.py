@@ -69,7 +69,9 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
     if others:
         several = "claim" if len(others) == 1 else "claims"
         title = f"{len(others)} more {several} that this sweep does not answer"
-        why = [[Cell(row.statement, note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others]
+        why = [
+            [Cell(str(row.statement), note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others
+        ]
         grids.append(Grid("claims-not-run", title, "", ["claim", "why"], why, "", title))
     return grids
 

@@ -407,6 +407,16 @@ def report(
         report_to(target, times)
 
 
+@command()
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+) -> None:
+    """Serve the report to this machine while runs train, until Ctrl-C; the same as report --live."""
+    from ncpipe.commands.report_live import serve as serve_page
+
+    serve_page(port)
+
+
 @theory_stage()
 def construct(experiment: Experiment) -> None:
     """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""

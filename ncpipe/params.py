@@ -15,7 +15,7 @@ from ncpipe.errors import InputError, cut, shown
 from ncpipe.records import check, joined, read, suggest
 from ncpipe.specs import Compute, Device, Experiment, Run, recorded
 from ncpipe.study import load_study, loaded
-from ncpipe.yamlfile import read_yaml
+from ncpipe.yamlfile import key_lines, read_yaml
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -295,12 +295,26 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
     load_study(path.parent)
     try:
-        return parse_params(read_yaml(path))
+        tree = read_yaml(path)
     except InputError as error:
-        lines = str(error).splitlines()
-        if len(lines) > MOST_LINES:
-            lines[MOST_LINES:] = [f"{len(lines) - MOST_LINES} more mistakes"]
-        raise InputError("\n".join(cut(f"{path}: {line}") for line in lines)) from None
+        raise InputError(cut(f"{path}: {error}")) from None
+    try:
+        return parse_params(tree)
+    except InputError as error:
+        mistakes = str(error).splitlines()
+        places = key_lines(path.read_text(encoding="utf-8-sig"))
+        lines = [cut(f"{path}: {mistake}") + _line_of(mistake, places) for mistake in mistakes[:MOST_LINES]]
+        if len(mistakes) > MOST_LINES:
+            lines.append(f"{path}: {len(mistakes) - MOST_LINES} more mistakes")
+        raise InputError("\n".join(lines)) from None
+
+
+def _line_of(mistake: str, places: Mapping[str, int]) -> str:
+    """` (line 12)`: of the key that a mistake begins with, or of the nearest one above it that is there."""
+    key = mistake.partition(": ")[0]
+    while key and key not in places:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return f" (line {places[key]})" if key else ""
 
 
 def parse_params(tree: object) -> Params:

@@ -16,6 +16,9 @@ from ncpipe.records import About, schema_of
 from ncpipe.study import MODULE, loaded
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
+LARGEST = 1e30  # what lies beyond is the end of a number's type, and no choice
+LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
+UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
 SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
 
 
@@ -28,9 +31,58 @@ def json_schema(kind: Any) -> dict[str, Any]:
     return {"$schema": GenerateJsonSchema.schema_dialect} | schema
 
 
+def _for_editors(schema: Any) -> Any:
+    """The same constraints in a form whose errors name the key that is wrong.
+
+    A union of records becomes an if/then for each value of the key that tells them apart: of a `oneOf` an
+    editor can only say that no member matches. Bounds that end a number's type are left out, and
+    the others stand in the description too.
+    """
+    if isinstance(schema, list):
+        return [_for_editors(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: _for_editors(value) for key, value in schema.items()}
+    for name in ("maximum", "minimum"):
+        if abs(schema.get(name, 0)) > LARGEST:
+            del schema[name]
+    if isinstance(schema.get("description"), str) and (bounds := _range(schema)):
+        schema["description"] = f"{schema['description']} Range: {bounds}."
+    members = schema.get("oneOf", [])
+    records = [member for member in members if isinstance(member, dict) and "properties" in member]
+    if len(records) < 2 or len(members) - len(records) > 1:
+        return schema
+    tag = next(iter(records[0]["properties"]))
+    known = {"enum": [word for record in records for word in _words(record["properties"][tag])]}
+    if not all(next(iter(record["properties"])) == tag for record in records) or not known["enum"]:
+        return schema
+    chosen = [
+        {
+            "if": {"properties": {tag: {"enum": _words(record["properties"][tag])}}, "required": [tag]},
+            "then": record,
+        }
+        for record in records
+    ]
+    union = {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
+    rest = {key: value for key, value in schema.items() if key != "oneOf"}
+    others = [member for member in members if member not in records]
+    return rest | ({"if": {"type": "object"}, "then": union, "else": others[0]} if others else union)
+
+
+def _words(tag: dict[str, Any]) -> list[Any]:
+    return [tag["const"]] if "const" in tag else list(tag.get("enum", []))
+
+
+def _range(schema: dict[str, Any]) -> str:
+    """As `0 <= x < 1`; empty without bounds."""
+    low = next((f"{schema[key]:g} {sign} " for key, sign in LOWER.items() if key in schema), "")
+    high = next((f" {sign} {schema[key]:g}" for key, sign in UPPER.items() if key in schema), "")
+    return f"{low}x{high}" if low or high else ""
+
+
 def schema_text(name: str = SCHEMA_FILE) -> str:
     """The schema as its file has it."""
-    return json.dumps(json_schema(SCHEMAS[name]), indent=1) + "\n"
+    return json.dumps(_for_editors(json_schema(SCHEMAS[name])), indent=1) + "\n"
 
 
 def about(kind: type) -> About:

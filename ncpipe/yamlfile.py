@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ncpipe.errors import InputError, shown
+from ncpipe.errors import InputError, shown, word
 
 DEEPEST = 100  # levels of lists and keys
 MOST_VALUES = 100_000  # with every alias counted as what it stands for
@@ -67,6 +67,32 @@ def parse_yaml(text: str) -> Any:
         raise InputError(f"not valid YAML: {where}{error.problem or error.context}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:  # characters that no YAML has
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """Return the line (from 1) at which each key of a YAML text stands, by its dotted path.
+
+    What a mapping merges (`<<`) has the line where it is written.
+    """
+    found: dict[str, int] = {}
+
+    def walk(node: yaml.Node, path: str) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            return
+        merged = [value for key, value in node.value if key.value == "<<"]
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                name = f"{path}.{word(key.value)}" if path else word(key.value)
+                found.setdefault(name, key.start_mark.line + 1)
+                walk(value, name)
+        for value in merged:
+            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                walk(each, path)
+
+    root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    if root is not None:
+        walk(root, "")
+    return found
 
 
 def parse_number(text: str) -> int | float:

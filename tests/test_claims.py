@@ -347,7 +347,7 @@ def test_ranks_and_layers():
     (row,) = ledger_table([judge(rising, found)]).to_dict("records")
     assert math.isnan(row["low"])
     assert row["p_value"] == 1 / (PERMUTATIONS + 1)
-    assert line_of(judge(rising, found)) == "agrees: one (S): spearman 0.98 (p < 0.001), expected > 0"
+    assert line_of(judge(rising, found)) == "agrees: s (S): spearman 0.98 (p < 0.001), expected > 0 [one]"
     rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
     slope = answer(claim("layer_slope"), tables, RULE)
     assert slope.value == pytest.approx(rows["slope"].mean())
@@ -629,9 +629,8 @@ def test_a_target_is_printed_beside_the_value_that_is_compared_with_it():
     (row,) = ledger_table([found]).to_dict("records")
     assert (row["verdict"], row["expected"]) == ("agrees", "within 0.001 of 0.5")
     assert row["value"] == row["low"] == row["high"] == pytest.approx(0.5, abs=1e-8)
-    assert (
-        line_of(found) == "agrees: one (S): theory 0.5 (relative error 1e-09), expected within 0.001 of 0.5"
-    )
+    told = "theory 0.5 (relative error 1e-09), expected within 0.001 of 0.5"
+    assert line_of(found) == f"agrees: s (S): {told} [one]"
 
 
 @pytest.mark.parametrize(
@@ -903,8 +902,9 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
     page = Path("data/claims/claims.md").read_text(encoding="utf-8")
     assert "4 claims: 2 agree, 1 not run, 1 fail" in page
     assert r"a \| b" in page
-    said = capsys.readouterr().err.splitlines()
-    assert any(line.startswith("agrees: holds (S 1): slope -0.") for line in said)
+    count, only = capsys.readouterr().err.splitlines()[-2:]
+    assert count.endswith("4 claims: 2 agree, 1 not run, 1 fail; all of them are in data/claims/claims.md")
+    assert re.search(r"fails: a \| b \(S 1\): minimum 0\.\S+, expected >= 0\.2 \[bound\]$", only)
 
 
 def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
@@ -936,6 +936,15 @@ def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
     claims_command()
     table = pd.read_csv("data/claims/claims.csv").set_index("id")
     assert table["value"].to_dict() == {"spread": 1, "dnc": 0, "last": 9}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_every_statement_stands_alone(path):
+    """A table of claims can be sorted. Red: 'the same of NC2'; one sentence for two experiments."""
+    said = [entry["statement"] for entry in read_yaml(path)]
+    assert len(set(said)) == len(said)
+    leaning = re.compile(r"(the same|nor|so does|so they|and|conversely|that of|they|its?|too|here)\b", re.I)
+    assert [text for text in said if leaning.match(text) or re.search(r", too$| too$", text)] == []
 
 
 def test_a_page_and_a_table_say_all():

@@ -186,11 +186,16 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
     files |= {"base": texts_of(noisy, ("a", "b")), "other": texts_of(steeper, ("c", "a"))}
     compare(["base", "other"], as_csv=False)
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["ncpipe: b: not in other", "ncpipe: c: not in base"]
+    assert said.err.splitlines() == ["ncpipe: compared is what all have; b not in other; c not in base"]
     assert "90 % intervals" in said.out
     [slope] = [line for line in said.out.splitlines() if line.split()[:2] == ["slope", "nc1_trace_ratio"]]
     row = compared(Slopes(100, 0, 0.9), base=results(noisy), other=results(steeper)).loc[("slope", "other")]
-    shown = f"{row['difference']:+.2f} [{row['difference_low']:.2f}, {row['difference_high']:.2f}]"
+    width = (row["difference_high"] - row["difference_low"]) / 2
+    places = 1 - math.floor(math.log10(width))  # two digits of the half-width
+    assert places > 2
+    ends = (f"{row[f'difference{end}']:.{places}f}" for end in ("_low", "_high"))
+    shown = f"{row['difference']:+.{places}f} [{', '.join(ends)}]"
+    assert "other − base" in said.out
     assert slope.split() == [*slope.split()[:-6], *shown.split(), "5", "of", "5"]
     compare(["base", "other"], as_csv=True)
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))

@@ -29,7 +29,7 @@ from ncpipe.figures.labels import (
     slope_label,
 )
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.style import FAINT, paper_style
+from ncpipe.figures.style import FAINT, colour_of, paper_style
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.params import Slopes
 from ncpipe.tables.keys import RUN
@@ -520,10 +520,34 @@ def curves():
 def test_four_panels_with_log_axes_where_they_can_be(curves):
     figure, _ = curves
     loss, fit, penalty, error = figure.axes
-    assert [axes.get_title() for axes in figure.axes] == ["regularised loss", "fit", "penalty", "error"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "regularised loss",
+        "MSE",
+        "penalty",
+        "error",
+    ]
     assert [axes.get_yscale() for axes in (loss, fit, error)] == ["log", "log", "linear"]
     assert penalty.get_yscale() == "linear"  # every penalty is 0 here
     assert "\n" not in figure.get_suptitle()
+
+
+def test_the_epoch_has_a_logarithmic_axis_that_keeps_the_start(curves):
+    """Red: a linear one, on which all that happens is at its left end; a logarithm of epoch 0."""
+    figure, history = curves
+    for axes in figure.axes:
+        assert axes.get_xscale() == "symlog"
+        assert axes.get_xlim()[0] <= 0 < history["epoch"].max() <= axes.get_xlim()[1]
+    places = figure.axes[0].transData.transform([(x, 1) for x in (0, 10, 20, 40)])[:, 0]
+    gaps = np.diff(places)
+    assert gaps[1] == pytest.approx(gaps[2])
+    assert gaps[0] < 2 * gaps[1]
+
+
+def test_the_gap_and_its_parts_have_colours_of_their_own():
+    """Red: the gap in the colour of NC1, beside it on a page."""
+    columns = [*paper_columns("ce", False), *gap_columns("ce", False)]
+    assert len({colour_of(column.metric, i % 3) for i, column in enumerate(columns)}) == 6
+    assert colour_of("nc2_identity", 0) == colour_of("nc2_etf", 2)
 
 
 def test_runs_and_the_arithmetic_mean_of_the_finished_ones_are_drawn(curves):
@@ -551,11 +575,12 @@ def test_the_legend_names_depths_errors_and_divergence(curves):
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries == [
         *(f"$L={depth}$" for depth in DEPTHS),
-        "train error",
-        "test error",
         "one run",
         "diverged",
     ]
+    splits = figure.axes[3].get_legend()  # beside what they explain
+    assert [text.get_text() for text in splits.get_texts()] == ["train", "test"]
+    assert all(axes.get_legend() is None for axes in figure.axes[:3])
     handles = figure.legends[0].legend_handles[: len(DEPTHS)]
     assert len({handle.get_color() for handle in handles}) == len(DEPTHS)
 
@@ -573,6 +598,7 @@ def test_finished_runs_set_the_limits_and_a_cross_beyond_them_stands_at_the_edge
 def test_an_experiment_whose_runs_all_diverged_is_drawn():
     runs = made_runs().query("experiment == 'dead'")
     figure = training_curves(made_history(runs), runs, "dead")
+    assert figure.axes[1].get_title() == "cross-entropy"
     assert sum(line.get_marker() == "x" for line in figure.axes[0].lines) == 12
 
 

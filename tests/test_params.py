@@ -25,7 +25,7 @@ from ncpipe.records import read, suggest
 from ncpipe.schema import SCHEMA_FILE, about, schema_text
 from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
 from ncpipe.tables.convergence import WATCHED, judge_run
-from ncpipe.yamlfile import read_yaml
+from ncpipe.yamlfile import key_lines, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
@@ -465,3 +465,51 @@ print(*{"pydantic", "pydantic_core", "torch", "pandas", "ruamel", "dvc"} & set(s
 """
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["pydantic_core"]
+
+
+def test_a_mistake_names_its_line(tmp_path):
+    """Of what a merge brings, the line where it is written. Red: the line of the mapping that merges."""
+    path = tmp_path / "params.yaml"
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    old = "optimizer: {name: adam, learning_rate: 0.005"
+    path.write_text(text.replace("depths: [2, 3, 5, 8, 13]", "depths: [2, -3]").replace(old, old + "x", 1))
+    with pytest.raises(InputError) as caught:
+        load_params(path)
+    lines = path.read_text().splitlines()
+    told = str(caught.value).splitlines()
+    assert len(told) == 2
+    for line, key, written in zip(
+        told, ("sweep.depths[1]", "learning_rate"), ("[2, -3]", "0.005x"), strict=True
+    ):
+        assert key in line
+        number = int(re.search(r" \(line (\d+)\)$", line)[1])
+        assert written in lines[number - 1]
+    merged = "a: &a\n  x: {y: 1}\nb:\n  <<: *a\n  z: 2\n"
+    assert key_lines(merged) == {"a": 1, "a.x": 2, "a.x.y": 2, "b": 3, "b.z": 5, "b.x": 2, "b.x.y": 2}
+
+
+def test_an_editor_names_the_misspelt_key():
+    """By the shipped schema, as a validator reads it. Red: 'is not valid under any of the given schemas'."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
+
+    def said(error):
+        inner = [line for each in error.context for line in said(each)]
+        return inner or [f"{error.json_path}: {error.message}"]
+
+    tree = json.loads(json.dumps(read_yaml(ROOT / "params.yaml")))
+    assert list(validator.iter_errors(tree)) == []
+    spec = tree["experiments"]["digits_rn1"]
+    spec["optimizer"] |= {"learning_rat": 0.1, "beta2": 2}
+    spec["model"]["widt"] = 3
+    spec["data"]["source"] = "digit"
+    found = "\n".join(line for error in validator.iter_errors(tree) for line in said(error))
+    assert found.count("\n") == 3
+    for words in (
+        "'learning_rat' was unexpected",
+        "'widt' was unexpected",
+        "'digit' is not one of",
+        "beta2: 2 is",
+    ):
+        assert words in found
+    assert "Range: 0 <= x < 1." in schema_text()
+    assert "e+38" not in schema_text()

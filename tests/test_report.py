@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_study import CLAIMS, tables, write_study
+from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
 from ncpipe import code
@@ -27,9 +27,10 @@ from ncpipe.commands.report_live import make_server
 from ncpipe.errors import InputError
 from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.params import load_params, parse_params
-from ncpipe.report.chart_data import chart_data, kept, number, packed
+from ncpipe.report.chart_data import chart_data, curve_data, kept, number, packed
 from ncpipe.report.grids import cell
-from ncpipe.report.page import script_json
+from ncpipe.report.page import script_json, typeset
+from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.svg import inline_svg
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,11 +88,11 @@ def test_everything_is_on_the_page(page):
     """Red: a section left out; a reason that is not told."""
     for words in (
         "Neural collapse against depth L",
-        "12 runs, 11 converged: one, two; L = 2, 3, 5; 2 seeds.",
-        "Verdicts on 2 claims: agrees 1, not run 1.",
+        "11 of 12 runs converged; L = 2, 3, 5; 2 seeds; 1 claim: 1 agree.",
+        "1 more claim that this sweep does not answer",
         HOSTILE,
         "NC1 falls.",
-        "one: NC1 improves as L^-0.40 [-0.50, -0.30].",
+        "one: NC1 improves as L−0.40 [−0.50, −0.30].",
         "L-RN1 on digits, λ = 0.005",
         "one: of 6 runs 1 diverged (L = 5): lower optimizer.learning_rate",
         "one: c0de",
@@ -106,9 +107,78 @@ def test_everything_is_on_the_page(page):
         assert words in page.text, words
     labels = page.all("aria-label")
     assert any(label.startswith("Collapse against depth L") and "L^-0.40" in label for label in labels)
-    assert [found["data-grid"] for tag, found in page.elements if tag == "table"] == [
-        "claims", "failed", "slopes", "runs",
+    assert page.all("data-grid") == [
+        "claims", "claims-not-run", "failed", "side-by-side", "slopes", "slopes-others", "runs",
     ]  # fmt: skip
+
+
+def test_the_first_screen_answers(study, page):
+    """Before any question or claim: each experiment's powers, from slopes.csv. Red: another metric's column;
+    an arrow where the interval has 0."""
+    text = (study / "data/report.html").read_text(encoding="utf-8")
+    parts = ("result", "experiments", "claims", "figures")
+    places = [text.index(f'<section id="{name}"') for name in parts]
+    assert places == sorted(places)
+    first = text[places[0] : places[1]]
+    assert first.index('id="rates"') < first.index('id="f-depth_sweep"')
+    rows = first.split("<tr>")[2:]
+    slopes = pd.read_csv(study / "data/results/slopes.csv").set_index(["experiment", "metric", "split"])
+    for row, name in zip(rows, ("one", "two"), strict=True):
+        fit = slopes.loc[(name, "nc1_trace_ratio", "train")]
+        cell = re.search(r'<td data-column="NC1" title="(.*?)">(.*?)</td>', row)
+        low, high = (f"{fit[end]:z.2f}".replace("-", "−") for end in ("low", "high"))
+        assert f"<sup>{fit['slope']:.2f}</sup> [{low}, {high}]".replace("-", "−") in cell[2]
+        assert repr(float(fit["slope"])) in cell[1]
+        assert ("→" if fit["low"] <= 0 <= fit["high"] else "↓") in cell[2]
+        assert '<td data-column="NC3">–</td>' in row
+        assert f"{fit['n_used']:.0f}" in re.search(r'runs used">(.*?)</td>', row)[1]
+
+
+def test_headline_metrics_come_first_by_their_labels(page):
+    """Red: 60 series by their names, of which a reader knows three."""
+    first, others = page.text.split("Powers of the last", 1)[1].split("Powers of the other 2 series")
+    assert "NC2 (ETF)" in first
+    assert "nc2_etf" not in page.text
+    assert "test" not in first
+    assert "NC1test" in others
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("L^-0.37 [-0.43, -0.32]", "L<sup>−0.37</sup> [−0.43, −0.32]"),
+        ("K^((L-3)/2) of L-RN1", "K^((L-3)/2) of L-RN1"),
+        ("K^(-1/10), x^2", "K<sup>(−1/10)</sup>, x<sup>2</sup>"),
+        ("below 1e-05, not 2.5e+03", "below 1 × 10<sup>−5</sup>, not 2.5 × 10<sup>3</sup>"),
+        ("a <= -1 & <b>", "a ≤ −1 &amp; &lt;b&gt;"),
+    ],
+)
+def test_powers_are_typeset(text, html):
+    assert typeset(text) == html
+
+
+def test_metrics_of_the_history_are_curves_by_their_labels():
+    """NC through training. Red: a chooser of `nc1_trace_ratio_test`."""
+    made = tables(("one",), (2, 3))
+    history = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
+    found = curve_data(made["runs"], history)["history"]
+    assert found["titles"]["nc1_trace_ratio"] == "NC1"
+    assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
+    assert found["columns"]["nc1_trace_ratio_test"] == [[0.7] * 5] * 4
+
+
+def test_experiments_stand_side_by_side():
+    """Against the tables. Red: the other way round; runs of one seed as independent."""
+    made = tables()
+    [found] = side_by_side(made["runs"], made["points"], RULE)
+    rows = {(row[0].text, row[1].text): row for row in found.rows}
+    row = rows[("power of NC1", "two")]
+    slopes = made["slopes"].set_index(["experiment", "metric", "split"])["slope"]
+    one, two = (slopes[(name, "nc1_trace_ratio", "train")] for name in ("one", "two"))
+    assert [cell.value for cell in row[2:]] == pytest.approx([two, one, two - one])
+    assert "[" in row[4].text
+    assert ("log10 of NC1 at L = 5", "two") in rows
+    assert side_by_side(*(tables(("one",))[name] for name in ("runs", "points")), RULE) == []
 
 
 def test_nothing_is_asked_of_a_network(page):
@@ -238,6 +308,7 @@ def test_charts_have_every_epoch(page):
     history = json.loads(page.scripts[0])["history"]
     assert history["epochs"] == [[0, 10, 20, 30, 40]]
     assert set(history["which"]) == {0}
+    assert history["titles"]["train_error"] == "train error"
     assert history["columns"]["loss"] == [pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], rel=1e-4)] * 12
 
 
@@ -280,7 +351,7 @@ def test_numbers_that_json_has_none_for():
     ]
     assert script_json({"a": "</script><!--"}) == '{"a":"\\u003c/script>\\u003c!--"}'
     assert [cell(value).text for value in (True, 0.000012345, -0.5, math.nan, "x", None)] == [
-        "yes", "1.234e−05", "−0.5", "", "x", "",
+        "yes", "1.23e−05", "−0.5", "", "x", "",
     ]  # fmt: skip
 
 
@@ -389,7 +460,7 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
         "One parameter differs.",
         "experiments.one.optimizer.learning_rate",
         "0.002",
-        "less base",
+        "slower − base",
         "3 of 3",
     ):
         assert words in page.text
@@ -519,7 +590,7 @@ def test_the_served_page_follows_the_runs(study, served):
     before = sentences.read_text()
     sentences.write_text(before.replace("-0.40", "-0.47"))
     assert json.loads(served("/state.json")[1])["version"] != told["version"]
-    assert "L^-0.47" in served("/")[1]
+    assert "L<sup>−0.47</sup>" in served("/")[1]
     sentences.write_text(before)
     assert served("/", "evil.example")[0] == 403
     for path in ("/logs/../params.yaml", "/logs/batches.csv", "/data/results/runs.csv"):

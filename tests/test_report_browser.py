@@ -1,12 +1,17 @@
 """The page in a headless Chromium: it draws, asks nobody for anything, and does what it is asked."""
 
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
+import pandas as pd
 import pytest
-from made_study import tables, write_study
+from made_study import SVG, tables, write_study
 
 from ncpipe.commands.report import report
+from ncpipe.yamlfile import read_yaml
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: uv sync --group browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -109,7 +114,7 @@ def test_a_choice_changes_the_chart(page):
     page.wait_for_function("!document.querySelector('#panel svg').textContent.includes('one')")
     says = page.locator("#panel-says").inner_text()
     assert "two " in says
-    assert "L^-0.4" in says
+    assert "L−0.4" in says
     assert "one " not in says
     page.check("#panel-choice input[value='0']")
 
@@ -147,6 +152,60 @@ def test_a_figure_is_enlarged_by_the_keyboard(page):
     assert not page.locator("dialog#large").is_visible()
 
 
+PAPER = {"A4": 10, "Letter": 10}  # pages at most
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """The page of a study of the default sweep's size, with its claims and as many figures."""
+    folder = tmp_path_factory.mktemp("printed")
+    names = ("digits_rn1", "digits_t11")
+    metrics = [("nc3_cosine", "train"), ("loss_gap", "train"), ("cdnv", "train"), ("cdnv", "test")]
+    made = tables(names, (2, 3, 5, 8, 13), (0, 1, 2), metrics=metrics)
+    write_study(folder, made, **{name: {"question": "Does it fall with depth? " * 4} for name in names})
+    for name in ("layers", "train_test", "heat_maps", "spectra"):
+        (folder / f"data/figures/{name}.svg").write_text(SVG.replace('"0 0 486 200"', '"0 0 486 290"'))
+    said = [entry["statement"] for entry in read_yaml(Path(__file__).parent.parent / "claims.yaml")]
+    rows = [
+        {"id": f"claim-{i}", "ref": "S25 sec. 5", "statement": statement, "about": "one, cdnv",
+         "quantity": "slope", "expected": "a line, its slope known to ±0.05", "value": -0.5, "low": -0.6,
+         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "not run"}
+        for i, statement in enumerate(said)
+    ]  # fmt: skip
+    pd.DataFrame(rows).assign(scale="", reason="not rejected (p = 0.2)").to_csv(
+        folder / "data/claims/claims.csv", index=False
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        report()
+    return folder / "data/report.html"
+
+
+@pytest.mark.parametrize("paper", PAPER)
+def test_a_print_is_short_and_its_tables_keep_their_headers(paper, printed, browser, tmp_path):
+    """Red: charts and licences of a screen on paper; rows of claims below no heading."""
+    page = browser.new_page()
+    page.goto(printed.as_uri())
+    page.wait_for_function("document.documentElement.dataset.drawn === 'yes'", timeout=30_000)
+    page.pdf(path=tmp_path / "page.pdf", format=paper)
+    page.close()
+    pages = len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes()))
+    assert 4 <= pages <= PAPER[paper]
+    if (pdftotext := shutil.which("pdftotext")) is None:
+        pytest.skip("no pdftotext on the path: apt-get install poppler-utils")
+    told = subprocess.run([pdftotext, "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True)
+    texts = told.stdout.split("\f")[:pages]
+    claims = [text for text in texts if re.search(r"^agrees ", text, re.M)]
+    assert len(claims) > 1
+    for text in claims:
+        heading = re.search(r"^verdict +claim +number +expected +runs$", text, re.M)
+        assert heading
+        assert heading.start() < re.search(r"^agrees ", text, re.M).start()
+    assert "and all rights" not in told.stdout  # of a library's licence
+    runs = [text for text in texts if re.search(r"^digits_t11 +\d+ +\d +yes", text, re.M)]
+    assert all(re.search(r"^experiment +L +seed", text, re.M) for text in runs)
+
+
 def test_a_print_shows_tables_whole_and_no_tools(page):
     page.emulate_media(media="print")
     assert not page.locator(".chooser").first.is_visible()
@@ -155,7 +214,7 @@ def test_a_print_shows_tables_whole_and_no_tools(page):
     page.set_viewport_size({"width": 690, "height": 980})  # A4 between its margins
     for name in ("claims", "slopes"):
         table = page.locator(f"table[data-grid={name}]")
-        assert table.evaluate("table => table.scrollWidth - table.closest('section').clientWidth") <= 0, name
+        assert table.evaluate("table => table.scrollWidth - table.closest('.grid').clientWidth") <= 0, name
     page.set_viewport_size({"width": width, "height": height})
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     page.emulate_media(media="screen")

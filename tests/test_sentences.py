@@ -7,7 +7,7 @@ import pytest
 from made_tables import grid, measure, set_converged
 
 from ncpipe.params import Slopes
-from ncpipe.tables.sentences import experiment_sentence, power, rate
+from ncpipe.tables.sentences import experiment_sentence, power, rate, short_answer
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 RULE = Slopes(draws=500, seed=0, level=0.95)
@@ -46,6 +46,26 @@ def test_rates_of_every_kind():
         "log-linearity not rejected for NC1 (p = 1), NC2 (p = 1) and NC3 (p = 1); "
         "without L = 2, 3 NC1, NC2 and NC3 show no drift."
     )
+
+
+def test_the_short_answer_has_no_number_and_no_sign_that_is_not_known():
+    """Red: 'improves' where the interval has 0; an experiment without converged runs that 'improves'."""
+    runs = grid()
+    table = pd.concat(
+        [metric(runs, "NC1", -0.42), metric(runs, "NC2", 0.2), metric(runs, "NC3", -0.01, 0.05)]
+    )
+    slopes = loglog_slopes(table, runs, RULE)
+    said = short_answer({"experiment": "a"}, slopes, runs, SERIES)
+    assert said == "NC1 improves with L; NC2 worsens with L; NC3 shows no clear change with L."
+    failed = set_converged(grid(), {(5, 2)})
+    slopes = loglog_slopes(
+        pd.concat([metric(failed, "NC1", -0.42), metric(failed, "NC3", -0.4)]), failed, RULE
+    )
+    said = short_answer({"experiment": "a"}, slopes, failed, SERIES)
+    assert said == "NC1 and NC3 improve with L; 14 of 15 runs converged."
+    none = grid(converged=False)
+    said = short_answer({"experiment": "a"}, slopes, none, SERIES)
+    assert said == "None of 15 runs converged, so there are no rates."
 
 
 def test_a_curve_is_rejected_and_its_drift_is_said():

@@ -158,13 +158,13 @@ def spelled(number: Number) -> str:
 
 
 def line(judged: Judged) -> str:
-    """One line for the terminal."""
+    """Return one line for the terminal: verdict, statement, and the number beside what is expected."""
     claim, number, verdict = judged
-    ref = " ".join(claim.ref.split())
-    ref = ref if ref.isprintable() else repr(ref)
-    parts = [f"{claim.quantity} {spelled(number)}, expected {expected(claim, number)}"]
+    ref, statement = (" ".join(text.split()) for text in (claim.ref, claim.statement))
+    ref, statement = (text if text.isprintable() else repr(text) for text in (ref, statement))
+    parts = [f"{claim.quantity.replace('_', ' ')} {spelled(number)}, expected {expected(claim, number)}"]
     parts += [] if number.missing else filter(None, [reason(claim, number)])
-    return f"{verdict}: {claim.id} ({ref}): {'; '.join(parts)}"
+    return f"{verdict}: {statement} ({ref}): {'; '.join(parts)} [{claim.id}]"
 
 
 def counts(judged: Sequence[Judged]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import CLAIMS, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
+from ncpipe.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
@@ -19,7 +19,7 @@ from ncpipe.tables.low_rank import claim_numbers
 
 
 def claims() -> None:
-    """claims.yaml and data/results -> data/claims/claims.csv and claims.md, and a line for each claim.
+    """claims.yaml and data/results -> data/claims/claims.csv and claims.md; print counts and disagreements.
 
     With claims that name a panel, panels.png and panels.svg too.
 
@@ -38,17 +38,17 @@ def claims() -> None:
     judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
-        (folder / "claims.md").write_text(ledger_page(judged), encoding="utf-8")
+        (folder / CLAIMS_PAGE).write_text(ledger_page(judged), encoding="utf-8")
         if sweep is not None:
             _draw(judged, sweep[0], folder)
+    say(f"{counts(judged)}; all of them are in {CLAIMS / CLAIMS_PAGE}")
     for found in judged:
-        if found.verdict != "not run":  # the table says why
+        if found.verdict in ("disagrees", "fails"):
             say(line(found))
-    say(counts(judged))
     if failed := [claim.id for claim, _, verdict in judged if verdict == "fails"]:
         raise InputError(
             f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
-            "wrong; data/claims/claims.md has the numbers"
+            f"wrong; {CLAIMS / CLAIMS_PAGE} has the numbers"
         )
 
 

@@ -26,6 +26,7 @@ FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
 PLAIN_WIDTH = 160  # columns where no terminal says how many there are
 ABSENT = "-"
+MOST_DECIMALS = 6
 
 Tree = dict[str, Any]
 
@@ -102,11 +103,15 @@ def _read(revision: str) -> tuple[Tree, Results]:
 
 
 def _common(results: dict[str, Results]) -> list[str]:
-    """Experiments that all have, in the first one's order; a line about each other."""
+    """Experiments that all have, in the first one's order; one line about all others."""
     own = {revision: list(dict.fromkeys(found.runs["experiment"])) for revision, found in results.items()}
+    lacking: dict[str, list[str]] = {}
     for experiment in dict.fromkeys(name for names in own.values() for name in names):
-        if lacking := [revision for revision, names in own.items() if experiment not in names]:
-            say(f"ncpipe: {experiment}: not in {', '.join(lacking)}")
+        if without := [revision for revision, names in own.items() if experiment not in names]:
+            lacking.setdefault(", ".join(without), []).append(experiment)
+    if lacking:
+        said = (f"{', '.join(names)} not in {revisions}" for revisions, names in lacking.items())
+        say(f"ncpipe: compared is what all have; {'; '.join(said)}")
     common = [name for name in next(iter(own.values())) if all(name in names for names in own.values())]
     if not common:
         raise InputError(f"compare: {', '.join(results)} have no experiment in common")
@@ -165,7 +170,7 @@ def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) ->
 def result_columns(revisions: Sequence[str]) -> list[str]:
     """Headings of `result_rows` behind the first column."""
     first, *others = revisions
-    return [first, *(head for name in others for head in (name, f"less {first}", "pairs"))]
+    return [first, *(head for name in others for head in (name, f"{name} − {first}", "pairs"))]
 
 
 def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:
@@ -173,13 +178,13 @@ def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[
     first = revisions[0]
     for _, rows in table.groupby(["quantity", "series"], sort=False):
         quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
+        counted = quantity in ("runs", "converged")
         cells = []
         for _, row in rows.iterrows():
-            form = "d" if quantity in ("runs", "converged") else ".2f"
-            cells.append(_number(row["value"], row["low"], row["high"], form))
+            cells.append(_number((row["value"], row["low"], row["high"]), counted))
             if row["revision"] != first:
-                change = _number(row["difference"], row["difference_low"], row["difference_high"], f"+{form}")
-                cells += [change, row["pairs"]]
+                change = (row["difference"], row["difference_low"], row["difference_high"])
+                cells += [_number(change, counted, "+"), row["pairs"]]
         place = "" if pd.isna(depth) else f" at L = {depth}"
         yield [" ".join(filter(None, [quantity, series])) + place, *cells]
 
@@ -193,12 +198,19 @@ def _table(boxed: bool, head: str, *columns: str) -> Table:
     return table
 
 
-def _number(value: float, low: float, high: float, form: str) -> str:
-    """'-0.37 [-0.43, -0.32]', without the interval where there is none."""
+def _number(estimate: tuple[float, float, float], counted: bool, sign: str = "") -> str:
+    """'-0.373 [-0.430, -0.317]', without the interval where there is none.
+
+    As many decimals as show two digits of the interval's half-width, between 2 and 6.
+    """
+    value, low, high = estimate
     if math.isnan(value):
         return ABSENT
-    if form.endswith("d"):
-        return format(int(value), form)
-    plain = form.removeprefix("+").replace(".", "z.")
-    text = format(value, form.replace(".", "z."))
-    return text if math.isnan(low) else f"{text} [{low:{plain}}, {high:{plain}}]"
+    if counted:
+        return format(int(value), f"{sign}d")
+    width = (high - low) / 2
+    places = 2
+    if not math.isnan(width) and width > 0:
+        places = min(max(places, 1 - math.floor(math.log10(width))), MOST_DECIMALS)
+    text = format(value, f"{sign}z.{places}f")
+    return text if math.isnan(low) else f"{text} [{low:z.{places}f}, {high:z.{places}f}]"

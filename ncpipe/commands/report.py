@@ -31,11 +31,14 @@ from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
+from ncpipe.report.rates import rate_rows
+from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
+from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
-from ncpipe.tables.sentences import rate
+from ncpipe.tables.sentences import rate, short_answer
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 OWN = (THEORY, LOW_RANK, MODELS)  # folders of tables and figures that single studies have besides
@@ -52,19 +55,9 @@ FAILED_COLUMNS = {
     "last_train_error": "train error", "loss_moved": "loss moved", "gradient_norm": "gradient",
     "diverged_at_epoch": "diverged at epoch",
 }  # fmt: skip
-SLOPE_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "slope": "slope",
-    "low": "low", "high": "high", "rho": "Spearman's rho", "rho_p_value": "p of rho",
-    "p_value": "p of a line", "n_used": "runs used", "n_runs": "runs", "unusable": "left out",
-}  # fmt: skip
 OWN_COLUMNS = {
     "metric": "metric", "experiment": "experiment", "depth": "L", "x": "x", "split": "split",
     "mean": "mean", "std": "standard deviation", "runs": "runs",
-}  # fmt: skip
-CLAIM_COLUMNS = {
-    "verdict": "verdict", "statement": "claim", "ref": "of", "about": "about", "quantity": "quantity",
-    "expected": "expected", "value": "value", "low": "low", "high": "high", "p_value": "p",
-    "runs": "runs", "reason": "why", "id": "id",
 }  # fmt: skip
 
 
@@ -112,7 +105,7 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
     if PARAMS_FILE.is_file():
         return _of_runs(load_params(), claims, here or {})
     pictures = [picture for folder in OWN for picture in _own_pictures(folder)]
-    lead = [_verdicts(claims)] if claims else []
+    lead = [f"{verdict_counts(claims)}."] if claims else []
     return Contents(
         title="Neural collapse: models without networks",
         lead=lead,
@@ -128,7 +121,7 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
     )
 
 
-def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Contents:
+def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Contents:
     runs, points, slopes, history = (
         read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "points", "slopes", "history")
     )
@@ -139,23 +132,25 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
     against = "depth L" if abscissa(runs) == "depth" else symbol(runs)
     sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
+    headline, *pictures = read_pictures(_present_folder(FIGURES, "plot"), "", against, alts)
+    chapters = _chapters(params, runs, slopes, sentences)
     bad = runs[~runs["converged"]]
     return Contents(
         title=f"Neural collapse against {against}",
-        lead=[_counted(params, runs), *([_verdicts(claims)] if claims else [])],
-        chapters=_chapters(params, runs, sentences),
+        lead=["; ".join([_counted(params, runs), *([verdict_counts(claims)] if claims else [])]) + "."],
+        rates=rate_rows(runs, slopes, {chapter.name: chapter.network for chapter in chapters}),
+        headline=headline,
+        chapters=chapters,
         claims=claims,
-        pictures=[
-            *read_pictures(_present_folder(FIGURES, "plot"), "", against, alts),
-            *(picture for folder in OWN for picture in _own_pictures(folder)),
-        ],
+        pictures=[*pictures, *(picture for folder in OWN for picture in _own_pictures(folder))],
         charts=chart_data(runs, points, slopes, history, measurements, places),
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
         grids=[
             *_own_metrics(points),
-            _result("slopes", "Powers of the last layer's metrics", slopes, SLOPE_COLUMNS),
-            _result("runs", "Runs", runs, RUN_COLUMNS),
+            *side_by_side(runs, points, params.slopes),
+            *power_grids(slopes, symbol(runs), _bytes("slopes")),
+            grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
             *_own_grids(),
         ],
         provenance=_provenance(params, here),
@@ -166,9 +161,10 @@ def _of_runs(params: Params, claims: Grid | None, here: Mapping[str, str]) -> Co
 def _counted(params: Params, runs: pd.DataFrame) -> str:
     sweep = params.sweep
     axis = f", {sweep.axis} = {_listed(params.values())}" if sweep.axis else ""
+    seeds = "1 seed" if len(sweep.seeds) == 1 else f"{len(sweep.seeds)} seeds"
     return (
-        f"{len(runs)} runs, {int(runs['converged'].sum())} converged: {', '.join(sweep.experiments)}; "
-        f"L = {_listed(sorted(sweep.depths))}{axis}; {len(sweep.seeds)} seeds."
+        f"{int(runs['converged'].sum())} of {len(runs)} runs converged; "
+        f"L = {_listed(sorted(sweep.depths))}{axis}; {seeds}"
     )
 
 
@@ -176,20 +172,23 @@ def _listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def _verdicts(claims: Grid) -> str:
-    verdicts = [row[0].text for row in claims.rows]
-    counts = [f"{word} {verdicts.count(word)}" for word in dict.fromkeys(verdicts)]
-    return f"Verdicts on {len(verdicts)} claims: {', '.join(counts)}."
-
-
-def _chapters(params: Params, runs: pd.DataFrame, sentences: Sequence[str]) -> list[Chapter]:
+def _chapters(
+    params: Params, runs: pd.DataFrame, slopes: pd.DataFrame, sentences: Sequence[str]
+) -> list[Chapter]:
+    lines = distinct(runs, line_keys(runs))
     chapters = []
     for name in params.sweep.experiments:
         asked = (params.about or {}).get(name, Asked(""))
         network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
         own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
         plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-        chapters.append(Chapter(name, plain, asked.question, asked.expected or "", own))
+        series = headline_series(runs[runs["experiment"] == name])
+        answers = [
+            (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
+            for line in lines
+            if line["experiment"] == name
+        ]
+        chapters.append(Chapter(name, plain, asked.question, asked.expected or "", answers, own))
     return chapters
 
 
@@ -207,8 +206,8 @@ def _present_folder(folder: Path, stage: str) -> Path:
     return folder
 
 
-def _result(name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str]) -> Grid:
-    return grid(name, title, table, columns, csv=(RESULTS / f"{name}.csv").read_bytes())
+def _bytes(name: str) -> bytes:
+    return (RESULTS / f"{name}.csv").read_bytes()
 
 
 def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
@@ -224,13 +223,9 @@ def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 
 
-def _claims() -> Grid | None:
+def _claims() -> list[Grid]:
     path = CLAIMS / CLAIMS_TABLE
-    if not path.is_file():
-        return None
-    table = read_table(path, "claims").fillna({"reason": "", "about": "", "author": ""})
-    note = "A claim agrees only if its whole interval, or a test of its sign (p), is as expected."
-    return grid("claims", "Claims", table, CLAIM_COLUMNS, note, path.read_bytes())
+    return claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
 
 
 def _own_pictures(folder: Path) -> list[Picture]:

@@ -47,7 +47,7 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
         title=f"{' beside '.join(revisions)}",
         lead=[f"{_counted(len(different))} {legend(found.rule)}"],
         chapters=[],
-        claims=None,
+        claims=[],
         pictures=_pictures(tables, found),
         charts=chart_data(*(together[name] for name in charts)),
         failures=[],

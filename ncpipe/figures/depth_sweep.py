@@ -26,7 +26,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
 
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
@@ -67,7 +67,6 @@ def depth_sweep(
         for name, own in rows.items()
     }
     width = max(len(row) for row in titles.values())
-    colours = metric_colours(width)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(rows) + 0.55), layout="constrained")
         grid = figure.subplots(len(rows), width, squeeze=False)
@@ -82,7 +81,7 @@ def depth_sweep(
                     last_layer(slopes, name, column),
                     of,
                     guides[name][i],
-                    colours[i],
+                    colour_of(column.metric, i),
                 )
                 if above[i : i + 1] != (column,):
                     axes.set_title(column.title)

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
+    NOTE,
     ROW_HEIGHT,
     Colour,
     absence,
@@ -23,7 +24,7 @@ from ncpipe.tables.keys import place_keys, run_keys
 from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
-TITLES = {"means": "class means", "weights": r"last-layer weights $W$"}
+TITLES = {"means": "uncentred class means, train", "weights": r"last-layer weights $W$"}
 FLOOR = 0.05  # of the largest: where panels end, unless a value that collapse keeps is below it
 LEAST = 1e-16  # float64 rounding of the largest, so that an exact 0 has a logarithm
 
@@ -36,7 +37,7 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
     collapsed spectrum (for d >= K): K-1 equal values and a zero, or K equal ones for MSE without a bias,
     whose optimum is orthogonal [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes
     adds to them. Panels end at 0.05 of the largest value, or below the least one that collapse keeps; the
-    value that goes to 0 leaves.
+    value that goes to 0 leaves, and the axis says down to where.
     """
     table = _spectra(measurements, runs)
     of = abscissa_of(runs)
@@ -108,9 +109,20 @@ def _draw_panel(
     axes.yaxis.set_minor_formatter(NullFormatter())
     kept = own.loc[own["index"] <= equal, "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
+    _state_lowest(axes, own)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     state_missing(axes, of, own[of.column], converged)
+
+
+def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
+    """Beside a line that leaves the panel: the power of ten of the least value that is below it."""
+    below = own[10 ** own["log10"] < axes.get_ylim()[0]]
+    for index in below["index"].unique():
+        table = below[below["index"] == index]
+        label = rf"$\downarrow 10^{{{table['log10'].min():.0f}}}$"
+        where = (index - 1.1, 0.03)
+        axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, **NOTE)
 
 
 def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:

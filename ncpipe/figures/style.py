@@ -56,6 +56,27 @@ def metric_colours(count: int) -> list[tuple[float, float, float]]:
     return [palette[order[i % len(order)]] for i in range(count)]
 
 
+def colour_of(metric: str, place: int) -> tuple[float, float, float]:
+    """The colour of a metric wherever a column of panels is one metric; of any other that of its place.
+
+    NC1, NC2 and NC3 share none with the loss gap and its parts.
+    """
+    order = list(dict.fromkeys(COLOURED.values()))
+    own = COLOURED.get(metric)
+    return metric_colours(len(order))[order.index(own) if own else place % len(order)]
+
+
+COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
+    "nc1_trace_ratio": "NC1",
+    "nc2_etf": "NC2",
+    "nc2_identity": "NC2",
+    "nc3_cosine": "NC3",
+    "loss_gap": "gap",
+    "gap_gufm": "gap in h and W_L",
+    "inner_penalty": "gap in inner layers",
+}
+
+
 def depth_colours(depths: Sequence[float]) -> dict[float, tuple[float, float, float]]:
     """Dark blue (shallow) to orange (deep), all of them with a contrast of 3 or more to white paper."""
     shades = sns.color_palette("plasma", as_cmap=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,7 +96,8 @@ def train_against_test(
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
     over converged seeds, of log10 values in the first two columns; a depth without any says so in its place.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
-    training samples. Without any test samples there is no panel of test collapse.
+    training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
+    there is no panel of test collapse.
     """
     of = abscissa_of(runs)
     last = profile[profile["layer"] == LAST]
@@ -175,7 +177,13 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, of: Abscissa, converged: Mapp
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
-    axes.set_ylim(top=1.15 * top)  # the curve may leave the panel, the data may not
+    top = 1.15 * top
+    axes.set_ylim(top=top)  # the curve may leave the panel, the data may not
+    if depth.max() > top:
+        leaves = whole[np.argmax(depth > top)]
+        note = rf"$\uparrow$ to {depth.max():g}"
+        corner: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 7, "color": FAINT}
+        axes.annotate(note, (leaves, top), (-8, -1), textcoords="offset points", **corner)
     start_at_zero(axes, lines)
 
 

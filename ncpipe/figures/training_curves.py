@@ -1,6 +1,6 @@
 """Loss, its parts, the errors and the metrics of the history against the epoch, for the runs of one line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,17 +9,20 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
+from ncpipe.figures.labels import LOSS_NAMES
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
 
+FIT = "fit"  # the loss without its penalty, whose panel has the loss's name
 PANELS: dict[str, dict[str, Dashes]] = {
     "regularised loss": {"loss": "-"},
-    "fit": {"fit": "-"},
+    FIT: {"fit": "-"},
     "penalty": {"penalty": "-"},
     "error": {"train_error": "-", "test_error": (0, (3, 1.5))},
 }
@@ -29,13 +32,15 @@ DASHES: dict[str, Dashes] = {
     "true_labels": (0, (1, 1)),
 }  # of metrics on these splits
 LINEAR = {"error"}
+LOSS_TITLES = {"ce": "cross-entropy", **LOSS_NAMES}
 
 Colours = dict[float, tuple[float, float, float]]
 
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
-    """Four panels for one line: regularised loss, fit, penalty (log axes), train and test error.
+    """Four panels for one line: regularised loss, the loss alone, penalty (log axes), train and test error.
 
+    The epoch has a logarithmic axis from the first logged epoch after 0 on, and a linear one before.
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
     mean. Axes show the range of the finished runs, so a cross beyond it stands at the edge. Below are the
@@ -62,13 +67,13 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
                 _draw_quantity(axes, table, of, quantity, dashes, colours, marker)
             _scale_panel(axes, table, list(quantities), name not in LINEAR and _is_log(quantities))
             _mark_diverged(axes, table, of, list(quantities), colours)
-            axes.set(title=name, xlabel="", ylabel="")
+            axes.set(title=_fit_name(runs) if name == FIT else name, xlabel="", ylabel="")
+            _draw_splits(axes, [dashes for each, dashes in quantities.items() if table[each].notna().any()])
         for axes in lowest:
             axes.set_xlabel("epoch")
+        _scale_epochs(grid[0, 0], table["epoch"])
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
-        errors = [quantity for quantity in PANELS["error"] if table[quantity].notna().any()]
-        handles = [*of.handles(colours, None), *_split_handles(errors, " error" if not metrics else "")]
-        _draw_key(figure, handles, diverged=not runs["finished"].astype(bool).all())
+        _draw_key(figure, of.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
         figure.draw_without_rendering()
     return figure
 
@@ -149,13 +154,33 @@ def _mark_diverged(
             axes.plot(epoch, height, "x", color=colours[place], markersize=5, mew=1.4, clip_on=False)
 
 
-def _split_handles(errors: Iterable[str], what: str) -> list[Line2D]:
-    """Train and test, of errors alone or of metrics too."""
-    dashes = PANELS["error"]
-    return [
-        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes[error], label=error.replace("_error", what))
-        for error in errors
+def _fit_name(runs: pd.DataFrame) -> str:
+    """The loss's own name, as cross-entropy."""
+    return LOSS_TITLES.get(name := str(runs["loss_name"].iloc[0]), name.replace("_", " "))
+
+
+def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
+    """Of all panels, which share the axis: the first epochs change most."""
+    first, last = epochs[epochs > 0].min(), epochs.max()
+    if not first < last:
+        return
+    axes.set_xscale("symlog", linthresh=first, linscale=0.5)
+    powers = 10.0 ** np.arange(np.ceil(np.log10(first)), np.floor(np.log10(last)) + 1)
+    axes.set_xlim(-0.04 * first, last * (last / first) ** 0.03)
+    axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _draw_splits(axes: Axes, splits: Sequence[Dashes]) -> None:
+    """The key of a panel with several splits, inside it."""
+    if len(splits) < 2:
+        return
+    names = {dashes: split.replace("_", " ") for split, dashes in DASHES.items()}
+    handles = [
+        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=names[dashes]) for dashes in splits
     ]
+    axes.legend(handles=handles, loc="best", frameon=False, borderaxespad=0.2)
 
 
 def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:

@@ -8,14 +8,13 @@ A line is what one curve of a chart goes through, called by `keys.name_of`.
 
 import base64
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import SINGULAR, entry
+from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import abscissa, line_keys, name_of, place_keys, run_keys, symbol
 from ncpipe.tables.points import usable_points
@@ -25,6 +24,8 @@ DIGITS = 5
 LEVELS = 65534  # between the least and the greatest value of a series by layer; one more stands for none
 MOST_EPOCHS = 200  # of a run that a chart shows; of longer histories every second, third, ... row
 SERIES = ["metric", "split"]
+# Of the experiments, wherever a colour stands for one; a contrast of 3 or more to white and to dark paper.
+COLOURS = ("#3b7cb8", "#c8560a", "#24935a", "#a55ac8", "#c2447d", "#8a7a10", "#1295a8", "#7a6a5c")
 NOT_CURVES = {"epoch", "learning_rate"}
 
 
@@ -58,6 +59,7 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             "log": bool((runs[abscissa(runs)] > 0).all()),
         },
         "lines": lines,
+        "colours": [COLOURS[place % len(COLOURS)] for place in range(len(lines))],
         "runs": {
             "line": [lines.index(name) for name in names],
             "x": numbers(runs[abscissa(runs)]),
@@ -81,8 +83,8 @@ def _names(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 
 def plain(metric: str) -> str:
     """What a metric is called where there is no mathtext."""
-    label = entry(metric).label
-    return label if label and not re.search(r"[$\\]", label) else metric.replace("_", " ")
+    label = entry(metric).label.replace("$", "")
+    return label if label and "\\" not in label else metric.replace("_", " ")
 
 
 def title(metric: str, split: str) -> str:
@@ -230,7 +232,17 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
         which.append(grids.setdefault(tuple(rows["epoch"].tolist()), len(grids)))
         for name, curve in values.items():
             curve.append(numbers(rows[name]))
-    return {"epochs": list(map(list, grids)), "which": which, "columns": values}
+    titles = {name: _column_title(name) for name in values}
+    return {"epochs": list(map(list, grids)), "which": which, "columns": values, "titles": titles}
+
+
+def _column_title(column: str) -> str:
+    """Of a column of the history: a metric by its label."""
+    metric = series_entry(column)
+    if not metric.name:
+        return column.replace("_", " ")
+    split = next((name for name, suffix in SUFFIXES.items() if column.endswith(suffix)), "train")
+    return title(metric.name, split)
 
 
 def kept(rows: int) -> list[int]:

@@ -7,18 +7,26 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+COUNT = 1e6  # whole numbers below this are shown whole
+
 
 @dataclass(frozen=True)
 class Cell:
-    """text: as it is shown. value: what it is sorted by, where that is a number."""
+    """text: as it is shown. value: what it is sorted by, where that is a number. full: every digit, for who
+    points at it. note: a second, smaller line."""
 
     text: str
     value: float | None = None
+    full: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of the page. csv: the address of all of it, with every digit; empty where there is none."""
+    """A table of the page. csv: the address of all of it, with every digit; empty where there is none.
+
+    folded: the line behind which the table is, if it is not to be seen at once.
+    """
 
     name: str
     title: str
@@ -26,6 +34,7 @@ class Grid:
     columns: list[str]
     rows: list[list[Cell]]
     csv: str
+    folded: str = ""
 
 
 def grid(
@@ -38,17 +47,32 @@ def grid(
 
 
 def cell(value: object) -> Cell:
-    """Numbers to four digits; what is missing is empty."""
+    """Numbers to three digits, all of them in `full`; what is missing is empty."""
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return Cell("yes" if value else "no")
     if isinstance(value, int | float) or hasattr(value, "dtype"):
         number = float(value)  # type: ignore[arg-type]
-        return Cell("" if math.isnan(number) else shown(number), None if math.isnan(number) else number)
+        if math.isnan(number):
+            return Cell("")
+        text = shown(number)
+        return Cell(text, number, "" if float(text.replace("−", "-")) == number else repr(number))
     return Cell("" if value is None else str(value))
 
 
 def shown(number: float) -> str:
-    return f"{number:.4g}".replace("-", "−")
+    """Return three significant digits; counts whole."""
+    whole = number.is_integer() and abs(number) < COUNT
+    return (f"{number:.0f}" if whole else f"{number:.3g}").replace("-", "−")
+
+
+def estimate(value: float, low: float, high: float) -> Cell:
+    """A value as −0.373 [−0.43, −0.317]; without an interval where there is none or it has no width."""
+    if math.isnan(value):
+        return Cell("")
+    if math.isnan(low) or low == high:
+        return cell(value)
+    text = f"{shown(value)} [{shown(low)}, {shown(high)}]"
+    return Cell(text, value, f"{value!r} [{low!r}, {high!r}]")
 
 
 def data_uri(csv: bytes) -> str:

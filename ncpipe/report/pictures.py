@@ -17,7 +17,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "loss_gap": (
         "Distance from the optimum",
-        "The regularised loss less the least that the theory allows, and its two parts, against {x}.",
+        "log10 of the regularised loss less the least that the theory allows, and of the two parts of this "
+        "gap, against {x}. The triangle is the slope of a bound for global optima, not for trained networks.",
     ),
     "own_metrics": (
         "The study's own metrics against {x}",
@@ -26,11 +27,16 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "layers": (
         "Collapse layer by layer",
-        "Metrics of every layer of every depth, with the line that the law of data separation fits.",
+        "Metrics of every layer against its place in the network, 1 being the last: means over seeds with a "
+        "band of ± 1 standard deviation, solid on training and dashed on test samples. The dash-dotted line "
+        "is the law of data separation, fitted to the deepest network: NC1 falls by the same factor ρ from "
+        "each block to the next, and R² says how well a straight line fits.",
     ),
     "train_test": (
         "Train against test",
-        "Collapse on training and on test samples, NC4 and effective depth, against {x}.",
+        "Collapse on training and on test samples, NC4 and effective depth, against {x}: means ± 1 standard "
+        "deviation over seeds. Effective depth is the first layer at which class means separate the training "
+        "samples; an arrow says up to what a curve goes that leaves its panel.",
     ),
     "heat_maps": (
         "Cosines of class means",
@@ -41,7 +47,12 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "log10 of NC1, NC2, NC3 and the loss gap at the last layer: mean ± 1 standard deviation over seeds, "
         "a colour for each revision, with least-squares slopes and their intervals.",
     ),
-    "spectra": ("Singular values", "Of the last layer's class means, on train and test samples, and of W."),
+    "spectra": (
+        "Singular values",
+        "Of the last layer's class means, of training samples and not centred, and of W, each over the "
+        "largest: means over seeds. Dashed is what collapse makes of them; an arrow says how far a value "
+        "falls that leaves its panel.",
+    ),
 }
 
 

@@ -50,6 +50,52 @@ def _subject(line: Mapping[str, Any]) -> str:
     return f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
 
 
+def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:
+    """Return in one short sentence which series improve, worsen or show no clear change; no numbers.
+
+    Arguments as those of `experiment_sentence`. As there, a series improves or worsens only where the
+    interval (or the test of a rank correlation) leaves out 0.
+    """
+    own, of = rows_at(runs, line)["converged"], symbol(runs)
+    if not own.any():
+        return f"None of {len(own)} runs converged, so there are no rates."
+    titles: dict[str, list[str]] = {}
+    for title, row in _rows(slopes, line, series).items():
+        titles.setdefault(tendency(row), []).append(title)
+    said = []
+    for verb, (singular, ending) in TENDENCIES.items():
+        if named := titles.get(verb):
+            said.append(f"{_and(named)} {verb if len(named) > 1 else singular}{ending.format(of=of)}")
+    if not own.all():
+        said.append(f"{int(own.sum())} of {len(own)} runs converged")
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+TENDENCIES = {  # in the order of a sentence: what several series do, what one does, and the words behind
+    "improve": ("improves", " with {of}"),
+    "worsen": ("worsens", " with {of}"),
+    "show": ("shows", " no clear change with {of}"),
+    "go": ("goes", " with {of}, with too few runs for an interval"),
+    "have": ("has", " no rate"),
+}
+
+
+def tendency(row: Mapping[str, Any] | pd.Series) -> str:
+    """Return the verb of TENDENCIES for a row of `loglog_slopes`."""
+    if not math.isnan(row.get("rho", math.nan)):
+        if row["rho_p_value"] >= 1 - row["level"]:
+            return "show"
+        return "improve" if row["rho"] < 0 else "worsen"
+    if math.isnan(row["slope"]):
+        return "have"
+    if math.isnan(row["low"]):
+        return "go"
+    if row["low"] <= 0 <= row["high"]:
+        return "show"
+    return "improve" if row["slope"] < 0 else "worsen"
+
+
 def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L") -> str:
     """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
 

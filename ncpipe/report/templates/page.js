@@ -62,9 +62,6 @@
       large.showModal();
     });
   }
-  window.addEventListener("beforeprint", () => {
-    for (const details of all("details")) details.open = true;
-  });
 
   // ---- a page that is served: where the runs are, asked for again and again --------------------------------
 
@@ -74,7 +71,7 @@
     try {
       told = await (await fetch("state.json", { cache: "no-store" })).json();
     } catch {
-      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe report --live has ended."));
+      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe serve has ended."));
       return;
     }
     const version = document.documentElement.dataset.version ?? told.version;
@@ -103,9 +100,8 @@
 
   if (!at("data")) return;
   const data = JSON.parse(at("data").textContent);
-  const COLOURS = ["#3b7cb8", "#c8560a", "#24935a", "#a55ac8", "#c2447d", "#8a7a10", "#1295a8", "#7a6a5c"];
   const RAMP = ["#3d6fd0", "#8a5cc0", "#c2447d", "#d4572e", "#c28a00"];
-  const colour = (line) => COLOURS[line % COLOURS.length];
+  const colour = (line) => data.colours[line];
 
   /** n colours from the first of RAMP to its last. */
   function ramp(n) {
@@ -160,8 +156,17 @@
       at(id).replaceChildren(box);
     });
   }
+  /** Text with L^-0.37 as a power. */
+  function typeset(line) {
+    return line.replace(/(^|[\s([])-(?=[\d.])/g, "$1−").split(/\^([-−]?[\d.]*\d)/).map((part, i) =>
+      i % 2 ? element("sup", part.replace("-", "−")) : part);
+  }
   function tell(id, lines) {
-    at(id).replaceChildren(...lines.map((line) => Object.assign(document.createElement("p"), { textContent: line })));
+    at(id).replaceChildren(...lines.map((line) => {
+      const made = document.createElement("p");
+      made.append(...typeset(line));
+      return made;
+    }));
   }
   const widthOf = (id) => Math.max(200, Math.min(at(id).clientWidth - 80, 900));
   const columnsOf = (id) => Math.max(1, Math.floor(at(id).clientWidth / 190));
@@ -430,7 +435,7 @@
         rows.push({ run: i, x: runs.x[i], seed: runs.seed[i], epoch, y, state });
       });
     }
-    const label = name.replaceAll("_", " ");
+    const label = history.titles[name];
     const says = [`${label} of ${data.lines[line]}, a line for each run.`];
     if (hidden) says.push(`${hidden} values are 0 or missing: a logarithmic scale has no place for them.`);
     tell("curves-say", says);

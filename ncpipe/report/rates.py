@@ -1,0 +1,86 @@
+"""The first table of a page: how each experiment's NC1, NC2, NC3 and loss gap go with L."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ncpipe.tables.headlines import headline_series
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol
+from ncpipe.tables.points import LAST
+from ncpipe.tables.sentences import p_text, power, tendency
+
+ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
+WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
+COLUMNS = ("NC1", "NC2", "NC3", "the loss gap")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """arrow: of the direction, where it is known; word: the same for who hears the page. text: the power with
+    its interval, or the rank correlation. full: every digit."""
+
+    arrow: str
+    word: str
+    text: str
+    full: str
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """line: a name of `keys.name_of`. used: runs in the fits, as '15 of 15'."""
+
+    line: str
+    network: str
+    rates: list[Rate]
+    used: str
+
+
+NO_RATE = Rate("", "", "–", "")
+
+
+def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
+    """Return a row for each line of a study, experiments in the order of `networks`, their captions."""
+    order = list(networks)
+    rows = []
+    for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(each["experiment"])):
+        own = rows_at(slopes[slopes["layer"] == LAST], line)
+        series = headline_series(rows_at(runs, line))
+        found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
+        counted = [row for row in found if row is not None]
+        rates = [NO_RATE if row is None else _rate(row, symbol(runs)) for row in found]
+        rows.append(RateRow(name_of(line), networks[str(line["experiment"])], rates, _used(counted)))
+    return rows
+
+
+def _row(slopes: pd.DataFrame, metric: str, split: str) -> pd.Series | None:
+    own = slopes[(slopes["metric"] == metric) & (slopes["split"] == split)]
+    return own.iloc[0] if len(own) else None
+
+
+def _rate(row: pd.Series, of: str) -> Rate:
+    verb = tendency(row)
+    if not math.isnan(row.get("rho", math.nan)):
+        text = f"ρ = {row['rho']:z.2f} ({p_text(row['rho_p_value'])})"
+        full = f"Spearman's rho {row['rho']}, p {row['rho_p_value']}"
+    elif verb == "have":
+        return NO_RATE
+    else:
+        text = power(row["slope"], row["low"], row["high"], of)
+        full = f"power {row['slope']}, {100 * row['level']:g} % interval [{row['low']}, {row['high']}]"
+    return Rate(ARROWS[verb], WORDS[verb], text, f"{full}, {_counts(row)} runs used")
+
+
+def _counts(row: Mapping[str, Any] | pd.Series) -> str:
+    return f"{row['n_used']:.0f} of {row['n_runs']:.0f}"
+
+
+def _used(rows: list[pd.Series]) -> str:
+    """15 of 15, or 13 to 15 of 15 where metrics differ."""
+    if not rows:
+        return "–"
+    counts = sorted({int(row["n_used"]) for row in rows})
+    used = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{used} of {int(rows[0]['n_runs'])}"

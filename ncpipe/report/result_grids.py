@@ -1,0 +1,139 @@
+"""The page's tables of powers and of claims, each with a part that is folded behind one line."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pandas as pd
+
+from ncpipe.metrics.catalogue import entry, series_name
+from ncpipe.params import Slopes
+from ncpipe.report.chart_data import plain
+from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
+from ncpipe.tables.compare import Results, compare_results
+from ncpipe.tables.headlines import HEADLINES, headline_series
+from ncpipe.tables.keys import abscissa
+from ncpipe.tables.sentences import p_text, power
+
+VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table; others were not run
+CLAIM_TEXTS = ["ref", "statement", "about", "quantity", "expected", "runs", "reason"]
+RULE = "A claim agrees only if its whole interval, or a test of its sign (p), is as expected."
+SLOPE_COLUMNS = {
+    "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "power": "power",
+    "rho": "Spearman's rho", "rho_p_value": "p of rho", "p_value": "p of a line", "used": "runs used",
+    "unusable": "left out",
+}  # fmt: skip
+
+
+def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
+    """Return the headline metrics' powers, and folded those of every other series.
+
+    slopes: of `slopes.loglog_slopes`. of: what L is called. csv: the whole table as a file.
+    """
+    columns = {key: head for key, head in SLOPE_COLUMNS.items() if key in {*slopes, "power", "used"}}
+    used = [f"{row.n_used:.0f} of {row.n_runs:.0f}" for row in slopes.itertuples()]
+    table = slopes.assign(used=used, metric=slopes["metric"].map(plain), power="")[list(columns)]
+    rows = [list(map(cell, row)) for row in table.itertuples(index=False, name=None)]
+    for row, fit in zip(rows, slopes.itertuples(), strict=True):
+        row[list(columns).index("power")] = _power(fit, of)
+    first = (slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")).tolist()
+    headings = list(columns.values())
+    heads = [row for row, own in zip(rows, first, strict=True) if own]
+    others = [row for row, own in zip(rows, first, strict=True) if not own]
+    title = "Powers of the last layer's metrics"
+    folded = f"Powers of the other {len(others)} series"
+    return [
+        Grid("slopes", title, "", headings, heads, data_uri(csv)),
+        *([Grid("slopes-others", folded, "", headings, others, "", folded)] if others else []),
+    ]
+
+
+def _power(fit: Any, of: str) -> Cell:
+    if math.isnan(fit.slope):
+        return Cell("")
+    full = f"{fit.slope!r}" + ("" if math.isnan(fit.low) else f" [{fit.low!r}, {fit.high!r}]")
+    return Cell(power(fit.slope, fit.low, fit.high, of), fit.slope, full)
+
+
+def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
+    """Return the claims that have a verdict, those that disagree first, and folded the others.
+
+    table: of `verdicts.ledger_table`. csv: the same as a file.
+    """
+    table = table.fillna(dict.fromkeys(CLAIM_TEXTS, ""))
+    rows = [row for verdict in VERDICTS for row in table[table["verdict"] == verdict].itertuples()]
+    others = list(table[~table["verdict"].isin(VERDICTS)].itertuples())
+    columns = ["verdict", "claim", "number", "expected", "runs"]
+    grids = [Grid("claims", "Claims", RULE, columns, list(map(_claim_row, rows)), data_uri(csv))]
+    if others:
+        several = "claim" if len(others) == 1 else "claims"
+        title = f"{len(others)} more {several} that this sweep does not answer"
+        why = [
+            [Cell(str(row.statement), note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others
+        ]
+        grids.append(Grid("claims-not-run", title, "", ["claim", "why"], why, "", title))
+    return grids
+
+
+def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list[Grid]:
+    """Return rates and deepest means of every experiment beside those of the first, with their difference.
+
+    runs: with converged. points: of `points.usable_points`. Empty for one experiment, and in a study with an
+    axis, whose lines are not only experiments. Runs of one seed are pairs (`compare.difference_interval`).
+    """
+    names = list(dict.fromkeys(runs["experiment"]))
+    if len(names) < 2 or abscissa(runs) != "depth":
+        return []
+    first, together = names[0], "all"
+    sides = {
+        name: Results(*(own[own["experiment"] == name].assign(experiment=together) for own in (points, runs)))
+        for name in names
+    }
+    series = headline_series(runs[runs["experiment"] == first])
+    titles = {series_name(split, metric): title for title, (metric, split) in series.items()}
+    table = compare_results(sides, together, series.values(), rule)
+    table = table[table["series"] != ""]
+    rows = []
+    for _, own in table.groupby(["quantity", "series"], sort=False):
+        base = cell(own["value"].iloc[0])
+        what = titles[own["series"].iloc[0]].removeprefix("the ")
+        depth = own["depth"].iloc[0]
+        quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
+        for _, row in own.iloc[1:].iterrows():
+            change = estimate(row["difference"], row["difference_low"], row["difference_high"])
+            rows.append([Cell(quantity), Cell(str(row["revision"])), cell(row["value"]), base, change])
+    columns = ["quantity", "experiment", "value", first, f"value − {first}"]
+    note = f"Differences with {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
+    return [Grid("side-by-side", "Experiments side by side", note, columns, rows, "")]
+
+
+def verdict_counts(grids: list[Grid]) -> str:
+    """Return how many claims have which verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
+    verdicts = [row[0].text for own in grids if not own.folded for row in own.rows]
+    words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
+    counts = {word: verdicts.count(word) for word in reversed(VERDICTS)}
+    said = ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.items() if count)
+    of = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
+    return f"{of}: {said}" if said else "no claim has a verdict"
+
+
+def _claim_row(row: Any) -> list[Cell]:
+    number = estimate(row.value, row.low, row.high)
+    p_value = getattr(row, "p_value", math.nan)
+    if row.quantity == "spearman" and not math.isnan(p_value):
+        number = dataclasses.replace(number, text=f"{number.text} ({p_text(p_value)})")
+    about = re.sub(r"\b[a-z]\w*_\w+", lambda found: _label(found[0]), row.about)
+    of = f"{row.quantity.replace('_', ' ')} of {about}" if about else row.quantity
+    return [
+        Cell(row.verdict),
+        Cell(row.statement, note=f"{of} · {row.ref} · {row.id}"),
+        dataclasses.replace(number, note=row.reason),
+        Cell(row.expected),
+        Cell(row.runs.replace(" runs", "")),
+    ]
+
+
+def _label(word: str) -> str:
+    """A metric's label; any other word as it is."""
+    return plain(word) if entry(word).label else word

@@ -856,7 +856,7 @@ def test_a_metric_of_the_study_s_own_is_known(tmp_path, monkeypatch):
         from ncpipe.metrics.catalogue import Metric
 
         SPREAD = Metric("spread", "NC1", "0", "m", "f", "[0, 1]", "", "every, both")
-        METRICS = {SPREAD: lambda statistics: 0.0}
+        METRICS = {SPREAD: lambda classes: 0.0}
         """
     Path("study.py").write_text(textwrap.dedent(text), encoding="utf-8")
     try:

@@ -513,7 +513,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a process that draws from what another has changed."""
     from ncpipe.commands import drawing, plot
-    from ncpipe.scheduling import hands
+    from ncpipe.runs import hands
 
     monkeypatch.chdir(results.parent)
     alone = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}

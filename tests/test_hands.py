@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ncpipe.errors import InputError
-from ncpipe.scheduling import hands
-from ncpipe.scheduling.hands import Hands
+from ncpipe.runs import hands
+from ncpipe.runs.hands import Hands
 
 STARTER = os.getpid()
 
@@ -128,7 +128,7 @@ def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     """In the middle of a task: its place may be another one's by then. Red: it ends with the task."""
     program = (
         "import os; os.environ['STARTER'] = str(os.getpid())\n"
-        "from ncpipe.scheduling import hands; import test_hands; hands.WORTH = 0.0\n"
+        "from ncpipe.runs import hands; import test_hands; hands.WORTH = 0.0\n"
         "with hands.Hands(2, 9) as shared: list(shared.each(test_hands.lasts_elsewhere, range(9)))"
     )
     environment = os.environ | {"KILLED": "1", "PYTHONPATH": str(Path(__file__).parent)}

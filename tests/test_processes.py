@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ncpipe.errors import InputError
-from ncpipe.scheduling.processes import Ended, Worker
+from ncpipe.runs.processes import Ended, Worker
 
 
 class Asked(Exception):

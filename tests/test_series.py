@@ -8,12 +8,12 @@ import pytest
 from conftest import write_params
 from test_dufm import tree
 
-import ncpipe.scheduling.series as module
+import ncpipe.runs.series as module
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.processes import Ended
-from ncpipe.scheduling.series import train_series
-from ncpipe.scheduling.store import checkpoint_of, saved_epochs
+from ncpipe.runs.processes import Ended
+from ncpipe.runs.series import train_series
+from ncpipe.runs.store import checkpoint_of, saved_epochs
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.loop import Stopped
@@ -62,7 +62,7 @@ def test_two_processes_give_what_one_gives(runs: list[Run], monkeypatch: pytest.
     monkeypatch.setattr(module, "WORTH", 1e-9)
     two = train_series(runs, COMPUTE, 2, 60.0, history)
     assert [(name, rows) for name, _, rows in two] == [(name, rows) for name, _, rows in one]
-    assert not list(Path("data/.ahead").glob("*"))
+    assert not list(Path("data/.store").glob("*"))
 
 
 def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.bounds import usable_cores
 from ncpipe.figures.save import save_figure
-from ncpipe.scheduling.hands import Hands
+from ncpipe.runs.hands import Hands
 
 Drawn = Callable[[], Figure]  # pickled where another process is to draw it
 

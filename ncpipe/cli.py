@@ -333,10 +333,10 @@ def _hands(experiment: str, workers: int | None) -> Any:
     """Processes that share an experiment's runs; None for one per core."""
     from ncpipe.bounds import usable_cores
     from ncpipe.params import load_params
-    from ncpipe.runs.hands import Hands
+    from ncpipe.runs.pool import Pool
 
     params = load_params()
-    return Hands(workers or max(1, usable_cores() // params.compute.threads), len(params.runs_of(experiment)))
+    return Pool(workers or max(1, usable_cores() // params.compute.threads), len(params.runs_of(experiment)))
 
 
 @stage()

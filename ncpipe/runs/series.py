@@ -4,11 +4,12 @@ import concurrent.futures
 import contextlib
 import functools
 import math
-import queue
+import multiprocessing
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -17,7 +18,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
-from ncpipe.runs.processes import Ended, Worker
+from ncpipe.runs.pool import asked_to_stop, executor, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.specs import Compute, Data, Run
 from ncpipe.stamps import Stamp
@@ -59,25 +60,23 @@ def train_series(
     stamps = [Stamp(run, repr(run.spec.data), compute) for run in runs]
     count, batches = _dealt_out(groups(stamps), place, worker_count(compute, place, workers))
     found: dict[str, Found] = {}
-    stop = threading.Event()
-    with _hands(count, stop) as hands, concurrent.futures.ThreadPoolExecutor(count) as pool:
-
-        def work(batch: Batch) -> int:
-            hand = hands.get()
-            try:
-                own = [stamp.run for stamp in batch]
-                on_batch(own)
-                ends = hand(_Task(batch, checkpoint_seconds, measure))
-                found.update(zip((stamp.key() for stamp in batch), ends, strict=True))
-            except Ended as error:
-                raise InputError(f"{own[0].experiment}: {error}; run dvc repro to go on") from None
-            finally:
-                hands.put(hand)
-            return len(batch)
-
+    stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()
+    pool = concurrent.futures.ThreadPoolExecutor(1) if count == 1 else executor(count, stop)
+    train = functools.partial(_train, stop=stop.is_set) if count == 1 else _train_elsewhere
+    futures = {}
+    with pool:
         try:
-            for future in concurrent.futures.as_completed([pool.submit(work, batch) for batch in batches]):
-                on_done(future.result())
+            for batch in batches:
+                on_batch([stamp.run for stamp in batch])
+                with uninterrupted():
+                    futures[pool.submit(train, _Task(batch, checkpoint_seconds, measure))] = batch
+            for future in concurrent.futures.as_completed(futures):
+                batch = futures[future]
+                found.update(zip((stamp.key() for stamp in batch), future.result(), strict=True))
+                on_done(len(batch))
+        except BrokenProcessPool:
+            name = stamps[0].run.experiment
+            raise InputError(f"{name}: a process that trained it was ended; run dvc repro to go on") from None
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -106,6 +105,10 @@ def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
             runs, data, place, compute.precision, checkpoints=saved, stop=stop, starts=starts
         )
         return [task.measure(found, compute) for found in trained]
+
+
+def _train_elsewhere(task: _Task[Found]) -> list[Found]:
+    return _train(task, asked_to_stop)
 
 
 @contextlib.contextmanager
@@ -144,23 +147,3 @@ def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tu
         own, parts = shapes[index], math.ceil(seconds[index] * count / total - SLACK)
         batches += [part for at in range(max(1, parts)) if (part := own[at :: max(1, parts)])]
     return min(count, len(batches)), batches
-
-
-Hand = Callable[[_Task[Any]], list[Any]]
-
-
-@contextlib.contextmanager
-def _hands(count: int, stop: threading.Event) -> Iterator["queue.SimpleQueue[Hand]"]:
-    """Who trains: this process and so many others less one."""
-    others: list[Worker[_Task[Any], list[Any]]] = []
-    hands: queue.SimpleQueue[Hand] = queue.SimpleQueue()
-    hands.put(lambda task: _train(task, stop.is_set))
-    try:
-        for _ in range(count - 1):
-            worker: Worker[_Task[Any], list[Any]] = Worker(_train)
-            others.append(worker)
-            hands.put(functools.partial(worker, stop=stop))
-        yield hands
-    finally:
-        for worker in others:
-            worker.close()

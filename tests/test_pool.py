@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ncpipe.errors import InputError
-from ncpipe.runs import hands
-from ncpipe.runs.hands import Hands
+from ncpipe.runs import pool
+from ncpipe.runs.pool import Pool
 
 STARTER = os.getpid()
 
@@ -69,7 +69,7 @@ def lasts_elsewhere(task: int) -> int:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STARTER", str(os.getpid()))
-    monkeypatch.setattr(hands, "WORTH", 0.0)
+    monkeypatch.setattr(pool, "WORTH", 0.0)
     others = psutil.Process().children()  # of tests before, perhaps ended and not waited for
     yield
     left = [" ".join(child.cmdline()) for child in psutil.Process().children() if child not in others]
@@ -78,7 +78,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_given_comes_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next tasks go to the same processes. Red: what ends first comes first; a process for each."""
-    with Hands(2, 50) as shared:
+    with Pool(2, 50) as shared:
         first = list(shared.each(who, [-1, *range(20)]))
         assert [task for task, _ in first] == [-1, *range(20)]
         again = list(shared.each(who, range(20)))
@@ -90,7 +90,7 @@ def test_what_is_given_comes_in_order_and_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_goes_wrong_elsewhere_is_raised_here_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a task of those that failed which the next ones are given in place of their own."""
-    with Hands(2, 50) as shared:
+    with Pool(2, 50) as shared:
         list(shared.each(who, [-1, 0, 1]))
         with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
             list(shared.each(fails_elsewhere, range(20)))
@@ -107,9 +107,8 @@ def first_of(found: tuple[int, int]) -> int:
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
     """As where memory is short; and no other one is started. Red: a task that is lost, a stage that waits."""
-    with Hands(3, 50) as shared:
+    with Pool(3, 50) as shared:
         found = list(shared.each(is_killed_elsewhere, [-1, *range(10)]))
-        assert shared.workers == []
         assert shared.most == 1
     assert found == [(task, os.getpid()) for task in [-1, *range(10)]]
 
@@ -117,7 +116,7 @@ def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
 def test_an_interrupt_waits_for_no_task() -> None:
     """Red: Ctrl-C that comes through when the other process has done what it was at."""
     begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), Hands(2, 50) as shared:
+    with pytest.raises(KeyboardInterrupt), Pool(2, 50) as shared:
         list(shared.each(lasts_elsewhere, range(10)))
     assert time.monotonic() - begin < 30
     assert not psutil.pid_exists(int(Path("begun").read_text()))
@@ -128,8 +127,8 @@ def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     """In the middle of a task: its place may be another one's by then. Red: it ends with the task."""
     program = (
         "import os; os.environ['STARTER'] = str(os.getpid())\n"
-        "from ncpipe.runs import hands; import test_hands; hands.WORTH = 0.0\n"
-        "with hands.Hands(2, 9) as shared: list(shared.each(test_hands.lasts_elsewhere, range(9)))"
+        "from ncpipe.runs import pool; import test_pool; pool.WORTH = 0.0\n"
+        "with pool.Pool(2, 9) as shared: list(shared.each(test_pool.lasts_elsewhere, range(9)))"
     )
     environment = os.environ | {"KILLED": "1", "PYTHONPATH": str(Path(__file__).parent)}
     killed = subprocess.run([sys.executable, "-c", program], env=environment, check=False, timeout=60)
@@ -157,11 +156,11 @@ def test_a_process_is_started_where_it_is_worth_it(
     most: int, seconds: float, left: int, free: int, started: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: a small study that takes longer than it did."""
-    monkeypatch.setattr(hands, "WORTH", 3.0)
-    monkeypatch.setattr(hands, "free_memory", lambda: free)
-    monkeypatch.setattr(hands, "Worker", lambda do: "another")
-    shared = Hands(most, left)
+    monkeypatch.setattr(pool, "WORTH", 3.0)
+    monkeypatch.setattr(pool, "free_memory", lambda: free)
+    monkeypatch.setattr(pool, "executor", lambda count: "another" * count)
+    shared = Pool(most, left)
     shared.done, shared.seconds = 2, 2 * seconds
-    shared._start_another(left)
-    assert shared.workers == ["another"] * started
-    shared.pool.shutdown()
+    assert bool(shared._in_flight(left)) == started
+    assert shared.others == ("another" if started else None)
+    shared.others = None

@@ -77,7 +77,7 @@ def sweep(
 
 
 def cancel_jobs() -> None:
-    """End all jobs of this folder; what they have finished waits in the store."""
+    """End all jobs of this folder; what they have finished is in the store."""
     jobs = read_jobs()
     cancel(jobs)
     say(f"sweep: {len(jobs)} jobs cancelled; what they have finished or saved is kept")

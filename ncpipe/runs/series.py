@@ -54,7 +54,7 @@ def train_series(
 
     Up to `workers` batches train at a time, each in a process of its own, where they are long enough: what
     measure gives comes from there, and it is a function of a module. Stopped, all go on from checkpoints in
-    data/.ahead. on_batch is told of a batch that begins, on_done how many runs one had.
+    the store. on_batch is told of a batch that is given out, on_done how many runs one had.
     """
     place = prepare_device(compute)
     stamps = [Stamp(run, repr(run.spec.data), compute) for run in runs]

@@ -1,14 +1,16 @@
-"""What DVC itself costs: plain `dvc repro train` against `ncpipe sweep`, on runs that hardly train.
+"""What DVC itself costs: plain `dvc repro` against `ncpipe sweep`, on runs that hardly train.
 
     python benchmarks/dvc_overhead.py 35 105 245
     python benchmarks/dvc_overhead.py 35 105 245 --sweep 735
+    python benchmarks/dvc_overhead.py 700 3000 --whole --experiments 2
 
 In temporary clones of this repository, as its last commit has it; one epoch a run, so that what is left is
 starting programs and DVC. The sweep's time includes its own last `dvc repro`, up to and with the report; that
-of `dvc repro` is measured on the same stages, in the same order: train alone, then all the rest. Of each:
+of `dvc repro` is measured on the same stages, in the same order: fill, train, then all the rest. Of each:
 seconds by the clock, seconds of processors (which other work on the machine hardly moves), and those of the
 first process alone, which of `dvc repro` is DVC itself. In the end, the power of the number of runs by which
-each of these grows. --sweep: numbers of runs of which only `ncpipe sweep` is measured.
+each of these grows. --sweep: numbers of runs of which only `ncpipe sweep` is measured. --whole: a stage for
+each experiment, by the edit of docs/store.md. --experiments: so many, whatever the number of runs.
 """
 
 import argparse
@@ -27,29 +29,43 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS, SEEDS = [2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 3, 4]
-REPRO = {"repro train": ("dvc", "repro", "train"), "repro, the rest": ("dvc", "repro")}
-REPRO["repro, nothing"] = ("dvc", "repro")
+REPRO: dict[str, tuple[str, ...]] = {
+    "repro fill": ("dvc", "repro", "fill"),
+    "repro train": ("dvc", "repro", "train"),
+    "repro, the rest": ("dvc", "repro"),
+    "repro, nothing": ("dvc", "repro"),
+}
 SWEEP = {"sweep, all": ("ncpipe", "sweep")}
 
 Times = tuple[float, float, float]  # seconds by the clock, of processors, of the first process
 
 
-def project(folder: Path, runs: int) -> Path:
-    """A clone whose sweep has that many runs, in experiments of 35."""
+def project(folder: Path, runs: int, whole: bool, experiments: int | None) -> Path:
+    """A clone whose sweep has about that many runs, in experiments of 35 or in so many."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     yaml = YAML(typ="safe")
     params = yaml.load((folder / "stages/smoke/params.yaml").read_text())
     [spec] = params["experiments"].values()
     spec |= {"epochs": 1, "log_every": 1}
-    names = [f"e{index}" for index in range(runs // len(DEPTHS) // len(SEEDS))]
+    count = experiments or runs // len(DEPTHS) // len(SEEDS)
+    seeds = SEEDS if experiments is None else list(range(round(runs / experiments / len(DEPTHS))))
+    names = [f"e{index}" for index in range(count)]
     params["experiments"] = {
         name: spec | {"data": spec["data"] | {"seed": i}} for i, name in enumerate(names)
     }
     params["about"] = {}
-    params["sweep"] = {"experiments": names, "depths": DEPTHS, "seeds": SEEDS}
+    params["sweep"] = {"experiments": names, "depths": DEPTHS, "seeds": seeds}
     with (folder / "params.yaml").open("w") as file:
         yaml.dump(params, file)
     shutil.copyfile(folder / "stages/smoke/claims.yaml", folder / "claims.yaml")  # asked of any experiment
+    if whole:
+        page, pipeline = (folder / "docs/store.md").read_text(), folder / "dvc.yaml"
+        lines = page.split("```diff\n")[1].split("```")[0].splitlines()
+        before, after = (
+            "".join(f"{line[1:]}\n" for line in lines if line[0] in kept) for kept in (" -", " +")
+        )
+        assert before in pipeline.read_text()
+        pipeline.write_text(pipeline.read_text().replace(before, after))
     return folder
 
 
@@ -94,13 +110,13 @@ def seconds(folder: Path, *command: str) -> Times:
     return clock, own + others, own
 
 
-def measured(runs: int, repro: bool) -> dict[str, Times]:
+def measured(runs: int, repro: bool, whole: bool, experiments: int | None) -> dict[str, Times]:
     """Seconds by column, of a sweep of that many runs in clones of its own."""
     place = Path(tempfile.mkdtemp())
     try:
         found: dict[str, Times] = {}
         for columns in (REPRO, SWEEP) if repro else (SWEEP,):
-            folder = project(place / "-".join(columns).replace(" ", ""), runs)
+            folder = project(place / "-".join(columns).replace(" ", ""), runs, whole, experiments)
             found |= {column: seconds(folder, *command) for column, command in columns.items()}
         return found
     finally:
@@ -129,6 +145,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="*", type=int, default=[], help="how many: 35, 70, ...")
     parser.add_argument("--sweep", nargs="+", type=int, default=[], help="the same, by ncpipe sweep alone")
+    parser.add_argument("--whole", action="store_true", help="a stage for each experiment")
+    parser.add_argument("--experiments", type=int, help="how many; else one for 35 runs")
     given = parser.parse_args()
     both = given.runs or ([] if given.sweep else [35, 105, 245])
     print(
@@ -137,7 +155,7 @@ def main() -> None:
     print(row("runs", {column: column for column in REPRO | SWEEP}), flush=True)
     times = {}
     for runs in sorted({*both, *given.sweep}):
-        times[runs] = measured(runs, runs in both)
+        times[runs] = measured(runs, runs in both, given.whole, given.experiments)
         cells = {c: " ".join(f"{value:6.1f}" for value in own) for c, own in times[runs].items()}
         print(row(str(runs), cells), flush=True)
     print_growth(times)

@@ -23,14 +23,13 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from ncpipe.artifacts import AHEAD
 from ncpipe.params import Params, load_params
-from ncpipe.scheduling.engines.choice import open_engine, works_of
-from ncpipe.scheduling.engines.options import EngineName, Options, Ray, Settings, Slurm
-from ncpipe.scheduling.engines.protocol import drive
-from ncpipe.scheduling.engines.work import Work
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.store import waiting
+from ncpipe.runs.engines.choice import open_engine, works_of
+from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
+from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.work import Work
+from ncpipe.runs.folders import ALONE, store_folder
+from ncpipe.runs.store import sweep_stamps
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS = [2, 3, 4, 5, 6]
@@ -51,7 +50,7 @@ def sweep(runs: int) -> Iterator[Params]:
         with Path("params.yaml").open("w") as file:
             yaml.dump(params, file)
         subprocess.run([sys.executable, "-m", "ncpipe", "fetch", name], check=True, capture_output=True)
-        AHEAD.mkdir(parents=True)
+        ALONE.mkdir(parents=True)
         yield load_params()
     finally:
         os.chdir(before)
@@ -78,13 +77,17 @@ def options_of(name: EngineName) -> Options:
     return Options(name, Slurm(array=TASKS) if has_slurm() else here, Ray())
 
 
+def stored_runs() -> list[Path]:
+    return list(store_folder().glob("*/run.json"))
+
+
 def timed(name: EngineName, runs: int) -> str:
     with sweep(runs) as params:
         works, settings = planned(params)
         first: list[float] = []
 
         def look() -> None:
-            while not waiting():
+            while not stored_runs():
                 time.sleep(0.05)
             first.append(time.perf_counter())
 
@@ -92,7 +95,7 @@ def timed(name: EngineName, runs: int) -> str:
         begin = time.perf_counter()
         drive(open_engine(options_of(name), settings), works, keep_going=False)
         end = time.perf_counter()
-        found = len(waiting())
+        found = len(stored_runs())
         assert found == settings.runs, f"{found} of {settings.runs} runs in the store"
         rest = 1e3 * (end - first[0]) / found
         return f"{name:>6} {found:>5} {first[0] - begin:>8.1f} s {end - begin:>8.1f} s {rest:>8.0f} ms"

@@ -47,7 +47,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape
 from ncpipe.models.penalties import is_penalised
 from ncpipe.params import Params, load_params
-from ncpipe.scheduling.batches import batches_that_fit, worker_count
+from ncpipe.runs.batches import batches_that_fit, worker_count
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes

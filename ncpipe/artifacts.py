@@ -39,7 +39,7 @@ REPORT = Path("data/report.html")
 COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
-AHEAD = Path("data/.ahead")  # runs trained before DVC asked for them
+JOBS = Path("data/.jobs")  # given to a scheduler and not taken back yet
 SEAL = "seal.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
 MOMENT = 0.2  # seconds
@@ -54,7 +54,8 @@ def publish_folder(target: Path) -> Iterator[Path]:
     data), outside everything that a stage reads. It takes the place of an earlier one of the same target,
     so an interrupted run leaves no more than one behind.
     """
-    base = next((parent for parent in target.parents if parent.name == "data"), target.parent)
+    parents = () if target.is_absolute() else target.parents
+    base = next((parent for parent in parents if parent.name == "data"), target.parent)
     partial = base / ".partial" / "-".join(target.relative_to(base).parts)
     if partial.exists():
         shutil.rmtree(partial)

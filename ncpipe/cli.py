@@ -11,9 +11,12 @@ from safetensors import SafetensorError
 from typer.core import TyperCommand, TyperGroup
 
 from ncpipe import __version__
-from ncpipe.artifacts import remove_tried_links
+from ncpipe.artifacts import RUNS, remove_tried_links
 from ncpipe.errors import InputError
 from ncpipe.interrupts import came_of_interrupt, hear_the_end
+
+ALL = "all"  # in place of a depth or a seed that is not named
+SOME = f"[NUMBER|{ALL}]"
 
 
 class Command(TyperCommand):
@@ -34,8 +37,11 @@ class Command(TyperCommand):
                 rest.append(word)
             elif given or (value := next(words, "")):
                 named[name] = value
+            else:
+                rest.append(word)
         if named:
-            rest += ["--", *(named[name] for name in names if name in named)]
+            last = max(names.index(name) for name in named)
+            rest += ["--", *(named.get(name, ALL) for name in names[: last + 1])]
         return super().parse_args(ctx, rest)
 
     def get_params(self, ctx: Any) -> Any:
@@ -68,6 +74,11 @@ models_stage = functools.partial(command, rich_help_panel="Stages of stages/regi
 low_rank_stage = functools.partial(command, rich_help_panel="Stages of stages/low_rank")
 low_rank_real_stage = functools.partial(command, rich_help_panel="Stages of stages/low_rank_real")
 theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theory")
+
+
+def _all_or_number(text: str) -> int | None:
+    """A depth or a seed; None for all of them."""
+    return None if text == ALL else int(text)
 
 
 def complete_experiment(incomplete: str) -> list[str]:
@@ -111,15 +122,6 @@ Processes = Annotated[
         help="Processes that share the runs, if these take long; without it one per core (cores / "
         "compute.threads).",
         show_default=False,
-    ),
-]
-MadeAhead = Annotated[
-    bool,
-    typer.Option(
-        "--ahead/--no-ahead",
-        envvar="NCPIPE_AHEAD",
-        help="Where DVC will ask for them: make other experiments' features and metrics too, while all is "
-        "loaded.",
     ),
 ]
 CheckpointSeconds = Annotated[
@@ -195,26 +197,47 @@ def fetch(
 @stage()
 def train(
     experiment: Experiment,
-    depth: Annotated[int, typer.Argument(help="L, as the architecture's definition counts it.")],
-    seed: Annotated[int, typer.Argument(help="Seed of the initial weights and of the mini-batches.")],
+    depth: Annotated[Any, typer.Argument(parser=_all_or_number, metavar=SOME, help="Of the network.")] = None,
+    seed: Annotated[
+        Any, typer.Argument(parser=_all_or_number, metavar=SOME, help="Of weights and mini-batches.")
+    ] = None,
     device: Device = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Leave the sweep's other stale runs of this shape for later.")
+        bool, typer.Option("--alone", help="Leave the sweep's other missing runs of these shapes for later.")
     ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     value: Value = None,
-    ahead: Annotated[
-        bool,
-        typer.Option(
-            envvar="NCPIPE_AHEAD", help="Let idle cores begin with the sweep's other stale runs meanwhile."
-        ),
-    ] = True,
 ) -> None:
-    """Train one network (and those of the sweep that fit beside it); write it to data/runs."""
-    from ncpipe.commands.train import train as train_run
+    """Train networks (and those of the sweep that fit beside them), or take them from the store; write them
+    to data/runs. Without depth, value or seed: all that the sweep has of the experiment."""
+    from ncpipe.commands.train import train as train_runs
 
-    train_run(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value), ahead)
+    train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
+
+
+@stage()
+def fill(
+    device: Device = None, workers: Workers = None, checkpoint_seconds: CheckpointSeconds = 60.0
+) -> None:
+    """Train all that the sweep lacks into the store, side by side on all cores."""
+    from ncpipe.commands.fill import fill_store
+
+    fill_store(device, workers, checkpoint_seconds)
+
+
+@command()
+def clean(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Those not used for so long: 12h, 30d, 8w.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them, remove nothing.")] = False,
+) -> None:
+    """List stored runs and checkpoints by when they were used last, and remove those of an age."""
+    from ncpipe.commands.clean import clean as clean_store
+
+    clean_store(older_than, dry_run)
 
 
 @command()
@@ -263,7 +286,7 @@ def sweep(
     """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
     if dry_run + detach + collect + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
-    from ncpipe.scheduling.engines.options import load_options
+    from ncpipe.runs.engines.options import load_options
 
     given = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, given)
@@ -281,38 +304,47 @@ def sweep(
 
 
 @stage()
-def extract(
-    experiment: Experiment, device: Device = None, workers: Processes = None, ahead: MadeAhead = True
-) -> None:
+def extract(experiment: Experiment, device: Device = None, workers: Processes = None) -> None:
     """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
     begin(f"extract {experiment}")
-    from ncpipe.commands.extract import extract_experiment
-    from ncpipe.commands.stages_ahead import hands_of
+    from ncpipe.commands.extract import double_compute, extract_experiment
+    from ncpipe.params import load_params
+    from ncpipe.runs.store import share
+    from ncpipe.training.device import prepare_device
 
-    with hands_of("extract", experiment, device, workers, ahead) as each:
-        extract_experiment(experiment, device, each)
+    double = double_compute(load_params().compute, device)
+    on_cpu = prepare_device(double).type == "cpu"  # a GPU is one process's
+    with _hands(experiment, workers if on_cpu else 1) as hands:
+        extract_experiment(experiment, device, hands.each)
+    share(path.parent for path in (RUNS / experiment).rglob("run.json"))  # DVC's cache has them by now
 
 
 @stage()
-def measure(experiment: Experiment, workers: Processes = None, ahead: MadeAhead = True) -> None:
+def measure(experiment: Experiment, workers: Processes = None) -> None:
     """Compute every metric of an experiment's runs from their features; write tidy tables."""
     begin(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
-    from ncpipe.commands.stages_ahead import hands_of
 
-    with hands_of("measure", experiment, None, workers, ahead) as each:
-        measure_experiment(experiment, each)
+    with _hands(experiment, workers) as hands:
+        measure_experiment(experiment, hands.each)
+
+
+def _hands(experiment: str, workers: int | None) -> Any:
+    """Processes that share an experiment's runs; None for one per core."""
+    from ncpipe.bounds import usable_cores
+    from ncpipe.params import load_params
+    from ncpipe.runs.pool import Pool
+
+    params = load_params()
+    return Pool(workers or max(1, usable_cores() // params.compute.threads), len(params.runs_of(experiment)))
 
 
 @stage()
 def aggregate() -> None:
     """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
     from ncpipe.commands.aggregate import aggregate as aggregate_sweep
-    from ncpipe.scheduling.waiting import drop_all
 
     aggregate_sweep()
-    if "DVC_STAGE" in os.environ:  # which asks for this when it has all metrics
-        drop_all()
 
 
 @stage()

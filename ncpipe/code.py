@@ -51,7 +51,7 @@ TABLES: Mapping[Definition, str] = {
     ("ncpipe.datasets.prepare", "SOURCES"): "source",
     ("ncpipe.datasets.prepare", "TARGETS"): "target",
     ("ncpipe.models.build", "FAMILIES"): "architecture",
-    ("ncpipe.scheduling.batches", "STARTS"): "architecture",
+    ("ncpipe.runs.batches", "STARTS"): "architecture",
     ("ncpipe.specs", "Data"): "source",
     ("ncpipe.specs", "SIDES"): "source",
     ("ncpipe.specs", "Model"): "architecture",
@@ -101,7 +101,7 @@ EXPERIMENT_STAGES: Mapping[str, Definition] = {
 TRAIN = "train"
 TRAINING = (
     ("ncpipe.datasets.prepared", "read_prepared"),
-    ("ncpipe.scheduling.batches", "starts_of"),
+    ("ncpipe.runs.batches", "starts_of"),
     ("ncpipe.stamps", "inputs_of"),  # what run.json says and is later compared with
     ("ncpipe.training.device", "prepare_device"),
     ("ncpipe.training.loop", "train_batch"),
@@ -123,7 +123,6 @@ TALK = ("ncpipe", "ncpipe.code", "ncpipe.console", "ncpipe.errors")
 # Reads, checks and files away, but decides no number of a run.
 PLUMBING = (
     "ncpipe.artifacts",
-    "ncpipe.code_memory",
     "ncpipe.params",
     "ncpipe.records",
     "ncpipe.stamps",

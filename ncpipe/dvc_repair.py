@@ -35,15 +35,33 @@ def dvc_folder() -> Path | None:
 
 
 def cache_folder(dvc: Path) -> Path:
-    """Return the cache of the project whose `.dvc` this is, by its own settings."""
+    """Return the cache of the project whose `.dvc` this is, as `dvc cache dir` says it.
+
+    Of the files in which DVC looks, the last one that names a folder decides: the system's, the user's, the
+    project's and config.local. One that is not absolute is meant from its file.
+    """
     place = dvc / "cache"
-    for name in ("config", "config.local"):
-        settings = configparser.ConfigParser(interpolation=None)
+    for file in (*_global_settings(), dvc / "config", dvc / "config.local"):
+        settings = configparser.ConfigParser(interpolation=None, strict=False)
         with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-            settings.read(dvc / name, encoding="utf-8")
-            if named := settings.get("cache", "dir", fallback=""):
-                place = dvc / named
+            settings.read(file, encoding="utf-8")
+            if named := settings.get("cache", "dir", fallback="").strip("\"'"):
+                place = file.parent / os.path.expanduser(named)
     return place
+
+
+def _global_settings() -> list[Path]:
+    """Return the system's and the user's settings of DVC."""
+    folders = [os.environ.get(f"DVC_{level}_CONFIG_DIR", "") for level in ("SYSTEM", "GLOBAL")]
+    if not all(folders):
+        try:
+            import platformdirs  # DVC's, by which it finds them
+        except ImportError:
+            return []
+        of = "dvc", "iterative"
+        usual = platformdirs.site_config_dir(*of), platformdirs.user_config_dir(*of)
+        folders = [folder or other for folder, other in zip(folders, usual, strict=True)]
+    return [Path(folder) / "config" for folder in folders]
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.artifacts import PREPARED, check_seal, digest_of, read_json
-from ncpipe.code import forget, training_digests
-from ncpipe.code_memory import Key, forget_state, recall, remember
+from ncpipe.code import files_digest, forget, training_digests
 from ncpipe.errors import InputError
 from ncpipe.specs import Compute, Experiment, Run, recorded
 
@@ -29,8 +28,12 @@ class Stamp:
         return inputs_of(self.run, self.data, self.compute)
 
     def key(self) -> str:
-        """Digest of the inputs, the device asked for and the code that trains."""
-        return digest_of([self.inputs(), self.compute.device, code_digest(self.run.spec)])
+        """The run's fingerprint: what its folder is sealed with (`seal_key`), and named in the store.
+
+        On which device it is asked for is no part of it, nor is the version of PyTorch: a finished run is the
+        result, whoever trained it.
+        """
+        return digest_of([self.inputs(), code_digest(self.run.spec)])
 
     def batch_key(self) -> str:
         """Equal for runs that can train side by side: same data, shapes and steps."""
@@ -118,11 +121,6 @@ def seal_key(record: dict[str, Any]) -> str:
     return digest_of([record["inputs"], record["computed_with"]["code"]])
 
 
-def sealed_with(stamp: Stamp) -> str:
-    """`seal_key` of what this run is written as by the present code."""
-    return digest_of([stamp.inputs(), code_digest(stamp.run.spec)])
-
-
 def check_whole(folder: Path) -> None:
     """InputError, naming the file, unless a folder is to the bit what some run was written as."""
     record = read_json(folder / RUN_RECORD)
@@ -131,16 +129,6 @@ def check_whole(folder: Path) -> None:
     except (KeyError, TypeError):
         raise InputError(f"{folder / RUN_RECORD}: damaged, or of another version") from None
     check_seal(folder, key)
-
-
-def check_waiting(folder: Path, stamp: Stamp) -> None:
-    """InputError unless a folder of the store is this run's result by the present code, and whole."""
-    if any(path.is_symlink() for path in (folder, *folder.rglob("*"))):
-        raise InputError(f"{folder}: a link, where runs are folders of files")
-    check_whole(folder)
-    made = check_run(folder, stamp)["computed_with"]
-    if not is_current(folder, stamp) or stamp.compute.device not in ("auto", made["device"]):
-        raise InputError(f"{folder}: trained by other code or on another device")
 
 
 def is_current(folder: Path, stamp: Stamp) -> bool:
@@ -173,19 +161,27 @@ def code_digest(spec: Experiment) -> str:
 def forget_code() -> None:
     """Let code be read anew: it may have changed since."""
     forget()
-    forget_state()
     _taken.clear()
+    _read.clear()
 
 
-def remember_code() -> None:
-    """Let later processes know the digests that this one has taken."""
-    remember(_taken)
+def check_code(spec: Experiment) -> None:
+    """InputError if the code that trains an experiment's runs is not what this process has begun with."""
+    before = code_digest(spec)
+    if files_digest() != _read[0]:
+        forget_code()
+        if code_digest(spec) != before:
+            raise InputError("the code was edited while it trained, so nothing of it is kept; start it again")
 
 
+Key = tuple[tuple[str, str], ...]  # choices, as `ncpipe.code` has them
 _taken: dict[Key, str] = {}
+_read: list[str] = []  # digest of all bytes of code, before the first of it was looked at
 
 
 def _code_digest(choices: Key) -> str:
+    if not _read:
+        _read.append(files_digest())
     if choices not in _taken:
-        _taken[choices] = recall(choices) or digest_of(training_digests(dict(choices)))
+        _taken[choices] = digest_of(training_digests(dict(choices)))
     return _taken[choices]

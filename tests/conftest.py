@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ncpipe.artifacts import sha256_of
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.records import read
+from ncpipe.runs.folders import store_folder
 from ncpipe.specs import Experiment
 from ncpipe.training.device import fix_order_of_sums
 
@@ -151,6 +152,11 @@ def flip_byte(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
+
+
+def stored_runs() -> list[Path]:
+    """Folders of the runs in the store of the folder one stands in."""
+    return sorted(path for path in store_folder().glob("*") if len(path.name) == 64)
 
 
 def linked(path: Path) -> None:

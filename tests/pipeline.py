@@ -105,11 +105,8 @@ def trained_in(text: str) -> list[str]:
 class Clone:
     """A git checkout with its own DVC cache; or one of its studies, a DVC project that shares it.
 
-    ahead: whether stages may do the work of later ones, as users have it. Most tests have it switched off:
-    what trains when is then told by what DVC asks for.
+    One batch trains at a time, whatever the cores: what trains when is then the same everywhere.
     """
-
-    ahead = False
 
     def __init__(self, folder: Path, top: Path | None = None) -> None:
         self.folder = folder
@@ -149,9 +146,12 @@ class Clone:
 
     def copy(self, folder: Path) -> "Clone":
         shutil.copytree(self.top, folder, symlinks=True)
-        copied = Clone(folder / self.folder.relative_to(self.top), folder)
-        copied.ahead = self.ahead
-        return copied
+        return Clone(folder / self.folder.relative_to(self.top), folder)
+
+    @property
+    def store(self) -> Path:
+        """Where its finished runs are stored."""
+        return self.top / ".dvc/cache/ncpipe"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -164,7 +164,7 @@ class Clone:
             "DVC_SITE_CACHE_DIR": str(self.top.parent / "dvc-site"),
             "CI": "1",  # no look for a newer DVC
             "TERM": "dumb",
-            "NCPIPE_AHEAD": str(int(self.ahead)),
+            "NCPIPE_WORKERS": "1",
         }
 
     def run(self, *command: str, check: bool = True, **options: Any) -> Output:

@@ -24,7 +24,6 @@ from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.labels import by_experiment, rank_label, row_label, slope_label
 from ncpipe.params import Slopes, load_params, parse_params
-from ncpipe.scheduling.registry import stage_name
 from ncpipe.specs import Penalty, Run
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
@@ -61,7 +60,6 @@ def test_runs_are_depth_by_value_by_seed() -> None:
     run = runs[0]
     assert run.name == "one L=2 penalty.value=0.001 seed=0"
     assert (run.path, run.data) == (Path("one/L2/x0.001/s0"), Path("one/x0.001"))
-    assert stage_name(run) == "train@one-2-0.001-0"
 
 
 def test_a_value_is_all_that_it_changes() -> None:

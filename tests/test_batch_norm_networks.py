@@ -513,7 +513,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a process that draws from what another has changed."""
     from ncpipe.commands import drawing, plot
-    from ncpipe.scheduling import hands
+    from ncpipe.runs import pool
 
     monkeypatch.chdir(results.parent)
     alone = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
@@ -533,7 +533,7 @@ def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: py
             time.sleep(0.01)
 
     monkeypatch.setattr(drawing, "save_figure", patient)
-    monkeypatch.setattr(hands, "WORTH", 0.0)
+    monkeypatch.setattr(pool, "WORTH", 0.0)
     monkeypatch.setattr(drawing, "usable_cores", lambda: 2)
     plot.plot()
     assert 1 <= len(drawn) < len(alone) / 2  # the others there; a PNG and an SVG each

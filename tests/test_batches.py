@@ -18,18 +18,14 @@ from conftest import Terminal, contents, experiment_tree, write_params
 from ncpipe import console
 from ncpipe.commands import sweep
 from ncpipe.commands.code import write_code
-from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train as train_run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling import batches, dvc_entries
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.plan import rest_seconds
-from ncpipe.scheduling.registry import stage_name
-from ncpipe.scheduling.store import checkpoint_of
+from ncpipe.runs import batches, fill
+from ncpipe.runs.plan import rest_seconds
+from ncpipe.runs.store import checkpoint_of, sweep_stamps
 from ncpipe.specs import Run
 from ncpipe.stamps import code_digest
 from ncpipe.training.checkpoints import Checkpoints
@@ -50,8 +46,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored() -> int:
-    """Runs in the store: those that wait, and those in their places of which DVC may not know yet."""
-    return len([path for path in Path("data/.ahead").iterdir() if path.is_dir() and path.name != ".partial"])
+    """Runs in the store."""
+    return len([path for path in Path("data/.store").iterdir() if len(path.name) == 64])
 
 
 def trained() -> list[str]:
@@ -68,14 +64,14 @@ def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
     train("one", 2, 0)
     train("one", 2, 2)
     assert trained() == ["one/L2/s0", "one/L2/s1", "one/L2/s2"]
-    assert "trained in an earlier batch" in capsys.readouterr().err
+    assert "taken from the store" in capsys.readouterr().err
 
 
 def test_a_claimed_folder_is_the_one_that_training_alone_gives(project: Path) -> None:
     train("one", 2, 0)
     train("one", 2, 1)
     claimed = contents(Path("data/runs/one/L2/s1"))
-    for folder in ("data/runs", "data/.ahead"):
+    for folder in ("data/runs", "data/.store"):
         shutil.rmtree(folder)
     train("one", 2, 1, alone=True)
     assert contents(Path("data/runs/one/L2/s1")) == claimed
@@ -115,14 +111,14 @@ def test_a_line_is_said_before_torch_is_loaded(project: Path, call: str) -> None
 def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs wait trained, a third was stopped after 12 of 20 epochs."""
+    """Three runs are trained, three were stopped after 12 of 20 epochs."""
     train("one", 2, 0)
-    stamp = next(s for s in sweep_stamps(load_params(), load_params().compute) if s.run.depth == 3)
-    files = Checkpoints([checkpoint_of(stamp)], 0.0)
+    stamps = [s for s in sweep_stamps(load_params(), load_params().compute) if s.run.depth == 3]
+    runs, files = [s.run for s in stamps], Checkpoints([checkpoint_of(s) for s in stamps], 0.0)
     seen = iter(range(100))
     data, cpu = batches.read_prepared(Path("data/prepared/one")), torch.device("cpu")
     with pytest.raises(Stopped):
-        train_batch([stamp.run], data, cpu, "float32", checkpoints=files, stop=lambda: next(seen) == 12)
+        train_batch(runs, data, cpu, "float32", checkpoints=files, stop=lambda: next(seen) == 12)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(console, "REFRESH", 0.0)
@@ -133,7 +129,8 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     assert "3 of 6 runs, " in bars[0]
     shown = [text for text in bars if "epoch 16 of 20, loss 0." in text]
     assert shown[0].startswith("one L=3 seed=0:  80%|")
-    assert "train one L=3 seed=0: L-RN1 on cpu" in "\n".join(terminal.screen)
+    announced = "train one L=3 seed=0 together with one seed 1, one seed 2: L-RN1 on cpu"
+    assert announced in "\n".join(terminal.screen)
 
 
 def test_current_runs_do_not_train_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,14 +168,6 @@ def test_experiments_of_one_shape_share_a_batch(
     train("rate", 2, 0)
 
 
-def test_waiting_runs_of_other_parameters_are_dropped(project: Path) -> None:
-    train("one", 2, 0)
-    assert stored() == 3
-    write_params([2, 3], [0, 1], one=experiment_tree(epochs=3))
-    train("one", 3, 0)
-    assert stored() == 2  # both seeds of L=3, of the new parameters
-
-
 def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
     train("one", 2, 0)
     train("one", 3, 0, alone=True)
@@ -196,12 +185,12 @@ def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: 
 
 def test_deleting_the_store_costs_time_only(project: Path) -> None:
     train("one", 2, 0)
-    before = contents(Path("data/.ahead"))
-    for path in sorted(Path("data/.ahead").rglob("*"), reverse=True):
+    before = contents(Path("data/.store"))
+    for path in sorted(Path("data/.store").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     train("one", 2, 1)
     assert trained() == ["one/L2/s0", "one/L2/s1"]
-    assert {digest for name, digest in contents(Path("data/.ahead")).items() if "lock" not in name} <= set(
+    assert {digest for name, digest in contents(Path("data/.store")).items() if "lock" not in name} <= set(
         before.values()
     )
 
@@ -209,17 +198,17 @@ def test_deleting_the_store_costs_time_only(project: Path) -> None:
 def _train_one(seed: int, ready: Any, training: Any) -> None:
     """Begins to train only once the other one is about to as well, for which it waits two seconds."""
     torch.set_num_threads(1)
-    original = batches.train_first
+    original = fill.drive
 
-    def train_first(*rest: Any) -> None:
+    def drive(*rest: Any) -> Any:
         with training.get_lock():
             training.value += 1
         waited = time.monotonic()
         while training.value < 2 and time.monotonic() - waited < 2:
             time.sleep(0.01)
-        original(*rest)
+        return original(*rest)
 
-    batches.train_first = train_first
+    fill.drive = drive
     ready.wait()
     train("one", 3, seed)
 
@@ -253,41 +242,10 @@ def test_what_dvc_did_not_take_before_it_was_stopped_does_not_train_again(
     shutil.rmtree("data/runs")
     train("one", 2, 0)
     assert contents(Path("data/runs")) == whole
-    shutil.rmtree("data/.ahead")
+    shutil.rmtree("data/.store")
     train("one", 2, 0)
     assert contents(Path("data/runs")) == whole
     assert capsys.readouterr().err.splitlines()[-1] == "train one L=2 seed=0: trained already"
-
-
-def test_runs_leave_the_store_when_their_features_are_asked_for(project: Path) -> None:
-    """DVC asks for them when it has all runs. Red: a store that holds every run for ever."""
-    write_params([2], [0, 1], one=experiment_tree())
-    write_grid()
-    for seed in (0, 1):
-        train("one", 2, seed)
-    assert Path("data/runs/one/L2/s0/run.json").stat().st_nlink == 2  # until then it takes no more room
-    extract_experiment("one")
-    assert stored() == 0
-
-
-def test_what_dvc_failed_to_take_waits_on(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there is no room: it goes on, and the next one removes the place and asks for it again.
-
-    Red: a store that lets go of what nobody else has; a finished run then trains twice."""
-    write_params([2], [0, 1], one=experiment_tree())
-    write_grid()
-    for seed in (0, 1):
-        train("one", 2, seed)
-    taken = dvc_entries._hash(Path("data/runs/one/L2/s0"))
-    cached = Path(".dvc/cache/files/md5", taken[:2], taken[2:])
-    cached.parent.mkdir(parents=True)
-    cached.touch()
-    extract_experiment("one")
-    assert stored() == 1
-    monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
-    shutil.rmtree("data/runs/one/L2/s1")
-    train("one", 2, 1)
-    assert trained() == ["one/L2/s0", "one/L2/s1"]
 
 
 def test_out_of_memory_halves_the_batch(
@@ -331,7 +289,7 @@ def test_a_batch_takes_what_fits_in_memory(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     train("one", 2, 0)
     assert "2 of 3 runs in a batch" in capsys.readouterr().err
-    assert stored() == 2
+    assert stored() == 3
 
 
 def test_memory_grows_with_depth_and_samples(project: Path) -> None:
@@ -355,8 +313,7 @@ def test_memory_grows_with_depth_and_samples(project: Path) -> None:
 def test_the_plan_states_training_and_the_rest_apart(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trains = {stage_name(run) for run in load_params().grid()}
-    monkeypatch.setattr(sweep, "stale_stages", lambda target: trains if target == "dvc.yaml" else set())
+    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
     before = contents(project)
     sweep.print_plan(None, 2)
     lines = capsys.readouterr().out.splitlines()
@@ -378,7 +335,8 @@ def test_a_plan_without_training_still_knows_the_rest(
     said: str,
 ) -> None:
     write_code()
-    monkeypatch.setattr(sweep, "stale_stages", lambda target: stale | {"code"})
+    monkeypatch.setattr(sweep, "stale_stages", lambda: stale | {"code"})
+    monkeypatch.setattr(sweep, "is_missing", lambda stamp: False)
     sweep.print_plan(None, 2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"
@@ -388,7 +346,7 @@ def test_a_plan_without_training_still_knows_the_rest(
 def test_the_rest_grows_with_what_is_measured_and_drawn(project: Path) -> None:
     runs, cpu = load_params().runs_of("one"), torch.device("cpu")
     nothing = rest_seconds({}, 1, cpu, start=10.0, status=1.0)
-    assert nothing == 5 * 1.0 + (4 + 2) * 10.0  # what follows measure, and one experiment's figures
+    assert nothing == 2 * 1.0 + (5 + 2) * 10.0  # what follows measure, and one experiment's figures
     assert nothing + 20.0 < rest_seconds({"one": runs}, 1, cpu, start=10.0, status=1.0) < nothing + 30.0
     both = rest_seconds({"one": runs, "two": runs}, 1, cpu, start=10.0, status=1.0)
-    assert nothing + 20.0 < both < nothing + 30.0  # the second one's are made ahead
+    assert nothing + 40.0 < both < nothing + 50.0

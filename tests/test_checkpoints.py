@@ -15,16 +15,25 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TEXT, architecture, experiment, experiment_tree, token_data, vector_data, write_params
+from conftest import (
+    TEXT,
+    architecture,
+    experiment,
+    experiment_tree,
+    stored_runs,
+    token_data,
+    vector_data,
+    write_params,
+)
 from pipeline import HEAR_CTRL_C
 
-from ncpipe.artifacts import AHEAD, sha256_of
+from ncpipe.artifacts import sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.params import load_params
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.store import checkpoint_of, waiting
+from ncpipe.runs.folders import ALONE
+from ncpipe.runs.store import checkpoint_of, sweep_stamps
 from ncpipe.specs import Experiment, Run
 from ncpipe.training import checkpoints
 from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_of, read_checkpoint
@@ -283,15 +292,14 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
     write_params([3], [0, 1], one=experiment_tree(epochs=20))
     params = load_params()
     [one, _] = sweep_stamps(params, params.compute)
-    AHEAD.mkdir()
-    left = [partial_of(checkpoint_of(one)), partial_of(AHEAD / f"{64 * 'a'}.checkpoint")]
-    for path in left:
-        path.write_bytes(b"half")
+    ALONE.mkdir()
+    left = partial_of(checkpoint_of(one))
+    left.write_bytes(b"half")
     assert read_checkpoint(checkpoint_of(one)) is None
-    assert not left[0].exists()  # before training, which may need the room
-    left[0].write_bytes(b"half")
+    assert not left.exists()  # before training, which may need the room
+    left.write_bytes(b"half")
     train("one", 3, 0)
-    assert not [path for path in left if path.exists()]
+    assert not left.exists()
 
 
 @pytest.fixture
@@ -318,7 +326,7 @@ def test_killed_at_random_moments(project: Path) -> None:
     for seed in (0, 1, 2):
         train("one", 3, seed, workers=1)
     undisturbed = runs_on_disk()
-    for path in (Path("data/runs"), Path("data/.ahead")):
+    for path in (Path("data/runs"), Path("data/.store")):
         path.rename(path.with_name(f"{path.name}.old"))
     chance = random.Random(0)
     checkpoints: list[int] = []
@@ -349,11 +357,11 @@ def test_killed_at_random_moments(project: Path) -> None:
 
 def done() -> int:
     """Epochs of all runs: those of checkpoints, and the 300 of each that is finished."""
-    return sum(map(epochs_done, files())) + 300 * len(waiting())
+    return sum(map(epochs_done, files())) + 300 * len(stored_runs())
 
 
 def files() -> list[Path]:
-    return sorted(Path("data/.ahead").glob("*.checkpoint"))
+    return sorted(Path("data/.store").glob("*.checkpoint"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -419,7 +427,7 @@ def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
     train("one", 3, 0, alone=True)
     before = runs_on_disk()
     params = load_params()
-    for folder in (Path("data/runs"), AHEAD / sweep_stamps(params, params.compute)[0].key()):
+    for folder in (Path("data/runs"), ALONE / sweep_stamps(params, params.compute)[0].key()):
         shutil.rmtree(folder)
     checkpoint_of(sweep_stamps(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
     train("one", 3, 0, alone=True)

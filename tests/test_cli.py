@@ -240,7 +240,7 @@ def said(fail: Fail, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["train --experiment one --depth 2", "train one 2 0 --seed 0", "fetch --experiment"]
+    "arguments", ["train --experiment one --depth", "train one 2 0 --seed 0", "fetch --experiment"]
 )
 def test_arguments_named_amiss_are_no_traceback(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -30,7 +30,7 @@ from ncpipe.code import (
 )
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
-from ncpipe.commands.code import check_asked, write_code
+from ncpipe.commands.code import FILL, check_asked, write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -483,7 +483,7 @@ def test_a_stage_depends_on_its_own_code(path, stage):
     ]
     if stage == "code":
         assert own == ["ncpipe"]
-    elif stage in SWEEP_STAGES:
+    elif stage in {*SWEEP_STAGES, FILL}:
         assert own == [f"data/code/sweep/{stage}.txt"]
     else:
         assert stage in {*EXPERIMENT_STAGES, "train"}
@@ -556,8 +556,8 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
         with Traced(roots if stage == "train" else ()) as traced:
             function(*arguments)
         hears_of_epochs = {
-            ("ncpipe.scheduling.batches", "_train_some"),
-            ("ncpipe.scheduling.signs_of_life", "Life"),
+            ("ncpipe.runs.batches", "_train_some"),
+            ("ncpipe.runs.heartbeat", "Life"),
         }
         ran = traced.counted(without[stage]) - hears_of_epochs
         assert ran

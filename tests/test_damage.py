@@ -15,8 +15,7 @@ from conftest import contents, experiment_tree, write_params
 
 from ncpipe import artifacts
 from ncpipe.__main__ import main
-from ncpipe.artifacts import AHEAD, RUNS, SEAL, publish_file, publish_folder
-from ncpipe.commands import sweep
+from ncpipe.artifacts import RUNS, SEAL, publish_file, publish_folder
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -24,9 +23,9 @@ from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.store import drop_damaged_places
-from ncpipe.stamps import Stamp, check_waiting, check_whole
+from ncpipe.runs.folders import ALONE, check_stored
+from ncpipe.runs.store import sweep_stamps
+from ncpipe.stamps import Stamp
 
 RUN = RUNS / "one/L2/s1"
 
@@ -58,7 +57,7 @@ def stamps() -> list[Stamp]:
 
 
 def waiting(seed: int = 1) -> Path:
-    return next(AHEAD / one.key() for one in stamps() if one.run.seed == seed)
+    return next(ALONE / one.key() for one in stamps() if one.run.seed == seed)
 
 
 def flip(path: Path, bit: int) -> None:
@@ -107,9 +106,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a record of another kind": (lambda f: (f / "run.json").write_text("[]\n") and None, "run.json: damaged"),
     "a cut history": (lambda f: cut(f / "plots/metrics/loss.tsv", 0.6), "loss.tsv: damaged"),
     "one file more": (lambda f: (f / "more").write_text("") and None, "more: not part of it"),
-    "an empty folder": (empty, "run.json: not found"),
-    "a file": (to_a_file, "run.json: not found"),
-    "another run's": (to_another_run, "trained with another seed"),
+    "an empty folder": (empty, f"{SEAL}: not found"),
+    "a file": (to_a_file, "not found"),
+    "another run's": (to_another_run, "of another result"),
     "a link to a folder": (to_a_link, "a link"),
     "a link to a file": (lambda f: to_a_link(f / "model.safetensors"), "a link"),
     "no seal": (without_a_seal, f"{SEAL}: not found"),
@@ -135,7 +134,7 @@ def test_a_damaged_waiting_run_is_trained_again(
     assert contents(RUN) == whole
     assert not RUN.is_symlink()
     train("one", 2, 2, workers=1)  # the others still wait
-    assert "trained in an earlier batch" in capsys.readouterr().err
+    assert "taken from the store" in capsys.readouterr().err
 
 
 def test_every_flipped_bit_is_seen(project: Path) -> None:
@@ -144,14 +143,14 @@ def test_every_flipped_bit_is_seen(project: Path) -> None:
     folder, chance = waiting(), random.Random(0)
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) == 10
-    check_waiting(folder, one)
+    check_stored(folder, one.key())
     for path in files:
         for bit in chance.sample(range(8 * path.stat().st_size), 20):
             flip(path, bit)
             with pytest.raises(InputError, match=folder.name):
-                check_waiting(folder, one)
+                check_stored(folder, one.key())
             flip(path, bit)
-    check_waiting(folder, one)
+    check_stored(folder, one.key())
 
 
 def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Path) -> None:
@@ -185,24 +184,6 @@ def test_a_damaged_finished_run_is_not_measured(
     train("one", 2, 1, workers=1)
     assert contents(RUN) == whole
     command("one")
-
-
-def test_a_sweep_drops_damaged_places_and_registers_none(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Red: `dvc commit` of a run whose weights are others; another sweep's whole run, dropped too."""
-    for seed in (1, 2):
-        train("one", 2, seed, workers=1)
-    monkeypatch.setattr(sweep, "register", lambda: pytest.fail("registered"))
-    flip(RUN / "model.safetensors", -100)
-    with pytest.raises(InputError, match="one L=2 seed=1: "):
-        sweep._register(load_params().compute, set())
-    assert not RUN.exists()
-    assert "model.safetensors: damaged" in capsys.readouterr().err
-    write_params([2], [0, 1, 2], one=experiment_tree(epochs=21))
-    drop_damaged_places(stamps())
-    assert (RUNS / "one/L2/s2").is_dir()
-    check_whole(RUNS / "one/L2/s2")
 
 
 def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(

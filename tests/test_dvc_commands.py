@@ -172,7 +172,7 @@ class TestStudies:
     def test_they_take_what_the_root_has_trained(self, root_and_study: Made) -> None:
         """The study has the root's parameters. Red: a cache that is not the root's; a stage that differs."""
         clone, output = root_and_study
-        assert output.ran == []
+        assert (output.ran, output.trained) == (["fill"], [])
         assert "train@alpha-2-0" in output.restored
         assert clone.study("smoke").digests("data/results") == clone.digests("data/results")
 
@@ -215,8 +215,6 @@ class TestStudies:
         study.edit_params("sweep.seeds", [7, 0, 8])
         output = study.run("ncpipe", "sweep")
         assert output.trained == ["train@alpha-2-8"]
-        assert "1 runs restored from DVC's run cache" in output.err
-        assert "1 runs registered" in output.err
         assert study.run("dvc", "status").out.splitlines() == [CLEAN]
         assert clone.run("dvc", "status").out.splitlines() == [CLEAN]
 

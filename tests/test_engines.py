@@ -11,22 +11,23 @@ from pathlib import Path
 import pytest
 from conftest import architecture, experiment_tree, write_params
 
-from ncpipe.artifacts import AHEAD, sha256_of
+from ncpipe.artifacts import sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.engines.choice import works_of
-from ncpipe.scheduling.engines.options import Options, Settings, Slurm, load_options
-from ncpipe.scheduling.engines.protocol import drive, next_try
-from ncpipe.scheduling.engines.work import Ended, State, Work, from_json
-from ncpipe.scheduling.engines.worker import need_of, stamps_of_work, train_work
-from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
+from ncpipe.runs.engines.protocol import drive, next_try
+from ncpipe.runs.engines.work import Ended, State, Work, from_json
+from ncpipe.runs.engines.worker import need_of, stamps_of_work, train_work
+from ncpipe.runs.folders import ALONE
+from ncpipe.runs.store import sweep_stamps
 
 WORKER = """
 import json, sys
-from ncpipe.scheduling.engines.work import from_json
-from ncpipe.scheduling.engines.worker import train_work
+from ncpipe.runs.engines.work import from_json
+from ncpipe.runs.engines.worker import train_work
 for values in json.load(sys.stdin):
     ended = train_work(from_json(values))
     assert ended.state == "done", ended
@@ -74,11 +75,11 @@ def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: 
     text = json.dumps([dataclasses.asdict(work) for work in works()])
     subprocess.run([sys.executable, "-c", WORKER], input=text, text=True, check=True, cwd=elsewhere)
     stamps = {stamp.key(): stamp for stamp in sweep_stamps(load_params(), load_params().compute)}
-    found = {path.name for path in (elsewhere / AHEAD).iterdir() if path.is_dir()}
+    found = {path.name for path in (elsewhere / ALONE).iterdir() if path.is_dir()}
     assert found == set(stamps)
     for key, stamp in stamps.items():
         train(stamp.run.experiment, stamp.run.depth, stamp.run.seed, alone=True)
-        assert contents(elsewhere / AHEAD / key) == contents(Path("data/runs") / stamp.run.path)
+        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / stamp.run.path)
 
 
 def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: py
         ended = train_work(work)
         assert (ended.state, "code of ncpipe here" in ended.reason) == ("failed", True)
     assert "other data" in train_work(dataclasses.replace(work, data="0" * 64)).reason
-    assert not list(AHEAD.glob("*"))
+    assert not list(ALONE.glob("*"))
 
 
 def test_memory_is_asked_where_it_would_be_taken(project: Path) -> None:
@@ -101,7 +102,7 @@ def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.Mo
     def fail(*rest: object, **options: object) -> None:
         raise RuntimeError("a fault of the machine")
 
-    monkeypatch.setattr("ncpipe.scheduling.batches.train_batch", fail)
+    monkeypatch.setattr("ncpipe.runs.batches.train_batch", fail)
     ended = train_work(works()[0])
     assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
 
@@ -139,7 +140,7 @@ def test_what_is_tried_again(
 
 def test_what_is_in_the_store_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (AHEAD / "1").mkdir(parents=True)
+    (ALONE / "1").mkdir(parents=True)
     assert [work.keys for work in next_try(ended("failed", 3))] == [("0",), ("2",)]
 
 
@@ -183,7 +184,7 @@ def test_the_driver_tries_again_until_it_is_done_or_has_failed(
         drive(engine, [work, work], keep_going=False)
     assert engine.cancelled
     for key in work.keys:
-        (AHEAD / key).mkdir(parents=True)
+        (ALONE / key).mkdir(parents=True)
     assert drive(Faulty(["lost"]), [work], keep_going=False) == []  # with its last breath it was finished
 
 

@@ -13,7 +13,7 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"commands", "results"},
-    {"scheduling"},
+    {"runs"},
     {"features", "figures", "report", "schema"},
     {"doors", "regimes"},
     {"claims", "training"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"flows", "metrics", "models", "optima"},
     {"datasets"},
     {"params", "stamps"},
-    {"code_memory", "dvc_repair", "records", "study"},
+    {"dvc_repair", "records", "study"},
     {"code", "console", "specs", "artifacts", "randomness", "losses"},
     {"architectures", "loss_specs", "plain_form", "tensor_files", "transfer_specs", "yamlfile"},
     {"arguments", "bounds", "conformance", "errors", "interrupts"},
@@ -41,10 +41,10 @@ FORBIDDEN = {
     "architectures": {"torch", "pydantic_core"},
     "conformance": {"torch", "pandas", "dvc", "typer"},
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
-    "scheduling/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
-    "scheduling/engines/ray_cluster": {"dvc", "typer", "pandas"},
+    "runs/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
+    "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/free_labels": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
-    "scheduling/waiting": {"dvc", "typer", "torch", "pydantic", "pandas"},  # nor does what a stage claims
+    "runs/fast": {"dvc", "typer", "torch", "pydantic", "pandas", "tqdm"},  # a stored run is taken at once
     "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
 }
 

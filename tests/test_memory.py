@@ -27,7 +27,7 @@ from ncpipe.commands.train import train
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.errors import InputError
 from ncpipe.records import read
-from ncpipe.scheduling import batches
+from ncpipe.runs import batches
 from ncpipe.specs import Experiment, Run
 from ncpipe.training import cost
 from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch

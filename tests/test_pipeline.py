@@ -23,7 +23,6 @@ from ruamel.yaml import YAML
 
 from ncpipe import results
 from ncpipe.errors import InputError
-from ncpipe.scheduling import dvc_entries
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -34,7 +33,7 @@ pytestmark = [
 BOTH = ["alpha", "beta"]
 ALL_TRAINS = trains(BOTH, [2, 3], [0, 1])
 PER_EXPERIMENT = [f"{kind}@{name}" for kind in ("fetch", "extract", "measure") for name in BOTH]
-ALL_STAGES = sorted(["code", "grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot", "claims"])
+ALL_STAGES = sorted(["code", "fill", "grid", *PER_EXPERIMENT, *ALL_TRAINS, "aggregate", "plot", "claims"])
 OUTPUTS = [
     f"data/{name}"
     for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures", "claims")
@@ -141,46 +140,12 @@ class TestFreshClone:
         assert [line.split(":")[0] for line in said] == BOTH
         assert all(f"{line}\n" in output.err for line in said)
 
-    def test_what_dvc_has_is_told_from_what_it_wrote_down(
-        self, swept: Clone, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """By dvc.lock or the run cache alone, too. Red: hashes that are not DVC's: none would agree."""
-        monkeypatch.chdir(swept.folder)
-        lock, folder = dvc_entries.LOCK, dvc_entries.dvc_folder
-        for known in ((lock, folder), (Path("none"), folder), (lock, lambda: None)):
-            monkeypatch.setattr(dvc_entries, "LOCK", known[0])
-            monkeypatch.setattr(dvc_entries, "dvc_folder", known[1])
-            entries = dvc_entries.Entries(["extract", "measure"])
-            for command in ("extract", "measure"):
-                for experiment in ("alpha", "beta"):
-                    asked = f"ncpipe {command} --experiment {experiment}"
-                    assert entries.have(asked, {})
-                    for changed in (f"data/runs/{experiment}", f"data/grid/{experiment}.csv"):
-                        assert not entries.have(asked, {Path(changed): Path("data/grid")})
-            assert not entries.have("ncpipe extract --experiment gamma", {})
-        monkeypatch.setattr(dvc_entries, "LOCK", Path("none"))
-        assert not dvc_entries.Entries(["extract"]).have("ncpipe extract --experiment alpha", {})
-
-    def test_what_dvc_has_in_its_cache_is_known(
-        self, swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Red: hashes that are not DVC's; another place for its files."""
-        monkeypatch.chdir(swept.folder)
-        places = sorted(Path("data/runs").glob("*/L*/s*"))
-        assert dvc_entries.in_cache(places) == places
-        shutil.copytree(".dvc/cache/files", tmp_path / "files")
-        stages = YAML(typ="safe").load(Path("dvc.lock"))["stages"]
-        (out,) = stages["train@beta-3-1"]["outs"]
-        (tmp_path / "files" / "md5" / out["md5"][:2] / out["md5"][2:]).unlink()
-        monkeypatch.setattr(dvc_entries, "cache_folder", lambda folder: tmp_path)
-        assert [place for place in places if place not in dvc_entries.in_cache(places)] == [Path(out["path"])]
-
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
-        """Red: a batch that trains what waits in the store already; a waiting run that nobody claims."""
-        clone, output = swept_first
+        """Red: a batch that trains what is stored already; a stored run that its stage does not take."""
+        _, output = swept_first
         assert output.trained == ALL_TRAINS
-        assert output.err.count("trained in an earlier batch") == 4  # the second seed of each shape
-        assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
+        assert output.err.count("taken from the store") == len(ALL_TRAINS)
+        assert "train alpha --depth 2 --seed 0: taken from the store" in output.err  # the fast way
 
     def test_a_notebook_reads_it(self, swept: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
         """The page in docs/, cell by cell. Red: another run's weights or row; a file that is written."""
@@ -259,11 +224,7 @@ class TestOtherNetworks:
             | {"experiments": experiments, "sweep": {"experiments": names, "depths": [8], "seeds": [0]}}
             | {"about": {}}
         )
-        output = clone.run("dvc", "repro", env={"NCPIPE_AHEAD": "1"})
-        assert f"train ahead {names[1]} L=8 seed=0: " in output.err  # and then claimed, or gone on with
-        assert (
-            output.err.count(": done ahead, by an earlier stage\n") == 2 * len(names) - 1
-        )  # less one extract
+        output = clone.repro()
         assert [stage for stage in output.ran if stage.startswith("train")] == [
             f"train@{name}-8-0" for name in names
         ]
@@ -310,6 +271,7 @@ class TestWhatRuns:
         assert sorted(output.ran) == sorted(
             [
                 "code",
+                "fill",
                 "grid",
                 *(f"{kind}@{name}" for kind in ("extract", "measure") for name in BOTH),
                 "aggregate",
@@ -335,14 +297,14 @@ class TestWhatRuns:
         clone = own_copy(cut)
         clone.edit_params("sweep", PARAMS["sweep"])
         output = clone.repro()
-        assert output.ran == output.trained == []
+        assert (output.ran, output.trained) == (["fill"], [])
         assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
 
     def test_a_removed_experiment_leaves_tables_and_figures(self, cut: Clone, own_copy: Copy) -> None:
         """Red: aggregate or plot take what lies in data/metrics or data/figures from an earlier sweep."""
         clone = own_copy(cut)
         clone.edit_params("sweep.experiments", ["alpha"])
-        assert clone.repro().ran == ["code", "grid", "aggregate", "plot", "claims"]
+        assert clone.repro().ran == ["code", "grid", "fill", "aggregate", "plot", "claims"]
         for name in ("points", "summary", "slopes", "runs", "history"):
             assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
         assert set(dvc_metrics(clone)) == {"alpha"}
@@ -398,9 +360,9 @@ class TestWhatRuns:
         clone.edit_params("compute.device", "auto")
         assert clone.stale() == []
         clone.edit_params("compute.threads", 2)
-        assert stale_by_code(clone) == ALL_TRAINS
+        assert stale_by_code(clone) == ["fill", *ALL_TRAINS]
         clone.edit_params("compute", PARAMS["compute"] | {"precision": "float64"})
-        assert stale_by_code(clone) == ALL_TRAINS
+        assert stale_by_code(clone) == ["fill", *ALL_TRAINS]
 
     def test_rules_of_the_analysis_train_nothing(self, swept: Clone, own_copy: Copy) -> None:
         """Red: convergence or slopes among the parameters of a stage before aggregate."""
@@ -437,7 +399,7 @@ class TestExperiments:
         for output in compared_first[1].values():
             assert output.trained == ["train@alpha-2-0"]
             after = ["train@alpha-2-0", "extract@alpha", "measure@alpha", "aggregate", "plot", "claims"]
-            assert output.ran == ["code", *after]
+            assert output.ran == ["code", "fill", *after]
 
     def test_show_lists_parameters_beside_metrics(self, compared: Clone) -> None:
         """Red: metrics.json that dvc.yaml does not name, or whose keys carry no experiment."""
@@ -552,7 +514,7 @@ class TestExperiments:
         clone = own_copy(compared)
         clone.write_params(cut.params())
         output = clone.repro()
-        assert output.ran == output.trained == []
+        assert (output.ran, output.trained) == (["fill"], [])
         assert "train@alpha-2-0" in output.restored
         assert clone.digests("data/results", "data/figures") == cut.digests("data/results", "data/figures")
         assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
@@ -673,7 +635,7 @@ class TestKilled:
     def test_finished_stages_are_kept(self, killed: Killed) -> None:
         """Red: outputs that DVC does not keep stage by stage."""
         first, second, third = killed.finished
-        assert first & set(ALL_TRAINS)
+        assert "fill" in second
         assert not first & second
         assert third == set(ALL_STAGES) - first - second
 
@@ -772,20 +734,19 @@ class TestBadEnds:
 
 
 class TestSweep:
-    """`ncpipe sweep`: what `dvc repro` makes, trained without DVC and registered afterwards."""
+    """`ncpipe sweep`: what `dvc repro` makes, trained by an engine before that."""
 
     def test_it_is_dvc_repro(self, swept: Clone, tmp_path: Path) -> None:
-        """Red: a run registered under another's name; a stage that dvc commit leaves stale; other bytes."""
+        """Red: a run under another's name; a stage that stays stale; other bytes."""
         clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
         clone.run("ncpipe", "sweep", "--dry-run")
         assert clone.run("git", "status", "--porcelain").out == ""
         output = clone.run("ncpipe", "sweep")
         assert output.trained == ALL_TRAINS
-        assert not [name for name in output.ran if name.startswith("train")]
+        assert output.err.count("taken from the store") == len(ALL_TRAINS)
         assert clone.stale() == []
         assert clone.repro().ran == []
         assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
-        assert not [path for path in (clone.folder / "data/.ahead").iterdir() if path.is_dir()]
 
     def test_it_goes_on_in_another_clone(self, swept: Clone, tmp_path: Path) -> None:
         """Of a machine that is lost nothing is left but a copy of the store, taken while it trained.
@@ -795,8 +756,8 @@ class TestSweep:
         lost = Clone.of_working_tree(tmp_path / "lost", PARAMS)
         lost.stop_when(lambda said: "loss" in said[-1], signal.SIGKILL, "ncpipe", "sweep")
         clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-        store = clone.folder / "data/.ahead"
-        shutil.copytree(lost.folder / "data/.ahead", store)
+        store = clone.folder / ".dvc/cache/ncpipe"
+        shutil.copytree(lost.folder / ".dvc/cache/ncpipe", store)
         shutil.rmtree(lost.folder)
         ended = sum((path / "run.json").is_file() for path in store.iterdir())
         assert 0 < ended < len(ALL_TRAINS)
@@ -817,12 +778,14 @@ class TestSweep:
         assert sum(int(cells[2]) for cells in batches) == 4
         assert {int(cells[3]) for cells in batches} == {EPOCHS}
 
-    def test_an_edit_while_it_trains_is_never_registered(self, cut: Clone, own_copy: Copy) -> None:
-        """Red: runs checked against the params.yaml that the sweep began with; a commit before the check."""
+    def test_an_edit_while_it_trains_is_never_taken_for_what_was_asked(
+        self, cut: Clone, own_copy: Copy
+    ) -> None:
+        """What trained is stored as what it is, and what is asked for by then is trained.
+
+        Red: a run under the fingerprint of params.yaml as it is when the run has ended."""
         clone = own_copy(cut)
-        clone.edit_params("sweep.seeds", [0, 8])
         clone.edit_params("experiments.alpha.epochs", 4 * EPOCHS)  # time to edit in
-        lock = (clone.folder / "dvc.lock").read_text()
         params = clone.params()
         process = clone.start("ncpipe", "sweep")
         assert process.stdout is not None
@@ -832,39 +795,21 @@ class TestSweep:
                 break
         said = process.stdout.read()
         process.stdout.close()
-        assert process.wait() == 1
-        assert "alpha L=2 seed=0: params.yaml, its data or the code changed while runs trained" in said
-        assert not re.search(r"alpha-2-8", (clone.folder / "dvc.lock").read_text())
-        assert [line for line in lock.splitlines() if "train@" in line] == [
-            line for line in (clone.folder / "dvc.lock").read_text().splitlines() if "train@" in line
-        ]
+        assert process.wait() == 0, said
+        record = clone.folder / "data/runs/alpha/L2/s0/run.json"
+        rates = [json.loads(record.read_text())["inputs"]["spec"]["optimizer"]["learning_rate"]]
         clone.write_params(params)  # the edit taken back: what was trained is what is asked for again
         output = clone.run("ncpipe", "sweep")
         assert output.trained == []
-        assert "3 runs registered" in output.err
+        rates.append(json.loads(record.read_text())["inputs"]["spec"]["optimizer"]["learning_rate"])
+        assert rates == [0.03, params["experiments"]["alpha"]["optimizer"]["learning_rate"]]
         assert clone.stale() == []
 
     @pytest.mark.long
-    def test_what_dvc_has_in_its_cache_is_not_trained(self, cut: Clone, own_copy: Copy) -> None:
-        """Red: a sweep that does not ask DVC's run cache."""
-        clone = own_copy(cut)
-        clone.edit_params("experiments.alpha.optimizer.learning_rate", 0.03)
-        assert clone.run("ncpipe", "sweep").trained == ["train@alpha-2-0"]
-        clone.write_params(cut.params())
-        clone.edit_params("sweep.seeds", [0, 7])
-        output = clone.run("ncpipe", "sweep")
-        assert output.trained == ["train@alpha-2-7", "train@beta-2-7"]
-        assert "1 runs restored from DVC's run cache" in output.err
-        assert clone.stale() == []
-        assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
+    def test_an_edit_reverted_in_part_trains_what_is_new(self, cut: Clone, own_copy: Copy) -> None:
+        """One value reverted and one seed added, DVC comes to the seed first; also in a copy that DVC makes.
 
-    @pytest.mark.long
-    def test_a_batch_leaves_out_what_dvc_has_in_its_cache(self, cut: Clone, own_copy: Copy) -> None:
-        """One value reverted and one seed added; DVC comes to the seed first. In the working tree, and in a
-        copy that DVC makes.
-
-        Red: mates that are chosen without a word to DVC's run cache, or asked of it with the dependencies
-        that dvc.lock holds; a question that waits for the lock of the `dvc repro` that runs us."""
+        Red: a store that only holds what was asked for last, or that the copy has for itself."""
         clone = own_copy(cut)
         rate = "experiments.alpha.optimizer.learning_rate"
         clone.edit_params(rate, 0.03)
@@ -877,16 +822,12 @@ class TestSweep:
         )  # fmt: skip
         assert apart.trained == ["train@alpha-2-5"]
         clone.write_params(cut.params())
-        clone.edit_params("sweep.seeds", [0, 7])
+        clone.edit_params("sweep.seeds", [0, 5, 7])
         first = clone.repro("train@alpha-2-7")
         assert first.trained == ["train@alpha-2-7"]
-        assert "train@alpha-2-0" not in first.restored
         rest = clone.repro()
-        assert rest.trained == ["train@beta-2-7"]
-        assert "train@alpha-2-0" in rest.restored
+        assert rest.trained == trains(["beta"], [2], [5, 7])
         assert clone.digests("data/runs/alpha/L2/s0") == cut.digests("data/runs/alpha/L2/s0")
-        clone.edit_params(rate, 0.04)  # what dvc.lock holds is in the cache, what is asked for is not
-        assert clone.repro("train@alpha-2-7").trained == trains(["alpha"], [2], [0, 7])
 
     @pytest.mark.long
     def test_keep_going_finishes_the_others(self, cut: Clone, own_copy: Copy) -> None:
@@ -908,11 +849,10 @@ class TestSweep:
         assert stale == ["train@broken-2-0", "train@broken-2-8"]
 
     @pytest.mark.long
-    def test_ahead_in_queued_experiments(self, cut: Clone, own_copy: Copy) -> None:
-        """Two queued experiments, each in a copy of its own: the second seed of each is claimed there, and
-        what both have in common is trained once.
+    def test_queued_experiments_share_the_store(self, cut: Clone, own_copy: Copy) -> None:
+        """Two queued experiments, each in a copy of its own: what both have in common is trained once.
 
-        Red: a store outside the copy that DVC made, or one that the copy cannot reach."""
+        Red: a store in the copy that DVC made, or one that the copy cannot reach."""
         clone = own_copy(cut)
         for name, rate in (("one", "0.015"), ("two", "0.025")):
             clone.run(
@@ -922,6 +862,5 @@ class TestSweep:
         clone.run("dvc", "exp", "run", "--run-all", "--jobs", "1")
         logs = "".join(clone.run("dvc", "queue", "logs", name).out for name in ("one", "two"))
         assert trained_in(logs) == sorted(["train@alpha-2-0", "train@alpha-2-8"] * 2 + ["train@beta-2-8"])
-        assert logs.count("trained in an earlier batch") == 2
         [base] = [row for row in clone.json("dvc", "exp", "show") if row["rev"] != "workspace"]
         assert {own["name"] for own in base["experiments"]} == {"one", "two"}

@@ -19,7 +19,7 @@ from ncpipe.commands.publish import SHOWN, provenance, publish
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.batch_log import FINISHED, log_time
+from ncpipe.runs.batch_log import FINISHED, log_time
 from ncpipe.stamps import stamps_of
 
 LEDGER = """

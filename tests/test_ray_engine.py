@@ -22,25 +22,25 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, stored_runs, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import AHEAD, PREPARED, sha256_of
+from ncpipe.artifacts import PREPARED, sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.engines import ray_cluster, remote
-from ncpipe.scheduling.engines.choice import works_of
-from ncpipe.scheduling.engines.options import Ray, Settings, load_options
-from ncpipe.scheduling.engines.parcels import pack, receive, unpack
-from ncpipe.scheduling.engines.protocol import drive
-from ncpipe.scheduling.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
-from ncpipe.scheduling.engines.remote import Home, at_home, need_there, train_there
-from ncpipe.scheduling.engines.work import Work
-from ncpipe.scheduling.engines.worker import Need, train_work
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.signs_of_life import signs
-from ncpipe.scheduling.store import waiting, waits
+from ncpipe.runs.engines import ray_cluster, remote
+from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.options import Ray, Settings, load_options
+from ncpipe.runs.engines.parcels import pack, receive, unpack
+from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
+from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
+from ncpipe.runs.engines.work import Work
+from ncpipe.runs.engines.worker import Need, train_work
+from ncpipe.runs.folders import ALONE
+from ncpipe.runs.heartbeat import signs
+from ncpipe.runs.store import has, sweep_stamps
 from ncpipe.specs import Compute
 
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray takes another address of the machine
@@ -89,13 +89,13 @@ def trained_here() -> dict[str, str]:
     """The store as it is when all work trains in this folder."""
     for work in works():
         assert train_work(work).state == "done"
-    found = {name: digest for name, digest in contents(AHEAD).items() if name.count("/")}
-    shutil.rmtree(AHEAD)
+    found = {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
+    shutil.rmtree(ALONE)
     return found
 
 
 def in_store() -> dict[str, str]:
-    return {name: digest for name, digest in contents(AHEAD).items() if name.count("/")}
+    return {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
 
 
 def parcels_of(work: Work) -> dict[str, Callable[[], bytes]]:
@@ -145,18 +145,18 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
             again = train_there(work, elsewhere(home), {})[1]  # by a second machine; the data are there
             assert (ended.state, set(parcels)) == ("done", set(work.keys))
             assert again == parcels
-            assert not any(waits(key) for key in work.keys)
+            assert not any(has(key) for key in work.keys)
             assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
             assert [receive(key, parcel) for key, parcel in parcels.items()] == [True] * len(parcels)
             before = in_store()
             assert [receive(key, parcel) for key, parcel in again.items()] == [False] * len(parcels)
             assert in_store() == before
-            shutil.rmtree(AHEAD / work.keys[0])
+            shutil.rmtree(ALONE / work.keys[0])
             with pytest.raises(InputError, match="damaged"):
                 receive(work.keys[0], parcels[work.keys[0]].replace(b'"seed": ', b'"sred": '))
             receive(work.keys[0], parcels[work.keys[0]])
     assert in_store() == expected
-    assert {path.name for path in waiting()} == {key for work in works() for key in work.keys}
+    assert {path.name for path in stored_runs()} == {key for work in works() for key in work.keys}
     assert Path.cwd() == project
 
 
@@ -166,7 +166,7 @@ def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
         found = [train_there(work, home, {}) for work in works()]
     assert [(ended.state, parcels) for ended, parcels in found] == [("done", {})] * len(found)
     assert in_store() == expected
-    assert not list(AHEAD.glob(".home*"))
+    assert not list(ALONE.glob(".home*"))
 
 
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert ray.trained == [2, 2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
-    assert not list(AHEAD.glob(".home*"))
+    assert not list(ALONE.glob(".home*"))
     assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
     assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
     said = capsys.readouterr().err
@@ -322,7 +322,7 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
 
 def refused(address: str, token: str) -> str:
     """What is said to who comes with a token."""
-    code = "from ncpipe.scheduling.engines import options, ray_cluster\n"
+    code = "from ncpipe.runs.engines import options, ray_cluster\n"
     code += f"ray_cluster.connect(options.Ray({address!r}))"
     told = {**os.environ, "RAY_AUTH_TOKEN": token}
     return subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True).stderr
@@ -393,7 +393,7 @@ def test_one_of_two_machines_dies_while_it_trains(
     assert in_store() == expected
     assert capsys.readouterr().err.count("was lost") == 1
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
-    shutil.rmtree(AHEAD)
+    shutil.rmtree(ALONE)
     [work, _] = works()
     monkeypatch.setattr(ray_cluster, "at_home", as_if_elsewhere)
     assert drive(RayEngine(Ray(cluster.address), settings()), [work.of([0])], keep_going=False) == []

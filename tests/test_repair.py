@@ -275,10 +275,10 @@ def test_a_damaged_result_goes_with_its_copy_in_the_cache(project: Path) -> None
     assert object_of(other).exists()
 
 
-@pytest.mark.parametrize("name", ["data", "data/a", "source", "data/.ahead", "data/none", "../elsewhere"])
+@pytest.mark.parametrize("name", ["data", "data/a", "source", "data/.store", "data/none", "../elsewhere"])
 def test_only_results_are_removed_by_name(name: str, project: Path) -> None:
     """Red: a slip of the pen that deletes all results, or what no stage makes."""
-    Path("data/.ahead").mkdir()
+    Path("data/.store").mkdir()
     Path("../elsewhere").touch()
     with pytest.raises(InputError, match="not a file or folder of a stage's results"):
         repair([Path(name)])

@@ -8,12 +8,11 @@ import pytest
 from conftest import write_params
 from test_dufm import tree
 
-import ncpipe.scheduling.series as module
+import ncpipe.runs.series as module
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.processes import Ended
-from ncpipe.scheduling.series import train_series
-from ncpipe.scheduling.store import checkpoint_of, saved_epochs
+from ncpipe.runs.series import train_series
+from ncpipe.runs.store import checkpoint_of, saved_epochs
 from ncpipe.specs import Compute, Run
 from ncpipe.stamps import Stamp
 from ncpipe.training.loop import Stopped
@@ -39,17 +38,9 @@ def history(trained: Trained, compute: Compute) -> tuple[str, int, list[Any]]:
     return trained.run.name, os.getpid(), rows
 
 
-class EndedWorker:
-    """A process that something ends in its first task."""
-
-    def __init__(self, do: object) -> None:
-        pass
-
-    def __call__(self, task: object, stop: object) -> None:
-        raise Ended("a process that trained it was ended (signal 9)")
-
-    def close(self) -> None:
-        pass
+def killed(trained: Trained, compute: Compute) -> None:
+    """Something ends the process that trains."""
+    os.kill(os.getpid(), 9)
 
 
 def test_two_processes_give_what_one_gives(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,15 +53,14 @@ def test_two_processes_give_what_one_gives(runs: list[Run], monkeypatch: pytest.
     monkeypatch.setattr(module, "WORTH", 1e-9)
     two = train_series(runs, COMPUTE, 2, 60.0, history)
     assert [(name, rows) for name, _, rows in two] == [(name, rows) for name, _, rows in one]
-    assert not list(Path("data/.ahead").glob("*"))
+    assert not list(Path("data/.store").glob("*"))
 
 
 def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORTH", 1e-9)
-    monkeypatch.setattr(module, "Worker", EndedWorker)
     with pytest.raises(InputError) as error:
-        train_series(runs, COMPUTE, 2, 60.0, history)
-    assert str(error.value) == "x: a process that trained it was ended (signal 9); run dvc repro to go on"
+        train_series(runs, COMPUTE, 2, 60.0, killed)
+    assert str(error.value) == "x: a process that trained it was ended; run dvc repro to go on"
 
 
 @pytest.mark.parametrize(("function", "workers"), [("train_batch", 1), ("seconds_per_epoch", 2)])

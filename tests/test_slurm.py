@@ -17,40 +17,39 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import architecture, contents, experiment_tree, write_params
+from conftest import architecture, contents, experiment_tree, stored_runs, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import AHEAD, PREPARED, RUNS
+from ncpipe.artifacts import PREPARED
 from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.engines.choice import works_of
-from ncpipe.scheduling.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
-from ncpipe.scheduling.engines.options import Options, Settings, Slurm
-from ncpipe.scheduling.engines.protocol import drive
-from ncpipe.scheduling.engines.queue import FILES, cancel, job_states, summary
-from ncpipe.scheduling.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
-from ncpipe.scheduling.engines.work import Ended, Work
-from ncpipe.scheduling.engines.worker import train_work
-from ncpipe.scheduling.pending import is_missing, sweep_stamps
-from ncpipe.scheduling.registry import stage_name
-from ncpipe.scheduling.signs_of_life import Life
-from ncpipe.scheduling.store import saved_epochs, write_beside
-from ncpipe.stamps import Stamp, check_waiting
+from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
+from ncpipe.runs.engines.options import Options, Settings, Slurm
+from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.queue import FILES, cancel, job_states, summary
+from ncpipe.runs.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
+from ncpipe.runs.engines.work import Ended, Work
+from ncpipe.runs.engines.worker import train_work
+from ncpipe.runs.folders import ALONE, check_stored
+from ncpipe.runs.heartbeat import Life
+from ncpipe.runs.store import is_missing, saved_epochs, sweep_stamps, write_beside
+from ncpipe.stamps import Stamp
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 HERE = Slurm(cluster="local", array=2)
 DRIVER = """
 from ncpipe.params import load_params
-from ncpipe.scheduling.engines.choice import works_of
-from ncpipe.scheduling.engines.options import Options, Settings, Slurm
-from ncpipe.scheduling.engines.protocol import drive
-from ncpipe.scheduling.engines.slurm import SlurmEngine
-from ncpipe.scheduling.pending import sweep_stamps
+from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.options import Options, Settings, Slurm
+from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.slurm import SlurmEngine
+from ncpipe.runs.store import sweep_stamps
 compute = load_params().compute
 settings = Settings(compute, None, 600.0, True, 0)
 engine = SlurmEngine({options!r})
@@ -94,8 +93,8 @@ def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
         for work in wanted:
             assert train_work(work).state == "done"
     for stamp in some:
-        check_waiting(AHEAD / stamp.key(), stamp)
-        assert contents(AHEAD / stamp.key()) == contents(elsewhere / AHEAD / stamp.key())
+        check_stored(ALONE / stamp.key(), stamp.key())
+        assert contents(ALONE / stamp.key()) == contents(elsewhere / ALONE / stamp.key())
 
 
 def test_jobs_go_on_without_the_driver_and_are_collected(
@@ -167,7 +166,7 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
     write_params([2], [0], one=experiment_tree())
     fetch("one")
     [stamp] = stamps()
-    target = AHEAD / stamp.key()
+    target = ALONE / stamp.key()
     order: list[str] = []
 
     def write(own: Path) -> None:
@@ -180,11 +179,12 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
 
     before: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ncpipe.scheduling.store.socket.gethostname", lambda: "two" if order else "one")
+        patch.setattr("ncpipe.runs.store.socket.gethostname", lambda: "two" if order else "one")
         write_beside(target, write)
     assert contents(target) == before
-    assert [path.name for path in AHEAD.iterdir()] == [stamp.key()]
-    check_waiting(target, stamp)
+    assert [path.name for path in stored_runs()] == [stamp.key()]
+    assert not list(ALONE.glob(f".{stamp.key()}*"))
+    check_stored(target, stamp.key())
 
 
 def test_status_tells_of_jobs(
@@ -254,7 +254,7 @@ def test_no_more_tasks_than_asked_for_run_at_once(folder: Path, monkeypatch: pyt
     """An array that could make them more waits for those before it, of an earlier driver too."""
     jobs = [Job(job_id, (made(1),), Slurm()) for job_id in ("7_0", "7_1", "8", "9")]
     states = "7_0|RUNNING|None\n7_1|PENDING|None\n8|RUNNING|None\n9|COMPLETED|None\n"
-    monkeypatch.setattr("ncpipe.scheduling.engines.queue._ask", lambda *rest, **options: states)
+    monkeypatch.setattr("ncpipe.runs.engines.queue._ask", lambda *rest, **options: states)
     assert arrays_before(jobs, 2, Slurm(at_once=4)) == ["7", "8"]
     assert arrays_before(jobs, 1, Slurm(at_once=4)) == []
     assert arrays_before(jobs[3:], 4, Slurm(at_once=4)) == []
@@ -268,8 +268,7 @@ def test_a_plan_says_what_would_be_submitted(
     write_params([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
     for name in ("one", "two"):
         fetch(name)
-    names = {stage_name(stamp.run) for stamp in stamps()}
-    monkeypatch.setattr(sweep, "stale_stages", lambda target: names)
+    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
     work = works_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))[0]
     Job("7", (work,), Slurm()).write()
@@ -295,10 +294,8 @@ def test_a_plan_says_what_would_be_submitted(
 
 def test_what_a_job_left_says_how_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job that is gone without a result: the system's word for too little memory, or none."""
-    monkeypatch.setattr(
-        "ncpipe.scheduling.engines.queue._ask", lambda *rest, **options: "7|OUT_OF_MEMORY|None"
-    )
-    monkeypatch.setattr("ncpipe.scheduling.engines.slurm.SETTLED", 0.0)
+    monkeypatch.setattr("ncpipe.runs.engines.queue._ask", lambda *rest, **options: "7|OUT_OF_MEMORY|None")
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)
     options = Slurm()
     for job_id in ("7", "8", "9"):
         Job(job_id, (made(2, int(job_id)),), options).write()
@@ -362,7 +359,7 @@ def test_thirty_runs_by_slurm(
 
     Red: jobs that only their driver knows; lost runs that stay lost; what is submitted again as a fifth.
     """
-    monkeypatch.setattr("ncpipe.scheduling.engines.slurm.SETTLED", 0.0)  # while the others still run
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)  # while the others still run
     two = experiment_tree(model=architecture("L-RN2", "pre"))
     write_params([2, 3], [*range(5)], one=experiment_tree(), two=two, three=experiment_tree(epochs=21))
     for name in ("one", "two", "three"):
@@ -401,7 +398,7 @@ def test_a_time_limit_queues_a_job_again(
 
     Red: no signal heard, no requeue, a beginning anew.
     """
-    monkeypatch.setattr("ncpipe.scheduling.engines.slurm._tidy", lambda job: None)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm._tidy", lambda job: None)
     write_params([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
     fetch("one")
     engine = SlurmEngine(Slurm(minutes=1, signal_seconds=50))
@@ -411,7 +408,7 @@ def test_a_time_limit_queues_a_job_again(
     log = (FILES / f"{job.id}_0_log.err").read_text()
     assert ", from the checkpoint after " in log
     [stamp] = stamps()
-    check_waiting(AHEAD / stamp.key(), stamp)
+    check_stored(ALONE / stamp.key(), stamp.key())
 
 
 @pytest.mark.slurm
@@ -434,16 +431,15 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
     """Submitted by one command, collected by two others, a part at a time: every output and dvc.lock, to the
     byte.
 
-    Red: runs registered before they are there, twice, or as another stage's; in the order of collection.
+    Red: runs that are taken before they are there, or that train again.
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
     engine = ("--engine", "slurm", "--option", "cluster=local", "--option", "array=2")
     clone.run("ncpipe", "sweep", *engine, "--detach")
-    runs = clone.folder / RUNS
     until(lambda: finished(clone) > 1)
     clone.run("ncpipe", "sweep", "--collect")
-    until(lambda: finished(clone) + len(list(runs.glob("*/*/*/run.json"))) == 8)
+    until(lambda: finished(clone) == 8)
     clone.run("ncpipe", "sweep", "--collect")
     assert clone.stale() == []
     assert clone.digests(*outputs) == swept.digests(*outputs)
@@ -451,5 +447,5 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
 
 
 def finished(clone: Clone) -> int:
-    """Runs that wait in its store."""
-    return len([path for path in (clone.folder / AHEAD).iterdir() if len(path.name) == 64])
+    """Runs in its store."""
+    return len([path for path in clone.store.glob("*") if len(path.name) == 64])

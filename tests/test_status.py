@@ -18,10 +18,9 @@ from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.params import load_params
-from ncpipe.scheduling import signs_of_life
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.signs_of_life import Life, Sign, signs
-from ncpipe.scheduling.store import checkpoint_of, saved_epochs
+from ncpipe.runs import heartbeat
+from ncpipe.runs.heartbeat import Life, Sign, signs
+from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_stamps
 from ncpipe.stamps import Stamp
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.device import prepare_device
@@ -32,7 +31,7 @@ from ncpipe.training.run_folder import read_history
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signs_of_life, "EVERY", 0.0)
+    monkeypatch.setattr(heartbeat, "EVERY", 0.0)
     write_params([2, 3], [0, 1], one=experiment_tree())
     return tmp_path
 
@@ -117,7 +116,7 @@ def test_what_a_killed_process_left_is_no_life(project: Path) -> None:
     life = Life([stamp_of(2, 0)])
     life.at(3)
     assert [sign.epoch for sign in signs()] == [3]
-    (file,) = signs_of_life.PLACE.glob("*.json")
+    (file,) = heartbeat.PLACE.glob("*.json")
     sign = json.loads(file.read_text())
     assert sign["process"] == os.getpid()
     for change in ({"born": 1.0}, {"process": 2**22 + 1}):
@@ -126,9 +125,9 @@ def test_what_a_killed_process_left_is_no_life(project: Path) -> None:
         assert not file.exists()
     file.write_text(json.dumps(sign | {"host": "elsewhere", "process": 1}))
     assert len(list(signs())) == 1  # there nobody can be asked
-    os.utime(file, (0, time.time() - signs_of_life.FORGOTTEN - 1))
+    os.utime(file, (0, time.time() - heartbeat.FORGOTTEN - 1))
     assert list(signs()) == []
-    signs_of_life.PLACE.joinpath("a.json").write_text('{"keys": ["')
+    heartbeat.PLACE.joinpath("a.json").write_text('{"keys": ["')
     assert list(signs()) == []
 
 
@@ -149,8 +148,8 @@ def test_the_time_left_is_at_the_pace_since_it_began() -> None:
 def test_training_leaves_no_sign_behind(project: Path) -> None:
     fetch("one")
     train("one", 2, 0, workers=1)
-    assert signs_of_life.PLACE.is_dir()
-    assert not list(signs_of_life.PLACE.iterdir())
+    assert heartbeat.PLACE.is_dir()
+    assert not list(heartbeat.PLACE.iterdir())
 
 
 def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
@@ -164,7 +163,7 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("ncpipe.scheduling.batches.train_batch", fail)
+            patch.setattr("ncpipe.runs.batches.train_batch", fail)
             with pytest.raises(type(error)):
                 train("one", 2, 0, workers=1, alone=True)
         assert f"{state}=1" in rows(capsys)["2"] or state == "waiting"

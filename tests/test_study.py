@@ -34,8 +34,8 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.errors import InputError
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.params import load_params
-from ncpipe.scheduling.batches import train_batches
-from ncpipe.scheduling.plan import plan_all
+from ncpipe.runs.batches import train_batches
+from ncpipe.runs.plan import plan_all
 from ncpipe.stamps import Stamp, code_digest, data_checksum, forget_code
 from ncpipe.study import load_study, loaded
 
@@ -470,7 +470,7 @@ def digests(text: str) -> dict[str, str]:
         (
             "self.first(x).square()",
             "self.first(x).square() * 2",
-            {"own/train", "own/extract", "own/measure", "own/series", *SWEEP_STAGES},
+            {"own/train", "own/extract", "own/measure", "own/series", "fill", *SWEEP_STAGES},
         ),
         ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP_STAGES}),
         (

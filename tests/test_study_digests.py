@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ncpipe import code, code_memory
+from ncpipe import code
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_modules import study_modules
 from ncpipe.errors import InputError
@@ -416,10 +416,9 @@ def test_a_listed_file_counts() -> None:
         assert changed(before, digests(PLAIN)) == EVERY
         Path(path).write_text("[2]")
     assert digests(PLAIN) == before
-    bytes_before, files_before = code.files_digest(), code_memory.files_state()
+    bytes_before = code.files_digest()
     Path("widths.json").write_text("[3]")
     assert code.files_digest() != bytes_before
-    assert code_memory.files_state() != files_before
     Path("widths.json").unlink()
     with pytest.raises(InputError, match=r"^dvc\.yaml: widths\.json, a dependency of the stage code, is no"):
         digests(PLAIN)

@@ -7,7 +7,7 @@ reads and writes for every run: half of what it costs.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.artifacts import CODE, CODE_FILES, json_text, publish_folder
+from ncpipe.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.code import (
     PACKAGE,
     ROOT,
@@ -16,7 +16,6 @@ from ncpipe.code import (
     files_digest,
     study_doubt,
     sweep_digests,
-    training_digests,
 )
 from ncpipe.commands.dry_pass import check_study
 from ncpipe.commands.study_modules import study_modules
@@ -24,9 +23,11 @@ from ncpipe.commands.watched import check_listed, check_watched
 from ncpipe.console import say
 from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, Params, load_params
+from ncpipe.runs.store import adopt_places, share_all
 from ncpipe.stamps import choices_of, shared_inputs
 from ncpipe.study import FILE
 
+FILL = "fill"  # the stage that trains the whole sweep: what all of its runs follow from
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it
 Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it is of one
 
@@ -37,8 +38,12 @@ def write_code() -> None:
     A file differs when what its stage runs has changed, and not when it is only written differently. That of
     `train` ends with what params.yaml says of the experiment's runs, as their run.json has it. A study
     without params.yaml has no experiments.
+
+    The runs in data/runs are taken up into the store: what DVC runs next may remove them.
     """
     params = _params()
+    adopt_places()
+    share_all()
     _check_link()
     if Path(FILE).is_file():
         check_watched("code", FILE)
@@ -102,18 +107,6 @@ def check_asked(params: Params, experiments: Iterable[str]) -> None:
             )
 
 
-def check_described(params: Params) -> None:
-    """The same of all of the sweep's experiments, and of the code that trains them."""
-    check_asked(params, params.sweep.experiments)
-    for name in params.sweep.experiments:
-        path = train_file(name)
-        code = training_digests(choices_of(params.experiments[name]))
-        if path.is_file() and not path.read_text(encoding="utf-8").startswith(_lines(code)):
-            raise InputError(
-                f"{PACKAGE}: code of {TRAIN} was edited after the stage code had run; run dvc repro"
-            )
-
-
 def _texts(params: Params | None) -> dict[Stage, str]:
     found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in sweep_digests().items()}
     if params is None:
@@ -121,6 +114,9 @@ def _texts(params: Params | None) -> dict[Stage, str]:
     for name, spec in params.experiments.items():
         found |= {(stage, name): _lines(own) for stage, own in experiment_digests(choices_of(spec)).items()}
         found[TRAIN, name] += _asked(params, name)
+    found[FILL, None] = _lines(
+        {name: digest_of(found[TRAIN, name]) for name in sorted(params.sweep.experiments)}
+    )
     return found
 
 

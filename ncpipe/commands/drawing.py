@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from ncpipe.bounds import usable_cores
 from ncpipe.figures.save import save_figure
-from ncpipe.scheduling.hands import Hands
+from ncpipe.runs.pool import Pool
 
 Drawn = Callable[[], Figure]  # pickled where another process is to draw it
 
 
 def draw(folder: Path, figures: Mapping[str, Drawn]) -> None:
     """Every figure as PNG and SVG in a folder, by name."""
-    with Hands(usable_cores(), len(figures)) as hands:
+    with Pool(usable_cores(), len(figures)) as hands:
         for _ in hands.each(partial(_draw, folder), list(figures.items())):
             pass
 

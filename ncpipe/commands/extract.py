@@ -16,7 +16,6 @@ from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.params import load_params
-from ncpipe.scheduling.store import release
 from ncpipe.specs import Compute, Device
 from ncpipe.stamps import Stamp, stamps_of
 from ncpipe.training.device import prepare_device
@@ -36,28 +35,24 @@ def extract_experiment(
     experiment: str,
     device: Device | None = None,
     each: Callable[..., Iterable[Any]] = map,
-    root: Path = FEATURES,
 ) -> None:
     """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each.
 
     Those of weights that were kept on the way have a folder beside it. each: calls a function for each run,
-    as `map` does; no run needs another. root: in place of data/features, for who makes them ahead.
+    as `map` does; no run needs another.
     """
     params = load_params()
     runs = read_grid(params, experiment)
     stamps = stamps_of(runs, params.compute)
     double = double_compute(params.compute, device)
     place = prepare_device(double)
-    if root == FEATURES:
-        say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
+    say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
     _data.cache_clear()
-    with publish_folder(root / experiment) as folder:
+    with publish_folder(FEATURES / experiment) as folder:
         parts = [Part(stamp, double, folder / stamp.run.path.relative_to(experiment)) for stamp in stamps]
         with tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False) as done:
             for _ in each(extract_run, parts):
                 done.update()
-    if root == FEATURES:  # whoever asks for features has been through all of the runs
-        release(stamps)
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:

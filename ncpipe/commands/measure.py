@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -46,52 +45,42 @@ from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
 from ncpipe.params import load_params
 from ncpipe.specs import MarkovData, Run
 from ncpipe.stamps import RUN_RECORD, Stamp, read_facts, stamps_of
+from ncpipe.training.device import fix_order_of_sums
 from ncpipe.training.run_folder import read_history, read_state
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
 
-@dataclass(frozen=True)
-class Part:
-    """One run to measure. features: the folder of all features."""
-
-    stamp: Stamp
-    features: Path
-
-
 def measure(
     experiment: str,
     each: Callable[..., Iterable[Rows]] = map,
-    features: Path = FEATURES,
-    root: Path = METRICS,
 ) -> None:
     """Features and histories -> data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv.
 
-    each: calls a function for each run, as `map` does; no run needs another. features, root: in place of
-    data/features and data/metrics, for who makes them ahead.
+    each: calls a function for each run, as `map` does; no run needs another.
     """
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
     stamps = stamps_of(runs, params.compute)
-    parts = [Part(stamp, features) for stamp in stamps]
-    for rows in each(measure_run, parts):
+    for rows in each(measure_run, stamps):
         for name, own in rows.items():
             tables[name] += own
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
-    with publish_folder(root / experiment) as folder:
+    with publish_folder(METRICS / experiment) as folder:
         for name, own in tables.items():
             pd.DataFrame(own).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def measure_run(part: Part) -> Rows:
+def measure_run(stamp: Stamp) -> Rows:
     """The rows of one run, by table."""
-    torch.set_num_threads(part.stamp.compute.threads)
+    fix_order_of_sums()  # as where features were extracted: the same bytes in any process
+    torch.set_num_threads(stamp.compute.threads)
     torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
-    run, key = part.stamp.run, part.stamp.run.columns
+    run, key = stamp.run, stamp.run.columns
     place = {column: value for column, value in key.items() if column != "seed"}
-    features = read_features((part.features / run.path).with_suffix(".safetensors"))
-    state = read_state(RUNS / run.path, part.stamp)
+    features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
+    state = read_state(RUNS / run.path, stamp)
     description = describe(run, features)
     measured = [
         *_measure(features, state),
@@ -106,7 +95,7 @@ def measure_run(part: Part) -> Rows:
     return {
         "measurements": [key | asdict(row) for row in measured],
         "runs": [key | description],
-        "history": [key | row | _on_the_way(run, row["epoch"], part.features) for row in history],
+        "history": [key | row | _on_the_way(run, row["epoch"]) for row in history],
         "gram": [key | row for row in _gram(features)],
         "places": [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()],
     }
@@ -127,11 +116,11 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
             yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
 
 
-def _on_the_way(run: Run, epoch: float, place: Path) -> dict[str, float]:
+def _on_the_way(run: Run, epoch: float) -> dict[str, float]:
     """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
     if run.spec.history is None or epoch not in run.spec.kept_epochs():
         return {}
-    kept = read_features(features_at(place / run.path, int(epoch)))
+    kept = read_features(features_at(FEATURES / run.path, int(epoch)))
     measured = [*_measure(kept, {}), *own_measurements(run, kept, None)]
     for name in run.spec.history.metrics:
         if not any(row.metric == name for row in measured):

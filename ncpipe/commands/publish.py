@@ -28,7 +28,7 @@ from ncpipe.errors import InputError
 from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
 from ncpipe.figures.save import save_figure
 from ncpipe.params import PARAMS_FILE, Params, load_params
-from ncpipe.scheduling.batch_log import digest_in_log, training_times
+from ncpipe.runs.batch_log import digest_in_log, training_times
 from ncpipe.stamps import RUN_RECORD
 from ncpipe.tables.files import present
 

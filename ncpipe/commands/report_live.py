@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import AHEAD, CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
+from ncpipe.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
 from ncpipe.commands.report import contents
 from ncpipe.commands.status import ENDED, Seen, counted, look
 from ncpipe.console import say
@@ -19,6 +19,7 @@ from ncpipe.errors import InputError
 from ncpipe.params import PARAMS_FILE, load_params
 from ncpipe.report.chart_data import curve_data
 from ncpipe.report.page import NOTHING, Contents, render
+from ncpipe.runs.store import stored
 from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
 from ncpipe.tables.convergence import failure_lines, judge_runs
 
@@ -95,7 +96,7 @@ def _contents(seen: Seen) -> Contents:
     for run, state in ended.items():
         folder = RUNS / run.path
         if state == "trained":
-            folder = AHEAD / Stamp(run, data_checksum(PREPARED / run.data), params.compute).key()
+            folder = stored(Stamp(run, data_checksum(PREPARED / run.data), params.compute).key())
         try:
             finished = bool(read_json(folder / RUN_RECORD)["outcome"]["finished"])
             history += [run.columns | row for row in read_history(folder)]

@@ -15,7 +15,7 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features, extract
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.params import load_params
-from ncpipe.scheduling.series import data_of, train_series
+from ncpipe.runs.series import data_of, train_series
 from ncpipe.specs import Compute, Device, FreeData, Run
 from ncpipe.tables.low_rank import best_runs, with_ranks
 from ncpipe.training.device import prepare_device

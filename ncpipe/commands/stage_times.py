@@ -9,7 +9,6 @@ from ncpipe.artifacts import LOGS
 
 STAGE_LOG = LOGS / "stages.csv"
 HEAD = "stage,item,seconds\n"
-_ahead: list[float] = []  # seconds of this process that other stages' results took
 
 
 @contextlib.contextmanager
@@ -21,14 +20,9 @@ def timed(address: str | None) -> Iterator[None]:
         yield
     except SystemExit as stop:  # how typer ends
         if not stop.code:
-            write_time(address, time.monotonic() - begin - sum(_ahead))
+            write_time(address, time.monotonic() - begin)
         raise
-    write_time(address, time.monotonic() - begin - sum(_ahead))
-
-
-def count_ahead(seconds: float) -> None:
-    """What was spent on another stage's result, which says so itself when it is claimed."""
-    _ahead.append(seconds)
+    write_time(address, time.monotonic() - begin)
 
 
 def write_time(address: str | None, seconds: float) -> None:

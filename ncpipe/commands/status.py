@@ -17,12 +17,11 @@ from ncpipe.artifacts import RESULTS, RUNS
 from ncpipe.console import duration
 from ncpipe.errors import InputError
 from ncpipe.params import load_params
-from ncpipe.scheduling.engines.jobs import Job, read_jobs
-from ncpipe.scheduling.engines.queue import job_states, summary
-from ncpipe.scheduling.failures import log_of
-from ncpipe.scheduling.pending import sweep_stamps
-from ncpipe.scheduling.signs_of_life import Sign, signs
-from ncpipe.scheduling.store import saved_epochs, waits
+from ncpipe.runs.engines.jobs import Job, read_jobs
+from ncpipe.runs.engines.queue import job_states, summary
+from ncpipe.runs.failures import log_of
+from ncpipe.runs.heartbeat import Sign, signs
+from ncpipe.runs.store import has, saved_epochs, sweep_stamps
 from ncpipe.specs import Run
 from ncpipe.stamps import Stamp, is_current
 from ncpipe.tables.keys import run_keys
@@ -33,7 +32,7 @@ PLAIN_WIDTH = 120  # columns where no terminal says how many there are
 
 STATES = {
     "done": "the result of params.yaml, data and code as they are now",
-    "trained": "waits for its stage",
+    "trained": "in the store, for its stage",
     "training": "now",
     "queued": "in a job, and not begun",
     "failed": "could not be trained, its log says why",
@@ -143,7 +142,7 @@ def _state(run: Run, stamp: Stamp | None, training: set[str], queued: set[str]) 
     if stamp is not None:
         if is_current(RUNS / run.path, stamp):
             return "done"
-        if waits(stamp.key()):
+        if has(stamp.key()):
             return "trained"
         if stamp.key() in training:
             return "training"

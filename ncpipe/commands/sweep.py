@@ -1,49 +1,31 @@
-"""`ncpipe sweep`: all stale runs in batches, one registration with DVC, then the rest of the pipeline."""
+"""`ncpipe sweep`: what the sweep lacks, by an engine, and then plain `dvc repro`."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Literal
 
 import psutil
 
-from ncpipe.artifacts import AHEAD, PREPARED
-from ncpipe.commands.code import check_described, edited_stages
+from ncpipe.artifacts import PREPARED
+from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.repair import mend_quickly, mend_torn_lock
 from ncpipe.console import duration, say
 from ncpipe.errors import InputError
-from ncpipe.params import PARAMS_FILE, load_params
-from ncpipe.scheduling.batches import groups, worker_count
-from ncpipe.scheduling.engines.choice import open_engine, outlook_of, works_of
-from ncpipe.scheduling.engines.jobs import keys_in_jobs, read_jobs
-from ncpipe.scheduling.engines.options import LOCAL, Options, Settings
-from ncpipe.scheduling.engines.protocol import drive
-from ncpipe.scheduling.engines.queue import cancel
-from ncpipe.scheduling.engines.work import Ended
-from ncpipe.scheduling.pending import batch_lock, is_missing, sweep_stamps
-from ncpipe.scheduling.plan import Planned, headline, plan_all, rest_seconds, train_seconds
-from ncpipe.scheduling.registry import (
-    bring_lock_back,
-    dvc,
-    end_parts,
-    lock_kept,
-    register,
-    restore_cached,
-    stage_name,
-    stale_stages,
-)
-from ncpipe.scheduling.store import (
-    checkpoint_of,
-    claim,
-    drop_damaged_places,
-    drop_damaged_waiting,
-    prune,
-    release,
-    waits,
-)
-from ncpipe.specs import Compute, Device
-from ncpipe.stamps import FACTS, Stamp, forget_code
+from ncpipe.params import load_params
+from ncpipe.runs.batches import groups, worker_count
+from ncpipe.runs.dvc import dvc, stale_stages
+from ncpipe.runs.engines.choice import open_engine, outlook_of, works_of
+from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
+from ncpipe.runs.engines.options import LOCAL, Options, Settings
+from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.queue import cancel
+from ncpipe.runs.engines.work import Ended
+from ncpipe.runs.fill import fill
+from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
+from ncpipe.runs.store import adopt_places, checkpoint_of, has, is_missing, missing_of, sweep_stamps
+from ncpipe.specs import Device
+from ncpipe.stamps import FACTS, Stamp
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
@@ -58,76 +40,58 @@ def sweep(
     options: Options = LOCAL,
     jobs: Jobs = "wait",
 ) -> None:
-    """Bring the whole pipeline up to date, training all that is stale side by side.
+    """Bring the whole pipeline up to date, training all that is missing side by side.
 
-    What DVC finds stale, and neither its run cache nor the store of finished runs has, trains in batches
-    into the store. Then every run of the sweep is checked against params.yaml, data and code as they are
-    by then, one `dvc commit` registers them all, and `dvc repro` does the rest. If a batch fails the others
-    are kept in the store; with keep_going they train to their end, and DVC goes as far as it gets. options:
-    where the batches train. jobs: with an engine whose jobs outlive this command, whether it waits for them,
-    detaches itself from them, or collects what they have finished by now and submits what was lost.
+    What neither the store nor data/runs has trains in batches into the store; `dvc repro` takes it from there
+    and does the rest. If a batch fails the others are kept; with keep_going they train to their end, and DVC
+    goes as far as it gets. options: where the batches train. jobs: with an engine whose jobs outlive this
+    command, whether it waits for them, detaches itself from them, or collects what they have finished by now
+    and submits what was lost.
     """
     params = load_params()
     check_metrics(params)
-    compute = params.compute_on(device)
-    AHEAD.mkdir(parents=True, exist_ok=True)
-    _mend()
-    say("sweep: asking DVC what is stale")
-    stamps = sweep_stamps(load_params(), compute)
+    _prepare()
+    stamps = sweep_stamps(load_params(), params.compute_on(device))
     keys = {stamp.key() for stamp in stamps}
     if others := [job for job in read_jobs() if not job.keys & keys]:
         cancel(others)
         say(f"sweep: {len(others)} jobs cancelled, whose runs params.yaml, data or code no longer ask for")
-    prune(keys)
-    drop_damaged_waiting(stamps)
-    drop_damaged_places(stamps)
-    names = stale_stages()
-    stale = [stamp for stamp in stamps if stage_name(stamp.run) in names]
-    wanted = [stamp for stamp in stale if is_missing(stamp)]
-    cached = restore_cached([stage_name(stamp.run) for stamp in wanted])
-    drop_damaged_places([stamp for stamp in wanted if stage_name(stamp.run) in cached])
-    missing = [stamp for stamp in wanted if is_missing(stamp)]
-    if restored := len(wanted) - len(missing):
-        say(f"sweep: {restored} runs restored from DVC's run cache")
-    settings = Settings(compute, workers, checkpoint_seconds, keep_going, len(stamps))
+    adopt_places()
+    missing = missing_of(stamps)
+    say(f"sweep: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
+    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(stamps))
     if jobs != "wait":
         failed = _look_at_jobs(missing, settings, options, jobs)
-        left = [stamp for stamp in missing if is_missing(stamp)]
+        left = missing_of(missing)
         if jobs == "collect" and left:
-            _register(compute, names, whole=False)
             say(f"sweep: {len(left)} runs to come")
         if failed:
             raise InputError(f"{failed} runs failed, see above and data/logs; the others are kept")
         if jobs == "detach" or left:
             return
-    elif missing and not _train(missing, settings, options):
+    elif missing and _train(missing, settings, options):
         say("sweep: some runs failed, see above; dvc takes the others from the store")
         dvc("repro", "--keep-going")
         raise InputError("some runs failed, see above; the others are kept")
-    if stale:
-        _register(compute, names)
-    end_parts()
     dvc("repro")
 
 
 def cancel_jobs() -> None:
-    """End all jobs of this folder; what they have finished waits in the store."""
+    """End all jobs of this folder; what they have finished is in the store."""
     jobs = read_jobs()
     cancel(jobs)
     say(f"sweep: {len(jobs)} jobs cancelled; what they have finished or saved is kept")
 
 
-def _mend() -> None:
-    """Bring grid and data up to date, and before that what a kill has left of DVC's files."""
-    if bring_lock_back():
-        say("sweep: the last one was stopped while it registered runs; dvc.lock is as it was before that")
+def _prepare() -> None:
+    """Bring code, grid and data up to date, and before that what a kill has left of DVC's files."""
     mend_quickly()
     try:
-        dvc("repro", "--quiet", "grid", "fetch")
+        dvc("repro", "code", "grid", "fetch", capture=True)
     except InputError:
         if not mend_torn_lock():
             raise
-        dvc("repro", "--quiet", "grid", "fetch")
+        dvc("repro", "code", "grid", "fetch", capture=True)
 
 
 def print_plan(device: Device | None, workers: int | None, options: Options = LOCAL) -> None:
@@ -142,16 +106,13 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         if not (PREPARED / data / FACTS).is_file():
             say(f"{data}: data not prepared, so not in the plan; run dvc repro fetch")
     begin = time.monotonic()
-    stale = stale_stages("dvc.yaml")
+    stale = stale_stages()
     status = time.monotonic() - begin
-    stale -= {"code"}  # what follows from it is asked below: DVC knows only when it has run
+    stale -= {"code", "fill"}  # what follows from it is asked below: DVC knows only when it has run
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
-    todo = [
-        stamp
-        for stamp in sweep_stamps(params, compute)
-        if stage_name(stamp.run) in stale or ("train", stamp.run.experiment) in edited
-    ]
-    missing, under_way = [stamp for stamp in todo if is_missing(stamp)], keys_in_jobs()
+    edited -= {("fill", None)}
+    stamps = sweep_stamps(params, compute)
+    missing, under_way = [stamp for stamp in stamps if is_missing(stamp)], keys_in_jobs()
     if jobs := {under_way[stamp.key()].id for stamp in missing if stamp.key() in under_way}:
         print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
     missing = [stamp for stamp in missing if stamp.key() not in under_way]
@@ -168,7 +129,7 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     if not stale | edited:
         print("the rest is up to date")
         return
-    changed = {stamp.run.experiment for stamp in todo}
+    changed = {stamp.run.experiment for stamp in stamps if is_missing(stamp)}
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
     changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
@@ -221,26 +182,15 @@ def _print_batches(planned: Sequence[Planned]) -> None:
     )
 
 
-def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> bool:
-    """Train into the store whatever is not there yet; whether all of it went well.
-
-    What is in jobs already is waited for, whatever the engine is.
-    """
-    locks = {lock.lock_file: lock for lock in map(batch_lock, missing)}
-    with contextlib.ExitStack() as held:
-        for _, lock in sorted(locks.items()):  # in one order, so that two sweeps never wait for each other
-            held.enter_context(lock)
-        failed: list[Ended] = []
-        jobs = read_jobs()
-        if jobs and options.engine != "slurm":
-            say(f"sweep: waits for {len(jobs)} jobs of an earlier sweep; --collect would not wait")
-            engine = open_engine(Options("slurm", jobs[0].options), settings)
-            failed += drive(engine, [], settings.keep_going)
-        under_way = keys_in_jobs()
-        todo = [stamp for stamp in missing if is_missing(stamp) and stamp.key() not in under_way]
-        if todo or under_way:
-            failed += drive(open_engine(options, settings), works_of(todo, settings), settings.keep_going)
-    return not failed
+def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> list[Ended]:
+    """Train into the store; return what failed. What is in jobs already is waited for."""
+    failed: list[Ended] = []
+    jobs = read_jobs()
+    if jobs and options.engine != "slurm":
+        say(f"sweep: waits for {len(jobs)} jobs of an earlier sweep; --collect would not wait")
+        engine = open_engine(Options("slurm", jobs[0].options), settings)
+        failed += drive(engine, [], settings.keep_going)
+    return failed + fill(missing, settings, options)
 
 
 def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options, how: Jobs) -> int:
@@ -260,46 +210,4 @@ def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options
     todo = [stamp for stamp in missing if how == "detach" and stamp.key() not in under_way]
     engine = open_engine(options, settings)
     failed = drive(engine, works_of(todo, settings), keep_going=True, wait=False)
-    return len({key for end in failed for key in end.work.keys if not waits(key)})
-
-
-def _register(compute: Compute, stale: set[str], whole: bool = True) -> None:
-    """Put waiting runs into their places and tell DVC, unless something has changed since they trained.
-
-    `dvc commit` takes whatever lies in a place for the result of params.yaml, data and code as they are at
-    that moment. So what each run was trained with is compared with them right before, and once more
-    afterwards: what changed in between takes dvc.lock back. stale: the stages of which DVC does not know.
-    whole: every run of the sweep has to be there; else those are registered that are, while others train.
-    """
-    source = PARAMS_FILE.read_bytes()
-    asked = sweep_stamps(load_params(), compute)
-    drop_damaged_waiting(asked)
-    drop_damaged_places(asked)
-    stamps = _present_runs(compute, whole)
-    waiting = {name for name, stamp in stamps.items() if name in stale and claim(stamp)}
-    with lock_kept():
-        register(None if whole else waiting)
-        if not waiting <= _present_runs(compute, whole).keys() or PARAMS_FILE.read_bytes() != source:
-            raise InputError(
-                f"{PARAMS_FILE}, data or code: changed while DVC registered runs; run ncpipe sweep again"
-            )
-    release(stamp for name, stamp in stamps.items() if whole or name in waiting)
-    say(f"sweep: {len(waiting)} runs registered with DVC")
-
-
-def _present_runs(compute: Compute, whole: bool) -> dict[str, Stamp]:
-    """The sweep's runs that have a result, by DVC's names of their stages, as params.yaml, data and code of
-    this moment ask for them. InputError if one has none, where the sweep is to be `whole`."""
-    forget_code()
-    params = load_params()
-    found = {}
-    for stamp in sweep_stamps(params, compute):
-        if not is_missing(stamp):
-            found[stage_name(stamp.run)] = stamp
-        elif whole:
-            raise InputError(
-                f"{stamp.run.name}: params.yaml, its data or the code changed while runs trained, or it is "
-                "damaged, so none is registered; run ncpipe sweep again (what is finished is kept)"
-            )
-    check_described(params)
-    return found
+    return len({key for end in failed for key in end.work.keys if not has(key)})

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import AHEAD, RUNS, read_json
+from ncpipe.artifacts import RUNS, read_json
 from ncpipe.errors import InputError
+from ncpipe.runs.folders import ALONE
 from ncpipe.stamps import check_whole
 
 TORN = r"dvc\.lock|rwlock|NoneType|unexpected error"  # in what DVC says of a file that it has left torn
@@ -45,14 +46,13 @@ def prepared(folder: Path) -> Clone:
     clone.commit()
     subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")
-    clone.ahead = True  # attacked is what users run
     return clone
 
 
 def put_back(clone: Clone, fresh: Clone) -> None:
     """Make a clone what its copy still is, but for the code, which no stage changes.
 
-    Where that is left alone, ncpipe need not take its digests again, nor a seed import it.
+    Where that is left alone, Python need not compile it again.
     """
     shutil.rmtree(clone.environment["DVC_SITE_CACHE_DIR"], ignore_errors=True)
     for path in clone.folder.iterdir():
@@ -73,7 +73,8 @@ def finished(folder: Path, said: str) -> set[str]:
     """Stage names of the runs that are whole, in the store or in their places, or were said to be."""
     outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", said, re.MULTILINE)
     found = {"train@" + "-".join(names) for names in outcomes}
-    for record in [*(folder / AHEAD).glob("*/run.json"), *(folder / RUNS).rglob("run.json")]:
+    places = [folder / place for place in (ALONE, RUNS, ".dvc/cache/ncpipe")]
+    for record in [path for place in places for path in place.rglob("run.json")]:
         try:
             check_whole(record.parent)
         except InputError:

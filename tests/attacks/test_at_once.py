@@ -15,7 +15,7 @@ import pytest
 from pipeline import ROOT, TIMEOUT, Clone, trained_in
 from small_sweep import OUTPUTS, prepared
 
-from ncpipe.scheduling.signs_of_life import PLACE
+from ncpipe.runs.heartbeat import PLACE
 
 pytestmark = [
     pytest.mark.attack,
@@ -78,7 +78,7 @@ def test_a_stopped_repro_leaves_nobody_behind(
     else:
         assert code != 0
         assert "ncpipe: interrupted" in "".join(said)
-        assert len(list((clone.folder / "data/.ahead").glob("*.checkpoint"))) == 2
+        assert len(list(clone.store.glob("*.checkpoint"))) == 2
     clone.repro()
     assert clone.digests(*OUTPUTS) == whole.digests(*OUTPUTS)
 

@@ -21,14 +21,13 @@ from pathlib import Path
 import pytest
 from conftest import contents, experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
-from prestarted import bury_orphans, prestarted
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back, spread
 
-from ncpipe.artifacts import AHEAD, RUNS
-from ncpipe.code_memory import MEMORY
+from ncpipe.artifacts import RUNS
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.errors import InputError
+from ncpipe.runs.folders import ALONE
 
 sys.path.insert(0, str(Path(__file__).parent / "faulty_disk"))
 from faults import KINDS, arm
@@ -96,7 +95,7 @@ def attack_train(whole: tuple[Path, Path, int], cases: Iterable[tuple[int, str]]
         assert again == 0, (at, kind, said)
         assert not done & set(trained_in(said)), (at, kind, "trained twice")
         assert contents(folder / RUNS) == contents(after / RUNS), (at, kind)
-        assert not list((folder / AHEAD).glob("*.checkpoint*")), (at, kind)
+        assert not list((folder / ALONE).glob("*.checkpoint*")), (at, kind)
         found[f"{kind}: {len(done)} of 2 finished"] += 1
     return found
 
@@ -134,40 +133,6 @@ def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
     return clone.run(*command, check=False, env=more)
 
 
-def changes(log: Path) -> list[str]:
-    """Of a folder, sorted (threads write at once), without what is drawn at random: DVC's names of files to
-    be renamed, and of those by which it finds out what links a disk can do; a process's number in ours."""
-    said = re.sub(r"\.[\w-]{22}\.tmp", ".tmp", log.read_text())
-    said = re.sub(r"\.code\.json\.[0-9]+", ".code.json", said)
-    said = re.sub(r"/md5/(?:../)?\.tmp|/md5/../[0-9a-f]{30}", "/md5/", said)
-    return sorted(line.split(" ", 1)[1] for line in said.splitlines())
-
-
-@pytest.mark.attack
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-@pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
-def test_what_starts_from_a_seed_changes_what_real_processes_change(
-    command: tuple[str, ...], place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same points for faults, and the same bytes. Red: a hook that not every process has.
-
-    Without work ahead, of which forks do less: they do not see what command started them.
-    """
-    clone, fresh = place
-    for each in place:
-        monkeypatch.setattr(each, "ahead", False)
-    logs = [tmp_path / name for name in ("real.log", "forked.log")]
-    put_back(clone, fresh)
-    assert faulty(clone, command, 0, "kill", logs[0]).code == 0
-    real = clone.digests(*OUTPUTS, "dvc.lock")
-    put_back(clone, fresh)
-    (tmp_path / "parsed").mkdir()
-    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
-        assert faulty(clone, command, 0, "kill", logs[1]).code == 0
-    assert changes(logs[0]) == changes(logs[1])
-    assert clone.digests(*OUTPUTS, "dvc.lock") == real
-
-
 @pytest.mark.attack
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
@@ -180,31 +145,26 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path
     start = time.monotonic()
     clone, fresh = place
     put_back(clone, fresh)
-    (tmp_path / "parsed").mkdir()
-    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
-        output = faulty(clone, command, 0, "kill", tmp_path / "log")
-        assert output.code == 0, output.err
-        whole = clone.digests(*OUTPUTS, "dvc.lock")
-        assert not clone.stale()
-        if (remembered := clone.folder / MEMORY).exists():  # from now on
-            shutil.copy2(remembered, fresh.folder / MEMORY)
-        tally = Tally(f"faults of {' '.join(command)}")
-        if not tally.lines:  # what is written once in two seconds counts more often on a busy machine
-            tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
-        points = int(tally.lines[0].split()[0])
-        cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
-        if POINTS:
-            lines = enumerate((tmp_path / "log").read_text().splitlines(), 1)
-            cases = list(itertools.product([at for at, line in lines if re.search(POINTS, line)], KINDS))
-        for at, kind in cases[len(tally.lines) - 1 :]:
-            put_back(clone, fresh)
-            log = tmp_path / f"{at}.log"
-            end, said = attack_sweep(clone, whole, command, at, kind, log)
-            point = log.read_text().splitlines()[at - 1 : at]
-            tally.add(f"{kind}: {end}: {'; '.join(point)}")
-            if end.startswith("WRONG"):
-                tally.keep(clone, at, said)
-            bury_orphans()
+    output = faulty(clone, command, 0, "kill", tmp_path / "log")
+    assert output.code == 0, output.err
+    whole = clone.digests(*OUTPUTS, "dvc.lock")
+    assert not clone.stale()
+    tally = Tally(f"faults of {' '.join(command)}")
+    if not tally.lines:  # what is written once in two seconds counts more often on a busy machine
+        tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
+    points = int(tally.lines[0].split()[0])
+    cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
+    if POINTS:
+        lines = enumerate((tmp_path / "log").read_text().splitlines(), 1)
+        cases = list(itertools.product([at for at, line in lines if re.search(POINTS, line)], KINDS))
+    for at, kind in cases[len(tally.lines) - 1 :]:
+        put_back(clone, fresh)
+        log = tmp_path / f"{at}.log"
+        end, said = attack_sweep(clone, whole, command, at, kind, log)
+        point = log.read_text().splitlines()[at - 1 : at]
+        tally.add(f"{kind}: {end}: {'; '.join(point)}")
+        if end.startswith("WRONG"):
+            tally.keep(clone, at, said)
     found = Counter(re.sub(r"^(\w+: .*?): .*", r"\1", line) for line in tally.lines[1:])
     _print(f"{' '.join(command)}: {points} points, {found.total()} faults", found, start)
     assert not [line for line in tally.lines if "WRONG" in line]
@@ -215,7 +175,6 @@ def attack_sweep(
 ) -> tuple[str, str]:
     """How a sweep went on after one fault, and what was said."""
     first = faulty(clone, command, at, kind, log)
-    bury_orphans()
     done = finished(clone.folder, first.err)
     again = clone.run(*command, check=False)
     end = "went on"

@@ -1,13 +1,12 @@
 """SIGKILL at random moments, again and again, until the command comes to its end: with the bytes of one that
 was left alone, and no run trained twice that was finished when it was hit.
 
-The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `ncpipe train`,
-1000 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns. NCPIPE_ATTACK_LOG
-names a folder for what was tried, from which the next call goes on; while there is a file NCPIPE_ATTACK_PAUSE
-nothing new is tried.
+The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `dvc exp run
+--temp`, 450 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns.
+NCPIPE_ATTACK_LOG names a folder for what was tried, from which the next call goes on; while there is a file
+NCPIPE_ATTACK_PAUSE nothing new is tried.
 """
 
-import contextlib
 import itertools
 import os
 import random
@@ -24,23 +23,21 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
-from prestarted import bury_orphans, prestarted
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
 
-from ncpipe.artifacts import AHEAD, RUNS, sha256_of
-from ncpipe.code_memory import MEMORY
+from ncpipe.artifacts import RUNS, sha256_of
 from ncpipe.commands.fetch import fetch
-from ncpipe.scheduling.registry import FORMER
+from ncpipe.runs.folders import ALONE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "1000"))
+KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "450"))
 SHORT = 6
-PACKAGES = ("filelock", "psutil", "pydantic", "safetensors.torch", "torch", "typer", "yaml")  # to train
 COMMANDS = {
     "dvc repro": ["dvc", "repro"],
     "ncpipe sweep": ["ncpipe", "sweep"],
-    "ncpipe train": ["sh", "-c", "ncpipe train alpha 2 0 && ncpipe train alpha 2 1"],
+    "dvc exp run": ["dvc", "exp", "run", "--temp"],
 }
+SHARES = ("dvc repro",) * 4 + ("ncpipe sweep",) * 4 + ("dvc exp run",)  # of the kills
 
 
 def test_kills_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,25 +59,22 @@ def test_kills_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             _, said = process.communicate()
         return time.monotonic() - start, said
 
-    with prestarted(os.environ, PACKAGES) if sys.platform.startswith("linux") else contextlib.nullcontext():
-        takes, _ = call(None)
-        whole = {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()}
-        for folder in (RUNS, AHEAD):
-            shutil.rmtree(folder)
-        chance = random.Random(0)
-        said = ""
-        for _ in range(SHORT):
-            done = finished(tmp_path, said)
-            _, said = call(chance.uniform(0.1, 1.0) * takes)
-            assert not done & set(trained_in(said))
-        call(None)
+    takes, _ = call(None)
+    whole = {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()}
+    for folder in (RUNS, ALONE):
+        shutil.rmtree(folder)
+    chance = random.Random(0)
+    said = ""
+    for _ in range(SHORT):
+        done = finished(tmp_path, said)
+        _, said = call(chance.uniform(0.1, 1.0) * takes)
+        assert not done & set(trained_in(said))
+    call(None)
     assert {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()} == whole
 
 
 def phase(said: str, clone: Clone) -> str:
     """What a command was at, from what it had said and left."""
-    if (clone.folder / FORMER).exists():
-        return "registering"
     stages = re.findall(r"^Running stage '([^'@]+)", said, re.MULTILINE)
     last = said.splitlines()[-1] if said.strip() else ""
     if stages and stages[-1] not in ("train", "grid", "fetch", "code"):
@@ -89,7 +83,7 @@ def phase(said: str, clone: Clone) -> str:
         return "training"
     if last.startswith("  alpha L="):
         return "writing"
-    if "registered with DVC" in said or "trained in an earlier batch" in last:
+    if "taken from the store" in last:
         return "DVC, after training"
     return "start-up"
 
@@ -113,40 +107,35 @@ def call(clone: Clone, command: list[str], after: float | None, group: bool) -> 
     timer.cancel()
     process.stdout.close()
     seconds = time.monotonic() - start
-    bury_orphans()
     return Output(code, said, said), seconds
 
 
 @pytest.mark.attack
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-def test_a_thousand_kills(tmp_path: Path) -> None:
+def test_hundreds_of_kills(tmp_path: Path) -> None:
     """Red: whatever makes a finished run train again, or bytes depend on where one was stopped."""
     begin = time.monotonic()
     clone = prepared(tmp_path / "work")
     fresh = clone.copy(tmp_path / "fresh" / "clone")
     tally = Tally("kills")
-    (tmp_path / "parsed").mkdir()
-    with prestarted(fresh.environment, checkout=clone.folder, parsed=tmp_path / "parsed"):
-        takes = {}
-        for name in reversed(COMMANDS):
-            put_back(clone, fresh)
-            output, takes[name] = call(clone, COMMANDS[name], None, group=False)
-            assert output.code == 0, output.out
-            if (remembered := clone.folder / MEMORY).exists():  # from now on
-                shutil.copy2(remembered, fresh.folder / MEMORY)
-        whole = clone.digests(*OUTPUTS)
-        for name in itertools.cycle(COMMANDS):
-            if kills_of(tally) >= KILLS:
-                break
-            put_back(clone, fresh)
-            wrong = kill_until_it_ends(clone, name, takes, tally)
-            if name == "ncpipe train" and not wrong:
-                clone.repro()
-            if not wrong and clone.digests(*OUTPUTS) != whole:
-                wrong = "other bytes"
-            tally.add(f"end of {name}{f': WRONG, {wrong.splitlines()[0]}' if wrong else ''}")
-            if wrong:
-                tally.keep(clone, len(tally.lines), wrong)
+    takes = {}
+    for name in reversed(COMMANDS):
+        put_back(clone, fresh)
+        output, takes[name] = call(clone, COMMANDS[name], None, group=False)
+        assert output.code == 0, output.out
+    whole = clone.digests(*OUTPUTS)
+    for name in itertools.cycle(SHARES):
+        if kills_of(tally) >= KILLS:
+            break
+        put_back(clone, fresh)
+        wrong = kill_until_it_ends(clone, name, takes, tally)
+        if name == "dvc exp run" and not wrong:  # whose runs are stored: the workspace trains none
+            clone.repro()
+        if not wrong and clone.digests(*OUTPUTS) != whole:
+            wrong = "other bytes"
+        tally.add(f"end of {name}{f': WRONG, {wrong.splitlines()[0]}' if wrong else ''}")
+        if wrong:
+            tally.keep(clone, len(tally.lines), wrong)
     found = Counter(tally.lines)
     print(f"\n{kills_of(tally)} kills", *(f"  {n:5} {what}" for what, n in sorted(found.items())), sep="\n")
     print(f"  {time.monotonic() - begin:.0f} s", flush=True)
@@ -179,7 +168,7 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
         if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             tally.add(f"kill of {name}: {phase(output.out, clone)}")
             mended = False
-        elif name == "dvc repro" and not mended and (torn := re.search(TORN, output.out)):
+        elif name != "ncpipe sweep" and not mended and (torn := re.search(TORN, output.out)):
             tally.add(f"torn: {torn.group()}")
             mended = True
             said += call(clone, ["ncpipe", "repair"], None, group=False)[0].out

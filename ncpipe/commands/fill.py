@@ -1,0 +1,34 @@
+"""Stage fill: all that the sweep lacks, side by side, before DVC asks for one run after the other."""
+
+import os
+
+from ncpipe.commands.code import check_asked
+from ncpipe.console import say
+from ncpipe.params import load_params
+from ncpipe.runs.engines.jobs import keys_in_jobs
+from ncpipe.runs.engines.options import Settings
+from ncpipe.runs.store import missing_of, sweep_stamps
+from ncpipe.specs import Device
+
+
+def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:
+    """Train every run of the sweep that the store lacks into it, on all cores.
+
+    What cannot be trained is said, and left to its own stage, which fails at it. What is in a job is left
+    to the job.
+    """
+    params = load_params()
+    if "DVC_STAGE" in os.environ:
+        check_asked(params, params.sweep.experiments)
+    compute = params.compute_on(device)
+    stamps = sweep_stamps(params, compute)
+    under_way = keys_in_jobs()
+    missing = [stamp for stamp in missing_of(stamps) if stamp.key() not in under_way]
+    say(f"fill: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
+    if not missing:
+        return
+    from ncpipe.runs.fill import fill  # only now: brings torch
+
+    failed = fill(missing, Settings(compute, workers, checkpoint_seconds, True, len(stamps), "fill"))
+    if failed:
+        say("fill: what failed is left to its own stage")

@@ -1,0 +1,250 @@
+"""Trains batches of runs into folders, several batches at a time where there are cores for it."""
+
+import concurrent.futures
+import functools
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from ncpipe.architectures.architecture import Architecture
+from ncpipe.architectures.conv_net import ConvNetModel
+from ncpipe.architectures.dufm import DufmModel
+from ncpipe.architectures.mlp import MLPModel
+from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.artifacts import PREPARED
+from ncpipe.bounds import usable_cores
+from ncpipe.console import Progress, Unseen, say
+from ncpipe.datasets.prepared import Prepared, read_prepared
+from ncpipe.errors import InputError
+from ncpipe.runs.batch_log import FINISHED, STOPPED, log_time
+from ncpipe.runs.failures import logged
+from ncpipe.runs.heartbeat import Life
+from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.specs import Compute, Run
+from ncpipe.stamps import Stamp, check_code
+from ncpipe.study import own_mistakes
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
+from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
+from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.run_folder import write_run
+from ncpipe.training.session import Trained
+
+MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
+
+Batch = list[Stamp]
+
+
+def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> int:
+    """Batches that train at a time: as many as there are cores for, one on a GPU, unless `wanted` says."""
+    if wanted is not None:
+        return wanted
+    if place.type != "cpu":
+        return 1
+    return max(1, usable_cores() // compute.threads)
+
+
+def groups(stamps: Sequence[Stamp]) -> list[Batch]:
+    """Runs that can train together: of one shape, and after as many epochs."""
+    found: dict[tuple[str, int], Batch] = {}
+    for stamp in stamps:
+        found.setdefault((stamp.batch_key(), epochs_done(checkpoint_of(stamp))), []).append(stamp)
+    return list(found.values())
+
+
+def parts_of_each(found: Sequence[Batch], workers: int) -> int:
+    """Batches that a group is to be cut into at least: few groups alone would leave workers idle."""
+    return workers if len(found) < 2 * workers else 1
+
+
+def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int, parts: int) -> list[Batch]:
+    """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time.
+
+    There are at least `parts` of them, if there are as many runs.
+    """
+    free = free_bytes(place)
+    fit = max(1, int(MEMORY_SHARE * free / workers / need))
+    if fit < len(stamps):
+        say(
+            f"train {stamps[0].run.name}: {fit} of {len(stamps)} runs in a batch, each takes "
+            f"{need / 1e9:.1f} GB of the {free / 1e9:.1f} GB free"
+        )
+    size = -(-len(stamps) // max(parts, -(-len(stamps) // fit)))
+    return [stamps[start : start + size] for start in range(0, len(stamps), size)]
+
+
+def in_memory(stamps: Batch, place: torch.device, workers: int) -> list[Batch]:
+    """Runs of one shape in as many batches as there are workers, and as many as memory asks for."""
+    run, dtype = stamps[0].run, DTYPES[stamps[0].compute.precision]
+    data = read_prepared(PREPARED / run.data)
+    check_memory(run, data, place, dtype)
+    if len(stamps) == 1:
+        return [stamps]
+    return batches_that_fit(stamps, bytes_per_run(run, data, place, dtype), place, workers, parts=workers)
+
+
+def train_batches(
+    batches: Sequence[Batch],
+    workers: int,
+    checkpoint_seconds: float,
+    progress: Progress | Unseen,
+    work_per_epoch: Callable[[Stamp], float],
+    keep_going: bool = False,
+    stop: threading.Event | None = None,
+) -> list[InputError]:
+    """Train every batch, `workers` at a time, and put the runs' folders into the store.
+
+    Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
+    the other batches in training have been saved in checkpoints. So are they on Ctrl-C, and once `stop` is
+    set, with Stopped.
+    """
+    stop = stop or threading.Event()
+    errors = []
+
+    def work(batch: Batch) -> None:
+        todo = batch
+        while todo:
+            with logged([stamp.run for stamp in todo], Stopped), own_mistakes():
+                todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        try:
+            futures = [pool.submit(work, batch) for batch in batches]
+            for future in concurrent.futures.as_completed(futures):
+                try:
+                    future.result()
+                except InputError as error:
+                    if not keep_going:
+                        raise
+                    say(f"ncpipe: {error}")
+                    errors.append(error)
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return errors
+
+
+def _train_some(
+    stamps: Batch,
+    checkpoint_seconds: float,
+    progress: Progress | Unseen,
+    work_per_epoch: Callable[[Stamp], float],
+    stop: threading.Event,
+) -> Batch:
+    """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
+    data = read_prepared(PREPARED / stamps[0].run.data)
+    if data.checksum != stamps[0].data:
+        raise InputError(f"{PREPARED / stamps[0].run.data}: made anew meanwhile; start it again")
+    place = prepare_device(stamps[0].compute)  # each thread has its own settings
+    say(f"train {_announcement(stamps, data, str(place))}")
+    checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
+    start = progress.seconds()
+    work = sum(work_per_epoch(stamp) for stamp in stamps)
+    name, epochs, seen, life = stamps[0].run.name, stamps[0].run.spec.epochs, None, Life(stamps)
+
+    def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
+        nonlocal seen
+        life.at(epoch, progress.left())
+        new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
+        progress.add(work * new, name, f"{epoch} of {epochs}", loss)
+        seen = epoch
+
+    runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
+    results = None
+    try:
+        starts = starts_of(runs, data)
+        results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
+    except Stopped:
+        log_time(stamps, place.type, progress.seconds() - start, STOPPED)
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise  # else leave: the error holds the frame that holds the memory
+    finally:
+        life.ended()
+    if results is None:
+        if len(stamps) == 1:
+            raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
+        half = len(stamps) // 2
+        say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
+        left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop)
+        return left + stamps[half:]
+    check_code(stamps[0].run.spec)
+    for stamp, trained in zip(stamps, results, strict=True):
+        write_beside(stored(stamp.key()), functools.partial(_write, trained, stamp, place.type))
+        say(_outcome(trained))
+    checkpoints.remove()
+    progress.finish(name, len(stamps))
+    log_time(stamps, place.type, progress.seconds() - start, FINISHED)
+    return []
+
+
+def _write(trained: Trained, stamp: Stamp, device: str, folder: Path) -> None:
+    write_run(folder, trained, stamp, device)
+
+
+def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
+    """Weights that the runs start from; None where these are drawn."""
+    model = runs[0].spec.model
+    start = STARTS.get(type(model))  # none of a network of study.py
+    if start is None or not model.starts_built:
+        return None
+    return [start(run, data) for run in runs]
+
+
+def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
+    from ncpipe.proofs.networks import WARM_START, constructed_state
+
+    return constructed_state(run, data, WARM_START)
+
+
+def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
+    from ncpipe.optima.dufm_runs import solution_state
+
+    return solution_state(run)
+
+
+# Weights that a run may start from in place of drawn ones.
+STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
+    MappingProxyType(
+        {
+            ResNetModel: _construction,
+            TransformerModel: _construction,
+            MLPModel: None,
+            CifarResNetModel: None,
+            ConvNetModel: None,
+            DufmModel: _solution,
+        }
+    )
+)
+
+
+def _announcement(stamps: Batch, data: Prepared, device: str) -> str:
+    run, compute = stamps[0].run, stamps[0].compute
+    batch = "full batch" if run.spec.batch_size == "full" else f"batches of {run.spec.batch_size}"
+    mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in stamps[1:])
+    done = epochs_done(checkpoint_of(stamps[0]))
+    return (
+        f"{run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
+        f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "
+        f"{compute.precision}), {len(data.train)} samples, {batch}, {run.spec.epochs} epochs"
+        f"{f', from the checkpoint after {done}' if done else ''}"
+    )
+
+
+def _outcome(trained: Trained) -> str:
+    if trained.diverged_at is not None:
+        return (
+            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}, kept with its last finite "
+            "weights and counted as not converged"
+        )
+    end = trained.history[-1]
+    said = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
+    return said if math.isnan(end.test_error) else f"{said}, test error {end.test_error:.3g}"

@@ -1,0 +1,51 @@
+"""Which engine a sweep has, and what it is given."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ncpipe.runs.batches import groups
+from ncpipe.runs.engines.local import LocalEngine
+from ncpipe.runs.engines.options import Options, Settings
+from ncpipe.runs.engines.protocol import Engine
+from ncpipe.runs.engines.work import Outlook, Work, work_of
+from ncpipe.specs import Compute
+from ncpipe.stamps import Stamp
+
+
+def open_engine(options: Options, settings: Settings) -> Engine:
+    """The engine that the options name; InputError if what it needs is not installed."""
+    return ENGINES[options.engine](options, settings)
+
+
+def outlook_of(works: Sequence[Work], options: Options, compute: Compute) -> Outlook:
+    """What an engine for several machines would do with this work."""
+    if options.engine == "slurm":
+        from ncpipe.runs.engines import slurm
+
+        return slurm.outlook(works, options.slurm)
+    from ncpipe.runs.engines import ray_cluster
+
+    return ray_cluster.outlook(works, options.ray, compute)
+
+
+def works_of(missing: Sequence[Stamp], settings: Settings) -> list[Work]:
+    """Runs as work, a piece for each shape (and number of epochs done), which engines split further."""
+    return [work_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
+
+
+def _local(options: Options, settings: Settings) -> Engine:
+    return LocalEngine(settings)
+
+
+def _slurm(options: Options, settings: Settings) -> Engine:
+    from ncpipe.runs.engines.slurm import SlurmEngine
+
+    return SlurmEngine(options.slurm)
+
+
+def _ray(options: Options, settings: Settings) -> Engine:
+    from ncpipe.runs.engines.ray_cluster import RayEngine
+
+    return RayEngine(options.ray, settings)
+
+
+ENGINES: Mapping[str, Callable[[Options, Settings], Engine]] = {"local": _local, "slurm": _slurm, "ray": _ray}

@@ -1,0 +1,440 @@
+"""The store of runs: where it lies, what is taken from it, what it takes up, and what it costs.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import contents, experiment_tree, flip_byte, stored_runs, write_params
+
+from ncpipe.__main__ import main
+from ncpipe.artifacts import CODE, GRID, PREPARED, RUNS, SEAL, read_json, seal
+from ncpipe.commands.clean import clean
+from ncpipe.commands.code import write_code
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.train import train
+from ncpipe.errors import InputError
+from ncpipe.params import load_params
+from ncpipe.runs import batches, folders
+from ncpipe.runs.fast import take_stored
+from ncpipe.runs.folders import VERSION_FILE, begin_store, store_folder
+from ncpipe.runs.store import adopt_places, missing_of, share, stored, sweep_stamps
+from ncpipe.stamps import forget_code, seal_key
+
+RUN = RUNS / "one/L2/s1"
+BOTH = {"one/L2/s0", "one/L2/s1"}
+WORDS = ["--experiment", "one", "--depth", "2", "--seed", "1"]
+
+
+def prepare(tree: dict[str, object] | None = None) -> None:
+    write_params([2], [0, 1], one=experiment_tree() if tree is None else tree)
+    fetch("one")
+    write_grid()
+    write_code()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs in the store, none in its place. Not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare()
+        train("one", 2, 0, workers=1)
+        shutil.rmtree(RUNS)
+    return folder
+
+
+@pytest.fixture
+def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(trained, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def nothing_may_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "train_batch", None)
+
+
+# Where it lies
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "none": {},
+    "the project": {".dvc/config": "[cache]\n    dir = ../elsewhere\n    type = copy\n"},
+    "absolute": {".dvc/config": '[core]\n    analytics = false\n[cache]\n    dir = "/a b/c"\n'},
+    "the home": {".dvc/config": "[cache]\n    dir = ~/cache\n"},
+    "local over the project": {
+        ".dvc/config": "[cache]\n    dir = one\n",
+        ".dvc/config.local": "['remote \"x\"']\n    url = /r\n[cache]\n    dir = two\n",
+    },
+    "the user": {"user/config": "[cache]\n    dir = three\n"},
+    "the system": {"system/config": "[cache]\n    dir = four\n"},
+    "the user over the system": {
+        "user/config": "[cache]\n    dir = three\n",
+        "system/config": "[cache]\n    dir = four\n",
+    },
+    "the project over the user": {
+        ".dvc/config": "[cache]\n    dir = one\n",
+        "user/config": "[cache]\n    dir = three\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_it_lies_where_dvc_says_its_cache_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a file of settings left out, or in another order; a path from another folder."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path / "user"))
+    monkeypatch.setenv("DVC_SYSTEM_CONFIG_DIR", str(tmp_path / "system"))
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], check=True)
+    for path, text in SETTINGS[name].items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(text)
+    command = [sys.executable, "-m", "dvc", "cache", "dir"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.chdir("below")
+    assert os.path.normpath(store_folder()) == os.path.normpath(Path(tmp_path, said) / "ncpipe")
+
+
+def test_a_users_own_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without DVC's variables. Red: a store beside the cache of a user who has one for all projects."""
+    for name in ("DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "home/dvc").mkdir(parents=True)
+    (tmp_path / "home/dvc/config").write_text("[cache]\n    dir = /shared\n")
+    assert store_folder() == Path("/shared/ncpipe")
+
+
+# What is taken from it
+
+
+def test_a_runs_fingerprint_is_told_from_its_folder(project: Path) -> None:
+    """And from what DVC tracks. Red: a key of the device, the folder, the commit."""
+    params = load_params()
+    keys = [stamp.key() for stamp in sweep_stamps(params, params.compute)]
+    assert sorted(path.name for path in stored_runs()) == sorted(keys)
+    for key in keys:
+        assert seal_key(read_json(stored(key) / "run.json")) == key == read_json(stored(key) / SEAL)["key"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(WORDS, {"one/L2/s1"}), (WORDS[:4], BOTH), (WORDS[:2], BOTH)],
+    ids=["a run", "a depth", "an experiment"],
+)
+def test_a_stage_takes_stored_runs_at_once(words: list[str], found: set[str], project: Path) -> None:
+    """With the standard library alone, what the long way takes. Red: a fingerprint that is not the run's."""
+    code = (
+        f"import sys; from ncpipe.runs.fast import take_stored; assert take_stored({words!r}); "
+        "heavy = {'typer', 'pydantic', 'numpy', 'torch', 'yaml', 'tqdm', 'psutil'}; "
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert {path.parent.relative_to(RUNS).as_posix() for path in RUNS.rglob("run.json")} == found
+    fast = contents(RUNS)
+    shutil.rmtree(RUNS)
+    for name in found:
+        train("one", 2, int(name[-1]), workers=1)
+    assert contents(RUNS) == fast
+
+
+@pytest.mark.parametrize("value", ["0.01", "0.5", "1", "1e-05"])
+def test_a_stage_of_a_study_with_an_axis_too(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the value at another place, or as another number than in run.json."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(epochs=2, log_every=1))
+    text = Path("params.yaml").read_text()
+    axis = f"sweep:\n  axis: penalty.value\n  values: [{value}]\n"
+    Path("params.yaml").write_text(text.replace("sweep:\n", axis, 1))
+    number = load_params().values()[0]
+    fetch("one", None, number)
+    write_grid()
+    write_code()
+    train("one", 2, 0, value=number)
+    whole = contents(RUNS)
+    shutil.rmtree(RUNS)
+    assert take_stored(["--experiment", "one", "--depth", "2", "--value", str(number), "--seed", "0"])
+    assert contents(RUNS) == whole
+
+
+def another_key(path: Path, key: str, value: object) -> None:
+    path.write_text(json.dumps(read_json(path) | {key: value}))
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "other code": lambda: _edit(CODE / "experiments/one/train.txt", "a", "b"),
+    "other parameters": lambda: _edit(CODE / "experiments/one/train.txt", "0.005", "0.006"),
+    "no digests": lambda: (CODE / "experiments/one/train.txt").unlink(),
+    "other data": lambda: another_key(PREPARED / "one/facts.json", "checksum", 64 * "a"),
+    "no data": lambda: shutil.rmtree(PREPARED),
+    "a flipped bit": lambda: flip_byte(_one() / "model.safetensors", -9),
+    "a file less": lambda: (_one() / "metrics.json").unlink(),
+    "a file more": lambda: (_one() / "more").touch(),
+    "another run": lambda: _exchange(),
+    "a link": lambda: _linked(_one()),
+    "nothing": lambda: shutil.rmtree(store_folder()),
+    "another version": lambda: (store_folder() / VERSION_FILE).write_text("2\n"),
+    "something in its place": lambda: RUN.mkdir(parents=True),
+}
+
+
+def _one() -> Path:
+    return next(path for path in stored_runs() if read_json(path / "run.json")["inputs"]["seed"] == 1)
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
+def _exchange() -> None:
+    one = _one()
+    [other] = [path for path in stored_runs() if path != one]
+    shutil.rmtree(one)
+    shutil.copytree(other, one)
+
+
+def _linked(path: Path) -> None:
+    path.rename("elsewhere")
+    path.symlink_to(Path("elsewhere").absolute())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_not_as_it_was_is_left_to_the_long_way(name: str, project: Path) -> None:
+    """Red: a run taken by its name, or by what the file system says of it."""
+    folders._store.cache_clear()
+    CHANGES[name]()
+    folders._store.cache_clear()
+    before = contents(project)
+    assert take_stored(WORDS) is None
+    assert contents(project) == before
+    folders._store.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["one", "2", "1"], [*WORDS, "--alone"], [*WORDS, "--seed"], ["--experiment", "../one"], WORDS[2:]],
+)
+def test_words_of_another_kind_are_left_to_the_long_way(words: list[str], project: Path) -> None:
+    assert take_stored(words) is None
+    assert not RUNS.exists()
+
+
+def test_another_device_and_another_torch_are_no_reason_to_train(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished run is the result, whoever trained it. Red: a device or a version in the fingerprint."""
+    nothing_may_train(monkeypatch)
+    one = _one()
+    record = read_json(one / "run.json")
+    record["computed_with"]["torch"] = "1.0"
+    (one / "run.json").write_text(json.dumps(record))
+    (one / SEAL).unlink()
+    seal(one, one.name)
+    train("one", 2, 1, device="cuda")
+    assert read_json(RUN / "run.json")["computed_with"] == record["computed_with"]
+
+
+def test_runs_of_the_grid_by_some_of_their_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: an option that is not asked of the grid; no word where nothing is meant."""
+    nothing_may_train(monkeypatch)
+    train("one", seed=1)
+    assert [path.parent for path in RUNS.rglob("run.json")] == [RUN]
+    train("one")
+    assert len(list(RUNS.rglob("run.json"))) == 2
+    with pytest.raises(InputError, match=r"^train one depth=5: no such runs in the sweep of params\.yaml$"):
+        train("one", depth=5)
+
+
+# What it takes up
+
+
+def test_a_run_that_lies_in_its_place_is_taken_up(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the stage `code`, which runs before DVC removes anything. Red: a seed added after `dvc pull` that
+    trains all of the experiment."""
+    for seed in (0, 1):
+        train("one", 2, seed)
+    whole = contents(RUNS)
+    shutil.rmtree(store_folder())
+    for path in list(RUNS.rglob("model.safetensors")):  # as with symbolic links into DVC's cache
+        path.rename(project / path.parent.name)
+        path.symlink_to(project / path.parent.name)
+    write_code()
+    shutil.rmtree(RUNS)
+    nothing_may_train(monkeypatch)
+    for seed in (0, 1):
+        train("one", 2, seed)
+    assert contents(RUNS) == whole
+    assert adopt_places() == 0
+
+
+def test_damage_is_not_taken_up(project: Path) -> None:
+    """Red: a store of what merely looks like a run."""
+    train("one", 2, 1)
+    shutil.rmtree(store_folder())
+    path = RUN / "metrics.json"
+    path.write_text(path.read_text() + " ")
+    assert adopt_places() == 0
+    assert stored_runs() == []
+
+
+# What it costs
+
+
+def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path) -> None:
+    """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes."""
+    train("one", 2, 1)
+    shutil.copytree(RUN, "copy")  # what DVC leaves in a place, on a disk without links
+    shutil.rmtree(RUN)
+    Path("copy").rename(RUN)
+    cache = Path(".dvc/cache/files/md5")
+    store = stored(_one().name)
+    Path(".dvc/cache").mkdir(parents=True)
+    store.parent.rename(".dvc/cache/ncpipe")
+    folders._store.cache_clear()
+    [store] = [path for path in stored_runs() if path.name == store.name]
+    files = [path for path in RUN.rglob("*") if path.is_file()]
+    objects = {}
+    for file in files:
+        md5 = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+        objects[file] = cache / md5[:2] / md5[2:]
+        objects[file].parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, objects[file])
+        objects[file].chmod(0o444)
+    weights = RUN / "model.safetensors"
+    objects[weights].chmod(0o644)
+    flip_byte(objects[weights], -9)
+    share([RUN])
+    for file in files:
+        own = store / file.relative_to(RUN)
+        assert own.samefile(objects[file]) == (file != weights)
+        assert own.read_bytes() == file.read_bytes()
+
+
+def test_clean_removes_what_nobody_has_used_for_long(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a run of now that goes; a listing that removes; an age that is not understood and taken for 0."""
+    one = _one()
+    for path in stored_runs():
+        os.utime(path, (time.time() - 40 * 86400,) * 2)
+    assert take_stored(WORDS)  # which is a use
+    (store_folder() / f"{64 * 'b'}-cpu.checkpoint").write_text("")
+    (store_folder() / ".half").mkdir()
+    clean("30d", True)
+    clean(None, False)
+    listed = capsys.readouterr().out.splitlines()
+    assert len(stored_runs()) == 2
+    assert [len(listed), len([line for line in listed if " run " in line])] == [4, 3]
+    for text in ("30", "d", "-3d", "3 d"):
+        with pytest.raises(InputError, match="write a number and h, d or w, as 30d"):
+            clean(text, False)
+    clean("30d", False)
+    assert stored_runs() == [one]
+    clean("0h", False)
+    assert sorted(path.name for path in store_folder().iterdir()) == [".half", "locks", VERSION_FILE]
+
+
+# What goes wrong
+
+
+def said_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr("sys.argv", ["ncpipe", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return str(stop.value.code)
+
+
+def test_a_store_of_another_version_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: runs taken from what another version means by them."""
+    folders._store.cache_clear()
+    (store_folder() / VERSION_FILE).write_text("2\n")
+    folders._store.cache_clear()
+    said = said_by(monkeypatch, "train", "one", "2", "1")
+    assert re.fullmatch(r"ncpipe: data/\.store: a store of version '2', and this is ncpipe's .*", said)
+    folders._store.cache_clear()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_store_that_cannot_be_written_is_one_line(
+    number: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored run is taken from it all the same. Red: a traceback; a folder that is half a run."""
+    rename = os.rename
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target).parent == store_folder():
+            raise OSError(number, os.strerror(number), str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail)
+    train("one", 2, 1)
+    write_params([2], [0, 1, 2], one=experiment_tree())
+    before = stored_runs()
+    said = said_by(monkeypatch, "train", "one", "2", "2", "--workers", "1")
+    assert said.startswith("ncpipe: data/.store/")
+    assert os.strerror(number) in said
+    assert stored_runs() == before
+    assert not [path for path in store_folder().rglob(".*") if path.is_dir() and any(path.iterdir())]
+
+
+def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every clone it would be the result of the code before. Red: a seal without a look."""
+    write_params([2], [0, 1, 2], one=experiment_tree())
+    params = load_params()
+    original = batches.train_batch
+
+    def edited(*rest: object) -> object:
+        monkeypatch.setattr("ncpipe.stamps.files_digest", lambda: "other bytes")
+        monkeypatch.setattr("ncpipe.stamps.training_digests", lambda choices: {"other": "code"})
+        return original(*rest)
+
+    monkeypatch.setattr(batches, "train_batch", edited)
+    before = stored_runs()
+    with pytest.raises(InputError, match="the code was edited while it trained"):
+        train("one", 2, 2, workers=1)
+    assert stored_runs() == before
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    forget_code()
+    assert len(missing_of(sweep_stamps(params, params.compute))) == 1
+
+
+def test_two_clones_with_one_cache_train_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the same time. Red: a lock in the clone."""
+    places = [tmp_path / name for name in ("first", "second")]
+    for place in places:
+        (place / ".dvc").mkdir(parents=True)
+        (place / ".dvc/config").write_text("[cache]\n    dir = ../../cache\n")
+        monkeypatch.chdir(place)
+        write_params([2, 3], [0, 1], one=experiment_tree(epochs=400, log_every=20))
+        fetch("one")
+    command = [sys.executable, "-m", "ncpipe", "fill", "--workers", "1"]
+    started = [subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) for place in places]
+    said = "".join(process.communicate()[1] for process in started)
+    assert [process.returncode for process in started] == [0, 0], said
+    assert len(re.findall(r"^  one L=\d seed=\d: loss", said, re.MULTILINE)) == 4
+    assert begin_store() == places[1] / ".dvc/../../cache/ncpipe"
+    assert len(stored_runs()) == 4
+    assert not GRID.exists()

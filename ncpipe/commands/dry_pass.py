@@ -170,8 +170,8 @@ def _some_data(spec: Data, place: Path) -> "Prepared":
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import read_prepared
 
-    fetched = isinstance(spec, ImageData | TextData | NextTokenData)
-    if type(spec) in loaded().data or not fetched or spec.source == "digits":
+    own = type(spec) in loaded().data
+    if own or not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
         return prepare(spec, RAW, None, progress=False)
     try:
         return read_prepared(place)
@@ -188,8 +188,8 @@ def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
     draw = torch.Generator().manual_seed(0)
     if isinstance(spec, NextTokenData):
         ids = torch.randint(spec.vocabulary, (8, spec.context + 1), generator=draw)
-        split = TokenSplit(ids[:, :-1], ids[:, 1:])
-        return Prepared("next_tokens", spec.vocabulary, spec.vocabulary, split, split, {}, checksum="")
+        tokens = TokenSplit(ids[:, :-1], ids[:, 1:])
+        return Prepared("next_tokens", spec.vocabulary, spec.vocabulary, tokens, tokens, {}, checksum="")
     if isinstance(spec, TextData):
         labels, words = torch.arange(8) % 2, spec.vocabulary or 1000
         ids = torch.randint(1, words, (8, spec.context), generator=draw)

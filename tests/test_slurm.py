@@ -368,7 +368,7 @@ def test_thirty_runs_by_slurm(
     jobs = read_jobs()
     assert len(jobs) == 6
     assert len(keys_in_jobs(jobs)) == 30
-    until(running)
+    until(lambda: len(running()) == 4)  # each takes seconds to load PyTorch, so all four are seen
     [victim, *_] = running()
     subprocess.run(["scancel", "--signal=KILL", victim], check=True)
     engine = SlurmEngine(Slurm(array=6, at_once=4))
@@ -383,7 +383,7 @@ def test_thirty_runs_by_slurm(
     counting.start()
     assert drive(engine, [], keep_going=True) == []
     counting.join()
-    assert 2 <= max(seen) <= 4  # short jobs may end before a fourth is seen beside them
+    assert max(seen) <= 4
     assert "was lost" in capsys.readouterr().err
     check_bytes(stamps(), tmp_path)
     assert read_jobs() == []

@@ -72,7 +72,7 @@ class Ldam:
     they are; the authors' network gives cosines times a scale.
     name: ldam.
     max_margin: the margin of the smallest class, which sets C.
-    scale: of the logits after the margin, s in the authors' code; 1 is eq. 12.
+    scale: factor of the logits after the margin, s in the authors' code; 1 is eq. 12.
     """
 
     name: Literal["ldam"]

@@ -33,7 +33,7 @@ class Sweep:
 
     experiments: names under `experiments`.
     depths: L, as the architectures' definitions count it.
-    seeds: of the initial weights and the mini-batches.
+    seeds: seeds of the initial weights and of the mini-batches.
     axis: one more key to vary, the dotted one of an experiment, as penalty.value; the stages fetch and train
     of the study's dvc.yaml have to vary it too.
     values: numbers that the axis takes, in place of what the experiments say.
@@ -59,8 +59,8 @@ class Convergence:
 
     train_error: largest train error at the end.
     window: share of the epochs, the last ones, over which the loss is looked at.
-    tolerance: most that the regularised loss moves over them, as a share of its final value.
-    gradient: longest gradient of the regularised loss at the end; null asks for none.
+    tolerance: largest relative change of the regularised loss over this window.
+    gradient: largest gradient norm of the regularised loss at the end; null sets no limit.
     """
 
     train_error: NonNegative
@@ -73,9 +73,9 @@ class Convergence:
 class Slopes:
     """Log-log slopes over depth, with intervals from a bootstrap over seeds.
 
-    draws: of the bootstrap.
-    seed: of the bootstrap, and of the permutations of a rank correlation.
-    level: of the intervals; 1 - level is that of the tests.
+    draws: number of bootstrap samples.
+    seed: seed of the bootstrap and of permutation tests.
+    level: confidence level of intervals; tests use the significance level 1 - level.
     """
 
     draws: Draws
@@ -103,7 +103,7 @@ class Constructed:
     draws: first layers that are tried for a ResNet.
     detours: arcs that are tried where a geodesic comes too near to a sample.
     attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
-    seed: of the first layer.
+    seed: seed of the first layer.
     """
 
     kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
@@ -123,7 +123,7 @@ class Counterexample:
     per_class: n.
     sizes: epsilon; the first is that at which depths are varied.
     depths: L; the first is that at which sizes are varied.
-    seed: of the perturbation.
+    seed: seed of the perturbation.
     """
 
     experiment: str
@@ -151,7 +151,7 @@ class Series:
     """Further runs of one experiment, trained and measured in one stage, in a study that has it.
 
     depth: L.
-    seeds: of the initial weights.
+    seeds: seeds of the initial weights.
     axis: a key of the experiment to vary, as model.width; none if it is left out.
     values: numbers that it takes.
     """
@@ -176,8 +176,8 @@ class Series:
 class Asked:
     """What an experiment is for, in words that the report has and no result depends on.
 
-    question: what its runs are to find out.
-    expected: what a theory or a paper expects them to find.
+    question: the question that its runs answer.
+    expected: the answer that a theory or a paper predicts.
     """
 
     question: str
@@ -188,15 +188,15 @@ class Asked:
 class Params:
     """A params.yaml.
 
-    sweep: which runs there are.
-    compute: how they are computed.
-    convergence: which of them count.
+    sweep: the grid of runs.
+    compute: device, threads and precision.
+    convergence: when a run counts as converged.
     slopes: how power laws in depth are fitted.
     effective_depth: when a layer counts as separating the classes.
-    experiments: by name, everything of a run but its depth and seed.
-    about: by an experiment's name, what it is for, in words; a changed word makes only the report anew.
-    theory: of the study in stages/theory alone.
-    series: by name of their experiment, further runs; of the study in stages/low_rank alone.
+    experiments: every setting of a run but its depth and seed, by the experiment's name.
+    about: question and expectation of each experiment, for the report; an edit regenerates the report alone.
+    theory: settings of the study in stages/theory.
+    series: further runs of an experiment, by its name; used by stages/low_rank.
     """
 
     sweep: Sweep

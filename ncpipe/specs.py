@@ -45,7 +45,7 @@ class LabelNoise:
     are among those of a larger one.
     kind: `uniform` draws each of these labels from all classes, its own included; `permutation` deals the
     labels of these samples out among them, so that every class keeps its number.
-    seed: of the samples and their labels.
+    seed: seed of the draw of these samples and of their labels.
     """
 
     fraction: Annotated[float, Bound(low=0, high=1)]
@@ -57,8 +57,8 @@ class LabelNoise:
 class Imbalance:
     """Fewer training samples of some classes; the test split stays as it is.
 
-    majority: how many classes, the first ones, keep `per_class` samples.
-    ratio: of these to those of each other class, which keeps per_class / ratio, rounded.
+    majority: number of classes, the first ones, that keep `per_class` samples.
+    ratio: size of a majority class over that of a minority class, which keeps per_class / ratio, rounded.
     resample: `over` repeats the samples of the small classes until they are per_class again; `none` does not.
     """
 
@@ -74,7 +74,7 @@ class ImageData:
     source: the image set; digits comes with scikit-learn, the others are downloaded.
     per_class: training images of each class.
     test_per_class: test images of each class; null takes the whole test split.
-    seed: of the draw.
+    seed: seed of the random draw of samples.
     normalisation: `standardise` subtracts each channel's mean over the drawn training set and divides by
     its standard deviation; `unit` leaves pixels in [0, 1].
     label_noise: wrong training labels; none without it.
@@ -113,12 +113,12 @@ class TextData:
     source: imdb.
     per_class: training reviews of each class.
     test_per_class: test reviews of each class; null takes the whole test split.
-    seed: of the draw.
+    seed: seed of the random draw of samples.
     tokenizer: `corpus` trains a byte-pair encoding on the official training reviews; any other value is the
     name of a tokenizer on the Hugging Face hub.
     vocabulary: entries of the encoding that `corpus` trains; null with a tokenizer of the hub.
     context: tokens of a review; shorter ones are padded.
-    keep: which tokens of a longer review stay, those at its start or those at its end.
+    keep: part of a longer review that is used, its `start` or its `end`.
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     """
@@ -157,7 +157,7 @@ class GaussianMixtureData:
     noise: standard deviation of each coordinate.
     per_class: training samples of each class.
     test_per_class: test samples of each class.
-    seed: of the means and the samples.
+    seed: seed of the class means and the samples.
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
@@ -202,7 +202,7 @@ class ArraysData:
     0, padded on the right where arrays `lengths` and `test_lengths` (N,) say how many are real.
     per_class: training samples of each class; null takes all of them, which need not be balanced then.
     test_per_class: test samples of each class; null takes all there are.
-    seed: of the draw.
+    seed: seed of the random draw of samples.
     normalisation: `standardise` subtracts the mean over the drawn training set and divides by the standard
     deviation, of each channel or coordinate; `none` takes numbers as they are.
     label_noise: wrong training labels; none without it.
@@ -269,11 +269,11 @@ class MarkovData:
     words: size of the vocabulary, and K.
     order: words that the next one depends on.
     zipf: exponent of Zipf's law; 0 makes all words about as frequent.
-    sharpness: how far contexts differ; 0 makes words independent.
+    sharpness: strength of the dependence on the context; 0 makes words independent.
     sequences: training sequences.
     test_sequences: test sequences.
     context: words of a sequence that predict.
-    seed: of the language and the sequences.
+    seed: seed of the language and of its sequences.
     """
 
     kind: ClassVar[Kind] = "next_tokens"
@@ -318,7 +318,7 @@ class NextTokenData:
     sequences: training sequences.
     test_sequences: test sequences, none of which overlaps a training sequence.
     context: tokens of a sequence that predict.
-    seed: of the draw.
+    seed: seed of the random draw of samples.
     """
 
     kind: ClassVar[Kind] = "next_tokens"
@@ -564,9 +564,9 @@ class Muon:
     Matrices of inner layers, and of a ReLU head, take its steps; first layer, last layer and vectors take
     AdamW's. A convolution's kernel (m, c, h, w) is a matrix (m, c h w). Its momentum is Nesterov's.
     name: muon.
-    learning_rate: of the matrices, at the start; see schedule.
+    learning_rate: learning rate of the matrices at the start; see schedule.
     momentum: decay of the sum of gradients.
-    adam_learning_rate: of all else, at the start; the schedule is the same.
+    adam_learning_rate: learning rate of all other parameters at the start; the schedule is the same.
     beta1: decay of the mean gradient, of all else.
     beta2: decay of the mean squared gradient, of all else.
     eps: added to the root of the mean squared gradient, of all else.
@@ -646,7 +646,7 @@ class StepSchedule:
 
     name: step.
     milestones: fractions of all steps.
-    factor: of the learning rate, at each.
+    factor: factor of the learning rate at each milestone.
     """
 
     name: Literal["step"]
@@ -700,12 +700,12 @@ class Experiment:
     loss: cross-entropy, or the squared distance to the one-hot labels over 2 N; one with keys of its own has
     its name among them.
     penalty: weight decay as a part of the objective; the first layer is free.
-    optimizer: what takes the steps.
+    optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.
     epochs: passes over the training set.
     batch_size: `full` or samples per step.
     log_every: epochs between two rows of the history.
-    augmentation: of the training images; none if it is left out.
+    augmentation: random changes of the training images; none by default.
     history: metrics through training; without it the history has losses and errors.
     """
 
@@ -804,7 +804,7 @@ class Compute:
     """How runs are computed.
 
     device: auto takes a GPU where there is one. It does not make a finished run stale; the others do.
-    threads: of each batch of runs; as many batches train side by side as there are cores for.
+    threads: CPU threads of each batch of runs; cores / threads batches train side by side.
     precision: tf32 is float32 whose products a GPU computes from factors rounded to 10 bits of mantissa.
     """
 

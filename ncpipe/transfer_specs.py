@@ -17,7 +17,7 @@ class OtherImages:
 
     source: the image set.
     per_class: images of each of its classes, drawn from its training split.
-    seed: of the draw.
+    seed: seed of the random draw of images.
     """
 
     source: Literal["digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"]
@@ -33,11 +33,11 @@ class Transfer:
     target: classes of an episode, none of them a source class unless they are of other data.
     shots: samples of each target class that a head learns from, a number for each kind of episode; all
     others are what it is tried on.
-    episodes: how often these samples are drawn.
-    seed: of these draws.
+    episodes: number of random draws of these samples.
+    seed: seed of these draws.
     head: `ncc` decides for the nearest mean of the shots, `ridge` by a linear map with a squared penalty.
     ridge: that penalty, in units of the shots' mean squared distance from their centre; with `ridge` alone.
-    n_source: how many of the source classes, the first ones, are trained on; all without it.
+    n_source: number of source classes, the first ones, to train on; all by default.
     data: other images that the target classes are of; without it those of the data themselves.
     """
 

@@ -12,7 +12,7 @@ class Classifier:
 
     kind: `learned`, as without the key, or `etf`: rows of a simplex equiangular tight frame in a drawn
     orientation, which nothing trains and nothing penalises; it needs a width of K - 1 or more.
-    length: of each row of an etf; no key of a learned one.
+    length: norm of each row of an etf; not allowed for a learned classifier.
     """
 
     kind: Literal["learned", "etf"]

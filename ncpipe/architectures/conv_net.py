@@ -16,12 +16,12 @@ class ConvNetModel(Architecture):
     features.
     architecture: conv_net.
     pooled: side of the squares of pixels that are averaged before all else; 1 takes images as they are.
-    channels: of each 3 x 3 convolution; the first keeps the image's size, each other one halves its sides.
-    width: of the features that enter the head, and of its layers.
+    channels: channels of each 3 x 3 convolution; each but the first halves the image's sides.
+    width: width of the features that enter the head, and of its layers.
     feature_gain: the map to the features is drawn with variance feature_gain^2 / fan_in.
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
-    classifier: what the last layer is; learned without the key.
+    classifier: kind of the last layer; learned by default.
     """
 
     # fixed, and so no keys

@@ -13,8 +13,8 @@ class DufmModel(Architecture):
     """L matrices without biases behind features that are learned themselves, ReLU between them [S24 Def. 2].
 
     architecture: dufm.
-    width: of the features and of every hidden layer.
-    columns: how the features of a class start, each on its `own` or all `equal`.
+    width: width of the features and of every hidden layer.
+    columns: initial features of a class, each drawn on its `own` or all `equal`.
     initialisation: `normal` draws; `dnc`, `srg` and `srg_k` are optimal solutions of these structures.
     gain: weights are drawn with variance gain^2 / fan_in; with `normal` alone.
     feature_deviation: standard deviation of the features' drawn entries; with `normal` alone.

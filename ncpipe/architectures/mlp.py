@@ -15,13 +15,13 @@ class MLPModel(Architecture):
     architecture: mlp.
     norm: `batch` normalises what enters each activation over the samples of a batch; `none` does not.
     activation: behind every matrix but the last one.
-    width: of every hidden layer.
+    width: width of every hidden layer.
     bias: whether the hidden layers have biases.
     last_bias: whether the last layer has one; it is not penalised.
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform; biases start at 0.
-    gain: of the drawn weights.
+    gain: gain of the random initialisation.
     batch_norm_eps: added to the variance that a batch normalisation divides by; no key with `norm: none`.
-    classifier: what the last layer is; learned without the key.
+    classifier: kind of the last layer; learned by default.
     """
 
     architecture: Literal["mlp"]

@@ -21,9 +21,9 @@ class ResNetModel(PaperArchitecture):
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
     or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
     layer alone is drawn.
-    gain: of the drawn weights.
+    gain: gain of the random initialisation.
     mlp_width: hidden width of two-layer blocks (L-RN2); no key of L-RN1.
-    classifier: what the last layer is; learned without the key.
+    classifier: kind of the last layer; learned by default.
     """
 
     architecture: Literal["L-RN1", "L-RN2"]

@@ -19,8 +19,8 @@ class CifarResNetModel(Architecture):
     head_layers: ReLU layers between the pooled features and the last layer [S24 sec. 6.3].
     gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
     batch_norm_eps: added to the variance that a batch normalisation divides by.
-    head_width: of the head's layers; no key without them.
-    classifier: what the last layer is; learned without the key.
+    head_width: width of the head's layers; not allowed without them.
+    classifier: kind of the last layer; learned by default.
     """
 
     # fixed, and so no keys

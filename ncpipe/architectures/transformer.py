@@ -21,11 +21,11 @@ class TransformerModel(PaperArchitecture):
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
     or training starts from the construction of Theorem 4.3 or 4.6 (`ncpipe.proofs.networks`), whose first
     layer alone is drawn.
-    gain: of the drawn weights.
+    gain: gain of the random initialisation.
     mlp_width: hidden width of two-layer MLPs (L-T12, L-T22); no key of the others.
     patch: side of the square patches of an image, or coordinates per token of a vector; no key on token
     sequences.
-    classifier: what the last layer is; learned without the key.
+    classifier: kind of the last layer; learned by default.
     """
 
     architecture: Literal["L-T11", "L-T12", "L-T21", "L-T22"]

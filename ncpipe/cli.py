@@ -16,7 +16,6 @@ from ncpipe.errors import InputError
 from ncpipe.interrupts import came_of_interrupt, hear_the_end
 
 ALL = "all"  # in place of a depth or a seed that is not named
-SOME = f"[NUMBER|{ALL}]"
 
 
 class Command(TyperCommand):
@@ -77,8 +76,13 @@ theory_stage = functools.partial(command, rich_help_panel="Stages of stages/theo
 
 
 def _all_or_number(text: str) -> int | None:
-    """A depth or a seed; None for all of them."""
-    return None if text == ALL else int(text)
+    """Read a depth or a seed; None for all of them."""
+    if text == ALL:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no whole number; give a number, or {ALL}") from None
 
 
 def complete_experiment(incomplete: str) -> list[str]:
@@ -197,9 +201,14 @@ def fetch(
 @stage()
 def train(
     experiment: Experiment,
-    depth: Annotated[Any, typer.Argument(parser=_all_or_number, metavar=SOME, help="Of the network.")] = None,
+    depth: Annotated[
+        Any, typer.Argument(parser=_all_or_number, metavar="DEPTH", help=f"Depth of the network, or {ALL}.")
+    ] = None,
     seed: Annotated[
-        Any, typer.Argument(parser=_all_or_number, metavar=SOME, help="Of weights and mini-batches.")
+        Any,
+        typer.Argument(
+            parser=_all_or_number, metavar="SEED", help=f"Seed of weights and mini-batches, or {ALL}."
+        ),
     ] = None,
     device: Device = None,
     alone: Annotated[

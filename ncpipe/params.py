@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ncpipe.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
-from ncpipe.errors import InputError, cut, shown
+from ncpipe.errors import LINE, InputError, cut, shown
 from ncpipe.records import check, joined, read, suggest
 from ncpipe.specs import Compute, Device, Experiment, Run, recorded
 from ncpipe.study import load_study, loaded
@@ -303,10 +303,17 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     except InputError as error:
         mistakes = str(error).splitlines()
         places = key_lines(path.read_text(encoding="utf-8-sig"))
-        lines = [cut(f"{path}: {mistake}") + _line_of(mistake, places) for mistake in mistakes[:MOST_LINES]]
+        lines = [
+            _with_line(f"{path}: {mistake}", _line_of(mistake, places)) for mistake in mistakes[:MOST_LINES]
+        ]
         if len(mistakes) > MOST_LINES:
             lines.append(f"{path}: {len(mistakes) - MOST_LINES} more mistakes")
         raise InputError("\n".join(lines)) from None
+
+
+def _with_line(message: str, place: str) -> str:
+    """The message and its line, as long as a message may be."""
+    return cut(message, LINE - len(place)) + place
 
 
 def _line_of(mistake: str, places: Mapping[str, int]) -> str:

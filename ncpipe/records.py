@@ -198,7 +198,7 @@ def _bare_name(kind: Any, path: str, place: list[Any], wrong: object, own: Own) 
     if place[-1:] != [TEXT]:
         return ""
     options = _options(_walk(kind, path, place[:-1], own)[1], own)
-    if f"{MARK}{wrong}" not in _members(options)[1]:
+    if f"{MARK}{wrong}" not in _members(options)[1] or not any(map(is_dataclass, options)):
         return ""
     return f"{shown(wrong)} has keys of its own; write `{{{_tag(options)}: {wrong}, ...}}`"
 

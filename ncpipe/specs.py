@@ -19,6 +19,7 @@ from ncpipe.architectures.resnet import ResNetModel
 from ncpipe.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.architectures.transformer import TransformerModel
 from ncpipe.bounds import Bound, Count, Epochs, Fraction, Index, NonNegative, Number, Positive, Size, key_of
+from ncpipe.errors import shown
 from ncpipe.loss_specs import Loss, name_of, objective_misfit
 from ncpipe.transfer_specs import Transfer
 
@@ -600,6 +601,10 @@ class TorchOptimizer:
     class_: str
     learning_rate: Positive
     arguments: dict[str, Any] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.class_.isidentifier():
+            raise ValueError(f"class: {shown(self.class_)} is no name of a class in torch.optim")
 
 
 class OwnOptimizer:

@@ -321,8 +321,8 @@ def test_nothing_asks_for_a_test_split_that_is_not_there(
     assert notes.count(["no test samples"]) == 1
     for name in ("layers", "train_test"):
         assert "test" in key_of(drawn[name])
-    assert "test error" in key_of(drawn["curves_tested"])
-    assert "test error" not in key_of(drawn["curves_own"])
+    assert "test" in key_of(drawn["curves_tested"])
+    assert "test" not in key_of(drawn["curves_own"])
 
 
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
@@ -337,7 +337,9 @@ def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
 
 
 def key_of(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    """Of the figure and of its panels."""
+    keys = [*figure.legends, *(key for axes in figure.axes if (key := axes.get_legend()))]
+    return [text.get_text() for key in keys for text in key.get_texts()]
 
 
 def test_without_any_test_samples_figures_have_no_panel_of_them(

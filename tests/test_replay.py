@@ -6,6 +6,7 @@ operations of one recorded step, done again and again on the same memory as a gr
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
@@ -31,6 +32,24 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": ADAM,
     "adamw": ADAM | {"name": "adamw", "weight_decay": 0.1},
 }
+FURTHER: dict[str, dict[str, Any]] = {  # on two networks each
+    "lion": {"name": "lion", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    "sign_sgd": {"name": "sign_sgd", "learning_rate": 0.01, "momentum": 0.9},
+    "muon": {
+        "name": "muon",
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "adam_learning_rate": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "eps": 1e-8,
+    },
+}
+FURTHER_LOSSES: list[dict[str, Any]] = [
+    {"name": "focal", "gamma": 2.0},
+    {"name": "ldam", "max_margin": 0.5, "scale": 1.0},
+    {"name": "logit_adjusted", "tau": 1.0},
+]
 SEARCH = {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}
 NETWORKS = [  # with what they read; tokens beyond 64 take the fused attention
     *((name, norm, vector_data()) for name, norm in ARCHITECTURES if "R" in name),
@@ -140,6 +159,22 @@ def test_a_step_can_be_recorded(
         check_recording(runs, data, steps, {"rtol": 1e-8, "atol": 1e-11}, "float64")
     else:
         check_recording(runs, data, steps, {"rtol": 0, "atol": 0})
+
+
+@pytest.mark.parametrize("loss", FURTHER_LOSSES, ids=lambda loss: loss["name"])
+def test_a_step_of_further_losses_can_be_recorded(loss: dict[str, Any]) -> None:
+    name, norm, data = NETWORKS[0]
+    runs = runs_of(name, norm, data, loss=loss, batch_size=7, epochs=1)
+    check_recording(runs, data, -(-len(data.train) // 7), {"rtol": 1e-5, "atol": 1e-6})
+
+
+@pytest.mark.parametrize("optimizer", FURTHER)
+@pytest.mark.parametrize(("name", "norm", "data"), [NETWORKS[0], NETWORKS[-2]], ids=["resnet", "transformer"])
+def test_a_step_of_further_optimizers_can_be_recorded(
+    name: str, norm: str, data: Prepared, optimizer: str
+) -> None:
+    runs = runs_of(name, norm, data, optimizer=FURTHER[optimizer], loss="ce", batch_size=7, epochs=1)
+    check_recording(runs, data, -(-len(data.train) // 7), {"rtol": 1e-5, "atol": 1e-6})
 
 
 @pytest.mark.parametrize("batch_size", ["full", 7], ids=str)
@@ -349,6 +384,8 @@ def test_every_kind_of_experiment_is_covered() -> None:
     """Red: a new optimizer or loss in specs that no test here records."""
     hints = get_type_hints(Experiment)
     names = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(hints["optimizer"])}
-    assert names == {*OPTIMIZERS, "lbfgs"}
-    words = {word for kind in get_args(hints["loss"]) for word in get_args(kind)}
-    assert words == {"ce", "mse", *(spec_of(kind).loss_name for kind in KINDS)}
+    assert names == {*OPTIMIZERS, *FURTHER, "lbfgs", "torch"}  # one of torch's own steps on its own
+    records = [kind for kind in get_args(hints["loss"]) if is_dataclass(kind)]
+    words = {word for kind in records for word in get_args(get_type_hints(kind)["name"])}
+    further = {loss["name"] for loss in FURTHER_LOSSES}
+    assert words == {"ce", "mse", *further, *(spec_of(kind).loss_name for kind in KINDS)}

@@ -76,21 +76,23 @@ def is_missing(stamp: Stamp) -> bool:
 def missing_of(stamps: Iterable[Stamp]) -> list[Stamp]:
     """Those of the runs that have to be trained.
 
-    A run that lies in its place alone is taken up. What lies anywhere and is not whole is dropped, and said.
+    A run that lies in its place alone is taken up. What lies in the store or in its place and is not whole is
+    dropped, with a line and with DVC's copy of it, from which it would be restored as damaged as it is.
     """
     todo = []
     for stamp in stamps:
-        folder = stored(stamp.key())
+        folder, place = stored(stamp.key()), RUNS / stamp.run.path
         if os.path.lexists(folder):
             try:
                 check_stored(folder, stamp.key())
             except InputError as error:
                 _drop(folder, stamp, error)
-        if not has(stamp.key()) and is_current(RUNS / stamp.run.path, stamp):
+        if is_current(place, stamp):
             try:
-                adopt(RUNS / stamp.run.path)
+                check_whole(place)
+                adopt(place)
             except InputError as error:
-                _drop(RUNS / stamp.run.path, stamp, error)
+                _drop(place, stamp, error)
         if not has(stamp.key()):
             todo.append(stamp)
     return todo

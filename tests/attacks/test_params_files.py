@@ -47,6 +47,14 @@ FEW_SHOTS = {"source": [0, 1, 2], "target": [3, 4], "shots": [1], "episodes": 2,
 FREE = {"source": "free", "classes": 4, "per_class": 3, "reduced": False}
 DUFM = {"architecture": "dufm", "width": 8, "columns": "own", "initialisation": "normal", "gain": 1.0,
         "feature_deviation": 1.0}  # fmt: skip
+MARKOV = {"source": "markov", "words": 8, "order": 1, "zipf": 1.0, "sharpness": 1.0, "sequences": 8,
+          "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
+WRITTEN = {"source": "text", "file": "x.txt", "vocabulary": 300, "min_per_class": 2, "sequences": 8,
+           "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
+LION = {"name": "lion", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.1}
+MUON = {"name": "muon", "learning_rate": 0.1, "momentum": 0.9, "adam_learning_rate": 0.1, "beta1": 0.9,
+        "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.1}  # fmt: skip
+NADAM = {"name": "torch", "class": "NAdam", "learning_rate": 0.1, "arguments": {}}
 EXPERIMENTS = {
     "free": experiment_tree(
         data=FREE, penalty={"rule": "constant", "value": 0.1, "last_layer": None, "layers": None}
@@ -75,6 +83,14 @@ EXPERIMENTS = {
     "small": experiment_tree(data=IMAGES | {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}}),
     "contrast": experiment_tree(loss={"name": "supcon", "temperature": 0.1, "include_self": False})
     | {"model": MLP},
+    "markov": experiment_tree(data=MARKOV, model=architecture("L-T11", "pre"), optimizer=LION),
+    "written": experiment_tree(data=WRITTEN, model=architecture("L-T11", "pre"), optimizer=MUON),
+    "focal": experiment_tree(loss={"name": "focal", "gamma": 2.0, "alpha": None}, optimizer=NADAM),
+    "margins": experiment_tree(
+        loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0},
+        optimizer={"name": "sign_sgd", "learning_rate": 0.1, "momentum": 0.9},
+    ),
+    "adjusted": experiment_tree(loss={"name": "logit_adjusted", "tau": 1.0}),
     "smoothed": experiment_tree(loss={"name": "ce", "smoothing": 0.1}),
     "fixed": experiment_tree(loss={"name": "dot_regression"})
     | {"model": MLP | {"last_bias": False, "classifier": {"kind": "etf", "length": 1.0}}},

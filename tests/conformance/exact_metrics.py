@@ -89,7 +89,10 @@ def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, 
     yield "nc1_pinv_rank", mpf(len(directions))
     yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
     yield "tcv", own.within
-    yield "cdnv", cdnv(own)
+    terms = cdnv_terms(own)
+    yield "cdnv", INF if terms is None else mp.fsum(terms) / len(terms)
+    if own.count > own.width + 1:
+        yield "cdnv_log", INF if terms is None else mp.fsum(map(mp.log, terms)) / len(terms)
     yield from of_vectors("means", own.centred)
     units = [unit(m) for m in own.centred]
     many = own.count > own.width + 1  # no simplex has so many corners
@@ -164,17 +167,21 @@ def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
 
 
 def of_many_directions(name: str, units: list[Vector | None], slack: list[mpf]) -> Iterator[tuple[str, mpf]]:
-    """GNC2: mean and standard deviation over pairs of log(1/distance), and the largest cosine."""
+    """GNC2: mean and standard deviation over pairs of log(1/distance), the largest cosine, interference."""
     pairs = list(combinations(range(len(units)), 2))
-    energy = spread = cosines = NAN
+    energy = spread = cosines = interference = NAN
     if all(units):
         apart = [length(minus(units[i], units[j])) for i, j in pairs]
         together = any(r <= slack[i] + slack[j] for r, (i, j) in zip(apart, pairs, strict=True))
         energy, spread = (INF, INF) if together else deviation([-mp.log(r) for r in apart])
-        cosines = mpf(1) if together else max(mp.fdot(units[i], units[j]) for i, j in pairs)
+        found = [mp.fdot(units[i], units[j]) for i, j in pairs]
+        cosines = mpf(1) if together else max(found)
+        gaps = [abs(each + mpf(1) / (len(units) - 1)) for each in found]
+        interference = NAN if together else mp.fsum(gaps) / len(gaps)
     yield f"gnc2_energy_{name}", energy
     yield f"gnc2_spread_{name}", spread
     yield f"gnc2_cosine_{name}", cosines
+    yield f"gnc2_interference_{name}", interference
 
 
 def uniform_duality(weight: Matrix, centred: Matrix) -> Iterator[tuple[str, mpf]]:
@@ -214,14 +221,15 @@ def nc1_pinv(classes: Classes, directions: list[tuple[mpf, Vector]]) -> mpf:
     return mp.fsum((mp.fdot(v, r) / s) ** 2 for s, v in directions for r in residuals) / len(residuals)
 
 
-def cdnv(classes: Classes) -> mpf:
+def cdnv_terms(classes: Classes) -> Vector | None:
+    """(Var_i + Var_j)/(2 |mu_i - mu_j|^2) of every pair; None where two class means coincide."""
     terms = []
     for i, j in combinations(range(classes.count), 2):
         distance = length(minus(classes.means[i], classes.means[j]))
         if distance <= classes.cutoff:
-            return INF
+            return None
         terms.append((classes.variances[i] + classes.variances[j]) / (2 * distance**2))
-    return mp.fsum(terms) / len(terms)
+    return terms
 
 
 def condition(matrix: Matrix) -> mpf:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "language.md").read_text(encoding="utf-8")
 
@@ -16,6 +17,7 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)
+        pyplot.close("all")  # the page's code leaves its figure open, as a notebook's would
     history = names["history"]
     assert isinstance(history, list)
     first, last = history[0], history[-1]

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class NotEnoughMemory(InputError):
+    """One run takes more memory than there is, so fewer runs at a time do not help."""
+
+
 def shown(value: object) -> str:
     """What the user wrote, as Python writes it, cut where it is long."""
     return cut(repr(value[: WORD + 1] if isinstance(value, str) else value), WORD)

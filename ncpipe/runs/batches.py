@@ -21,7 +21,7 @@ from ncpipe.artifacts import PREPARED
 from ncpipe.bounds import usable_cores
 from ncpipe.console import Progress, Unseen, say
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, NotEnoughMemory
 from ncpipe.runs.batch_log import FINISHED, STOPPED, log_time
 from ncpipe.runs.failures import logged
 from ncpipe.runs.heartbeat import Life
@@ -171,7 +171,7 @@ def _train_some(
         life.ended()
     if results is None:
         if len(stamps) == 1:
-            raise InputError(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
+            raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
         half = len(stamps) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
         left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop)

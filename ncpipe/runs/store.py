@@ -198,13 +198,23 @@ def _drop(folder: Path, stamp: Stamp, reason: InputError) -> None:
 
 def checkpoint_of(stamp: Stamp) -> Path:
     """Where a run keeps its state while it trains: one for each device that it may be asked for."""
-    return store_folder() / f"{stamp.key()}-{stamp.compute.device}{CHECKPOINT}"
+    return checkpoint_path(stamp.key(), stamp.compute.device)
+
+
+def checkpoint_path(key: str, device: str) -> Path:
+    """Return the same place by the run's fingerprint."""
+    return store_folder() / f"{key}-{device}{CHECKPOINT}"
 
 
 def saved_epochs(stamp: Stamp) -> int:
     """Epochs that a run's checkpoint says are done, 0 without one. Whether it is whole is not looked at."""
+    return epochs_in(checkpoint_of(stamp))
+
+
+def epochs_in(checkpoint: Path) -> int:
+    """Return the epochs that a checkpoint says are done, 0 if there is none."""
     try:
-        with checkpoint_of(stamp).open("rb") as file:
+        with checkpoint.open("rb") as file:
             return int(file.readlines(HEAD)[2])
     except (OSError, ValueError, IndexError):
         return 0

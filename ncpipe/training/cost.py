@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, NotEnoughMemory
 from ncpipe.models.build import arrange, build_network, input_shape, lay_out_network
 from ncpipe.models.network import Network
 from ncpipe.specs import Lbfgs, Run, TorchOptimizer
@@ -59,7 +59,7 @@ def bytes_per_run(
 
 
 def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise InputError if one run takes more memory than is free on `device`.
+    """Raise NotEnoughMemory if one run takes more memory than is free on `device`.
 
     What is clearly small is tried out there, on a few samples; of the rest nothing is allocated: what shapes
     alone say takes seconds, in which PyTorch loads its rules for them.
@@ -74,7 +74,7 @@ def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dt
             raise
         need = 2**63  # or more: a tensor whose bytes have no number
     if need > free:
-        raise InputError(
+        raise NotEnoughMemory(
             f"{run.name}: takes about {need / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free on "
             f"{device}; make {LEVERS} smaller"
         )

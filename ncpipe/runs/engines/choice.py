@@ -6,30 +6,30 @@ from ncpipe.runs.batches import groups
 from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
 from ncpipe.runs.engines.protocol import Engine
-from ncpipe.runs.engines.work import Outlook, Work, work_of
+from ncpipe.runs.engines.task import DryRun, Task, task_of
 from ncpipe.specs import Compute
 from ncpipe.stamps import Stamp
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
-    """The engine that the options name; InputError if what it needs is not installed."""
+    """Return the engine that the options name. InputError if what it needs is not installed."""
     return ENGINES[options.engine](options, settings)
 
 
-def outlook_of(works: Sequence[Work], options: Options, compute: Compute) -> Outlook:
-    """What an engine for several machines would do with this work."""
+def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> DryRun:
+    """Return what an engine for several machines would do with these tasks."""
     if options.engine == "slurm":
         from ncpipe.runs.engines import slurm
 
-        return slurm.outlook(works, options.slurm)
+        return slurm.dry_run(tasks, options.slurm)
     from ncpipe.runs.engines import ray_cluster
 
-    return ray_cluster.outlook(works, options.ray, compute)
+    return ray_cluster.dry_run(tasks, options.ray, compute)
 
 
-def works_of(missing: Sequence[Stamp], settings: Settings) -> list[Work]:
-    """Runs as work, a piece for each shape (and number of epochs done), which engines split further."""
-    return [work_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
+def tasks_of(missing: Sequence[Stamp], settings: Settings) -> list[Task]:
+    """Return a task for each shape (and number of epochs done) of runs; engines split them further."""
+    return [task_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
 
 
 def _local(options: Options, settings: Settings) -> Engine:
@@ -39,7 +39,7 @@ def _local(options: Options, settings: Settings) -> Engine:
 def _slurm(options: Options, settings: Settings) -> Engine:
     from ncpipe.runs.engines.slurm import SlurmEngine
 
-    return SlurmEngine(options.slurm)
+    return SlurmEngine(options.slurm, settings.keep_options)
 
 
 def _ray(options: Options, settings: Settings) -> Engine:

@@ -1,4 +1,4 @@
-"""The engine that trains here, in threads."""
+"""The engine that trains in threads of this process."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,8 +6,8 @@ from ncpipe.console import Progress, say
 from ncpipe.errors import InputError
 from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.engines.work import Ended, Work
-from ncpipe.runs.engines.worker import stamps_of_work
+from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.engines.worker import stamps_of_task
 from ncpipe.runs.plan import headline, plan_all
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.training.checkpoints import epochs_done
@@ -15,10 +15,9 @@ from ncpipe.training.device import prepare_device
 
 
 class LocalEngine:
-    """Trains all work at once, its batches longest first, with one bar for all of it.
+    """Trains all tasks at once, the longest batches first, with one progress bar.
 
-    What fails here would fail here again. Where the sweep is not to keep going, the first error is raised as
-    it is.
+    What fails here would fail here again. Unless the sweep is to keep going, the first error is raised.
     """
 
     tries_again = False
@@ -26,17 +25,17 @@ class LocalEngine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.works: list[Work] = []
+        self.tasks: list[Task] = []
 
-    def submit(self, works: Sequence[Work]) -> None:
-        self.works += works
+    def submit(self, tasks: Sequence[Task]) -> None:
+        self.tasks += tasks
 
-    def watch(self, wait: bool = True) -> Iterator[Ended]:
-        works, self.works = self.works, []
+    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
+        tasks, self.tasks = self.tasks, []
         settings = self.settings
         place = prepare_device(settings.compute)
         count = worker_count(settings.compute, place, settings.workers)
-        todo = [stamp for work in works for stamp in stamps_of_work(work)]
+        todo = [stamp for task in tasks for stamp in stamps_of_task(task)]
         errors: list[InputError] = []
         if not settings.planned:
             batches = [batch for group in groups(todo) for batch in in_memory(group, place, count)]
@@ -62,11 +61,17 @@ class LocalEngine:
         finally:
             progress.close()
         reason = "; ".join(map(str, errors))
-        for work in works:
-            yield Ended(work, "refused", reason) if work.missing() else Ended(work, "done")
+        yield [
+            TaskResult(task, "refused", reason) if task.missing() else TaskResult(task, "done")
+            for task in tasks
+        ]
 
-    def collect(self, ended: Ended) -> None:
+    def collect(self, result: TaskResult) -> None:
         """They are in the store already."""
 
     def cancel(self) -> None:
         """Who interrupts the training has ended it."""
+
+    def more_memory(self, task: Task) -> Task | None:
+        """This machine has what it has."""
+        return None

@@ -1,8 +1,9 @@
 """engine.yaml beside params.yaml: where a sweep trains. No result depends on it, so no stage does."""
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,22 +16,27 @@ from ncpipe.yamlfile import parse_yaml, read_yaml
 ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm", "ray"]
 FLAG = re.compile(r"--[a-z][a-z0-9-]*(=[^\n]*)?")
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # [days-]number[:number[:number]]
+MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # Slurm's unit is the megabyte
 Some = Annotated[int, Bound(1, 100_000)]
-OURS = {  # options of sbatch that are said otherwise, and how
-    "partition": "partition", "account": "account", "time": "minutes", "mem": "memory_gb",
-    "cpus-per-task": "cpus", "gpus-per-node": "gpus", "array": "array and at_once",
-    "signal": "signal_seconds", "error": "", "job-name": "", "nodes": "", "ntasks": "",
-    "ntasks-per-node": "", "open-mode": "", "output": "", "wait": "",
+OURS = {  # options of sbatch that another key sets, and which; ncpipe sets those without a key
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
+    "time": "time", "mem": "mem", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gres": "gres",
+    "array": "array and at_once", "signal": "signal_seconds", "container": "container",
+    "chdir": "", "error": "", "input": "", "job-name": "", "nodes": "", "ntasks": "", "ntasks-per-node": "",
+    "open-mode": "", "output": "", "parsable": "", "test-only": "", "wait": "", "wrap": "",
 }  # fmt: skip
-# sbatch takes a long option by any beginning that no other has. Of the beginnings of ours these are options
-# of their own.
+# sbatch takes any unambiguous beginning of a long option. These beginnings of ours are options of their own.
 OTHERS = ("gpus",)
 
 
 def _check_line(key: str, text: str | None) -> None:
-    """Raise ValueError for a value that is empty or would begin another line of the job's script."""
-    if text is not None and not (text and text.isprintable()):
-        raise ValueError(f"{key}: {shown(text)} is empty or has what does not print; write it on one line")
+    """Raise ValueError for a value that is empty, that begins as an option or that has more than one line."""
+    if text is not None and not (text and text.isprintable() and not text.startswith("-")):
+        raise ValueError(
+            f"{key}: {shown(text)} is empty, begins with - or has what does not print; write it on one line"
+        )
 
 
 def _ours(name: str) -> str | None:
@@ -41,29 +47,116 @@ def _ours(name: str) -> str | None:
     return found[0] if found else None
 
 
+def minutes_of(text: str) -> float:
+    """Read a time as sbatch does: minutes, minutes:seconds, hours:minutes:seconds or days-hours[:...].
+
+    `infinite`, as sinfo writes it, is infinity. ValueError for anything else.
+    """
+    if text.lower() in ("infinite", "unlimited"):
+        return math.inf
+    found = TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"time: {shown(text)} is no time of Slurm's; write it as 2:30:00 or 1-12:00:00")
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is None and len(numbers) < 3:  # minutes[:seconds]
+        numbers = [0, *numbers]
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return 1440 * int(days or 0) + 60 * hours + minutes + seconds / 60
+
+
+def megabytes_of(text: str) -> float:
+    """Read an amount of memory as sbatch does: 500M, 8G. ValueError for anything else."""
+    found = MEMORY.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise ValueError(f"mem: {shown(text)} is no amount of memory of Slurm's; write it as 8G or 500M")
+    return int(found[1]) * MEGABYTES[found[2].upper()]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that the worker runs in.
+
+    runtime: the program that the site has. image: a file or name, as the program takes it. options: further
+    options of `apptainer exec` or `enroot start`, as mounts of disks.
+    """
+
+    runtime: Literal["apptainer", "enroot"]
+    image: str
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_line("image", self.image)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Other resources for some of the runs. Keys that are left out stay as they are for all runs.
+
+    experiments: names; all of them if it is left out. min_depth, max_depth: of the runs, both included.
+    The others are those of `Slurm`.
+    """
+
+    experiments: tuple[str, ...] = ()
+    min_depth: Some | None = None
+    max_depth: Some | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+    time: str | None = None
+    minutes: Some | None = None
+    mem: str | None = None
+    memory_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
+    memory_most_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
+    cpus: Some | None = None
+    gpus: Annotated[int, Bound(0, 1)] | None = None
+
+    def applies_to(self, experiment: str, depth: int) -> bool:
+        """Return whether a run is among those that the rule is for."""
+        return (
+            (not self.experiments or experiment in self.experiments)
+            and (self.min_depth is None or depth >= self.min_depth)
+            and (self.max_depth is None or depth <= self.max_depth)
+        )
+
+    def resources(self) -> dict[str, Any]:
+        """Return the keys of `Slurm` that the rule sets."""
+        chosen = ("experiments", "min_depth", "max_depth")
+        return {name: value for name, value in vars(self).items() if name not in chosen and value is not None}
+
+
 @dataclass(frozen=True)
 class Slurm:
-    """Jobs of Slurm: the tasks of one array for many batches.
+    """Jobs of Slurm: the tasks of an array, each of which trains one or more batches one after the other.
 
-    partition: where they queue; Slurm's default if it is left out.
-    account: that pays for them.
-    minutes: time limit of a job. One that reaches it saves its checkpoints and queues again.
-    memory_gb: of a job.
-    cpus: of a job.
-    gpus: of a job, none or one.
-    array: most tasks of an array; a task takes one or more batches, one after the other.
-    at_once: most tasks of a sweep that run at a time. An array that could make more waits for the others.
-    signal_seconds: before the time limit, when a job is told to save: longer than its longest epoch.
-    sbatch: further options as `sbatch` has them, "--constraint=a100".
-    setup: lines of shell before the worker, "module load cuda".
-    cluster: `local` runs the jobs as processes of this machine, all at once, to try things out. Of the other
-    options it takes minutes, cpus, array and signal_seconds.
+    partition, account, qos, constraint, gres: as sbatch has them; Slurm's defaults if they are left out.
+    time: limit of a job, as sbatch has it, "2:30:00"; minutes: the same as a number (240 if both are left
+    out). A job that reaches it saves its checkpoints and queues again.
+    mem: of a job, as sbatch has it, "8G"; memory_gb: the same as a number.
+    memory_growth: by which factor more memory is asked for after a job with a single run had too little.
+    memory_most_gb: most memory to ask for then; if it is left out, memory grows once.
+    cpus: cores of a job. gpus: of a job, none or one.
+    array: most tasks of an array. at_once: most tasks of a sweep that run at a time.
+    signal_seconds: how long before the time limit a job is told to save: longer than its longest epoch.
+    sbatch: further options, "--exclusive". setup: lines of shell before the worker, "module load cuda".
+    python: the interpreter that has ncpipe, on the nodes or in the container; by default the driver's own, in
+    a container `python3`.
+    rules: other resources for some of the runs; a later rule wins.
     """
 
     partition: str | None = None
     account: str | None = None
-    minutes: Some = 240
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+    time: str | None = None
+    minutes: Some | None = None
+    mem: str | None = None
     memory_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
+    memory_growth: Annotated[float, Bound(1, 100)] = 2.0
+    memory_most_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
     cpus: Some = 1
     gpus: Annotated[int, Bound(0, 1, why="a job trains on one GPU; more tasks of the array take more")] = 0
     array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
@@ -71,33 +164,94 @@ class Slurm:
     signal_seconds: Some = 90
     sbatch: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
-    cluster: Literal["slurm", "local"] = "slurm"
+    python: str | None = None
+    container: Container | None = None
+    rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_line("partition", self.partition)
-        _check_line("account", self.account)
+        for key in ("partition", "account", "qos", "constraint", "gres", "python"):
+            _check_line(key, getattr(self, key))
+        for one, other in (("time", "minutes"), ("mem", "memory_gb"), ("gres", "gpus")):
+            if getattr(self, one) is not None and getattr(self, other):
+                raise ValueError(f"{one}: says the same as {other}; leave one of the two out")
+        if self.gres is not None and (found := re.search(r"gpu\b.*?:(\d+)\b(?!:)", self.gres)):
+            if int(found[1]) > 1:
+                raise ValueError(f"gres: {self.gres} is {found[1]} GPUs, and a job trains on one; make it 1")
         for line in self.sbatch:
             if not (FLAG.fullmatch(line) and line.isprintable()):
                 raise ValueError(f"sbatch: {shown(line)} is no option; write it as --name=value or --name")
             name = line[2:].partition("=")[0]
             if ours := _ours(name):
-                how = f"is said by {OURS[ours]}" if OURS[ours] else "is ncpipe's to say"
+                how = f"is set by {OURS[ours]}" if OURS[ours] else "is set by ncpipe"
                 short = "" if name == ours else f", which sbatch takes for --{ours},"
                 raise ValueError(f"sbatch: --{name}{short} {how}; leave it out")
-        if self.signal_seconds >= 60 * self.minutes:
+        if self.signal_seconds >= 60 * self.limit:
             raise ValueError(
-                f"signal_seconds: {self.signal_seconds} of {self.minutes} minutes leave no time to train; "
-                "make it smaller, or minutes larger"
+                f"signal_seconds: {self.signal_seconds} of {self.limit:g} minutes leave no time to train; "
+                "make it smaller, or the time larger"
             )
+        _ = self.megabytes
+        for index, rule in enumerate(self.rules):
+            try:
+                self._with(rule)
+            except ValueError as error:
+                raise ValueError(f"rules[{index}].{error}") from None
+
+    @property
+    def limit(self) -> float:
+        """Minutes that a job may run."""
+        return float(self.minutes or 240) if self.time is None else minutes_of(self.time)
+
+    @property
+    def megabytes(self) -> int | None:
+        """Memory of a job; None leaves it to Slurm."""
+        if self.memory_gb is not None:
+            return math.ceil(1024 * self.memory_gb)
+        return None if self.mem is None else math.ceil(megabytes_of(self.mem))
+
+    def of(self, experiment: str, depth: int) -> "Slurm":
+        """Return the options for a run, rules applied."""
+        own = self
+        for rule in self.rules:
+            if rule.applies_to(experiment, depth):
+                own = own._with(rule)
+        return replace(own, rules=())
+
+    def grown(self, times: int) -> "Slurm | None":
+        """Return the options with more memory, so many times; None if that is more than may be asked for."""
+        own = self
+        for _ in range(times):
+            if own.megabytes is None:
+                return None
+            wanted = self.memory_growth * own.megabytes
+            most = wanted if own.memory_most_gb is None else 1024 * own.memory_most_gb
+            grown = math.ceil(min(wanted, most))
+            if grown <= own.megabytes:
+                return None
+            own = replace(own, mem=f"{grown}M", memory_gb=None, memory_most_gb=most / 1024)
+        return own
+
+    def _with(self, rule: Rule) -> "Slurm":
+        own = rule.resources()
+        for one, other in (("time", "minutes"), ("mem", "memory_gb")):  # a rule may use either spelling
+            if one in own:
+                own.setdefault(other, None)
+            elif other in own:
+                own[one] = None
+        if "gpus" in own:
+            own.setdefault("gres", None)
+        elif "gres" in own:
+            own["gpus"] = 0
+        return replace(self, rules=(), **own)
 
 
 @dataclass(frozen=True)
 class Ray:
     """Tasks of a Ray cluster.
 
-    address: of its head node, host:port; without it a cluster on this machine, which ends with the sweep.
-    host: what that one listens on; machines that reach another address than 127.0.0.1 may join it. It has no
-    place beside an address.
+    address: its head node, host:port; without it a cluster on this machine, which ends with the sweep.
+    host: the address that such a cluster listens on; machines that reach an address other than 127.0.0.1 may
+    join it.
     """
 
     address: str | None = None
@@ -118,8 +272,8 @@ class Ray:
 class Options:
     """An engine.yaml.
 
-    engine: that `ncpipe sweep` takes unless --engine names another.
-    slurm: how its jobs are made.
+    engine: the one that `ncpipe sweep` uses unless --engine names another.
+    slurm: what its jobs ask for.
     ray: where its cluster is.
     """
 
@@ -133,11 +287,12 @@ LOCAL = Options()
 
 @dataclass(frozen=True)
 class Settings:
-    """What a sweep says to its engine, whatever it is.
+    """Settings of a sweep for its engine, whichever it is.
 
-    compute: how runs are computed. workers: batches at a time, of each worker; None leaves it to it.
-    runs: of the whole sweep, those that are trained already among them. name: of who asks, in messages.
-    planned: whether batches are timed first, to say how long all takes and to begin with the longest.
+    compute: how runs are computed. workers: batches at a time of each worker; None leaves it to the worker.
+    runs: number of all runs of the sweep, trained ones included. name: the command, for messages.
+    planned: whether batches are timed first, to estimate the whole time and to begin with the longest.
+    keep_options: whether what was lost is submitted again with its job's own options, not with today's.
     """
 
     compute: Compute
@@ -147,14 +302,15 @@ class Settings:
     runs: int
     name: str = "sweep"
     planned: bool = True
+    keep_options: bool = False
 
 
 def load_options(
     engine: EngineName | None = None, given: Sequence[str] = (), path: Path = ENGINE_FILE
 ) -> Options:
-    """What engine.yaml and the command line say together; InputError has a line for each mistake.
+    """Read engine.yaml and the command line's options; InputError has a line for each mistake.
 
-    given: KEY=VALUE of the engine that is taken, in place of what the file says.
+    given: KEY=VALUE of the chosen engine, in place of what the file has.
     """
     tree: Any = {}
     if path.is_file():

@@ -1,230 +1,253 @@
-"""Slurm, through submitit: one job array for many batches, which go on without the driver.
+"""Slurm: job arrays that train batches and continue without the driver.
 
 The folder of the sweep is one that the nodes see too, with the environment that has ncpipe. A job trains its
-batches, one after the other, and puts finished runs into the store. Before its time limit, and when it is
+tasks one after the other and puts finished runs into the store. Before its time limit, and when it is
 preempted, it saves checkpoints and queues again.
 """
 
-import os
-import pickle
+import contextlib
+import json
 import re
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import remove
+from ncpipe.artifacts import JOBS, remove
 from ncpipe.console import say
 from ncpipe.errors import InputError
-from ncpipe.runs.engines.jobs import Job, read_jobs
+from ncpipe.runs.engines.job_log import JobCost, digests_of, write_costs
+from ncpipe.runs.engines.jobs import REFUSED, RESULT, LOG, Job, read_jobs, write_array, write_number
 from ncpipe.runs.engines.options import Slurm
-from ncpipe.runs.engines.queue import (
-    FILES,
+from ncpipe.runs.engines.slurm_commands import (
+    JobState,
+    Usage,
     cancel,
+    check_submission,
     job_states,
     last_line,
-    paths_of,
+    submit,
     summary,
-    tail,
-    with_result,
+    usages,
 )
-from ncpipe.runs.engines.work import Ended, Outlook, State, Work
-from ncpipe.runs.engines.worker import train_work
-from ncpipe.training.loop import Stopped
+from ncpipe.runs.engines.slurm_script import batch_script, sbatch_options
+from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 
 POLL = 5.0  # seconds between two looks at the queue
-SETTLED = 10.0  # seconds after which what a job has written is to be seen here, on a shared disk
-LOOK = 0.05  # seconds between two looks at the training
-TIME_LIMITS = 10_000  # that a job may reach: it goes on from its checkpoints
-NO_MEMORY = ("oom", "out of memory", "out-of-memory")  # in the log of a job that the system killed for it
-
-
-class Task:
-    """What a job runs: works, one after the other, in a folder. It is pickled by name, and so is its end."""
-
-    def __init__(self, folder: str, works: Sequence[Work]) -> None:
-        self.folder, self.works = folder, list(works)
-
-    def __call__(self) -> list[Ended]:
-        """How each ended. Signals are heard while a thread trains."""
-        os.chdir(self.folder)
-        self._stop, self._over = threading.Event(), False
-        ended: list[Ended] = []
-
-        def train() -> None:
-            try:
-                for work in self.works:
-                    ended.append(train_work(work, self._stop))
-            except Stopped:
-                pass
-            finally:
-                self._over = True
-
-        signal.signal(signal.SIGTERM, self._end)
-        threading.Thread(target=train).start()
-        self._wait()
-        return ended
-
-    def checkpoint(self) -> Any:
-        """submitit asks for it before the time limit: what the job is to run when it starts again."""
-        from submitit.core.utils import DelayedSubmission
-
-        self._save()
-        return DelayedSubmission(Task(self.folder, self.works))
-
-    def _end(self, number: int, frame: Any) -> None:
-        """Preempted or cancelled: no result is written, so that Slurm may start the job again."""
-        self._save()
-        sys.exit(128 + number)
-
-    def _save(self) -> None:
-        self._stop.set()
-        self._wait()
-
-    def _wait(self) -> None:
-        while not self._over:
-            time.sleep(LOOK)
+SETTLED = 10.0  # seconds after which what a job has written is visible here, on a shared disk
+TAIL = 15  # lines of a log that are shown
+# What Slurm's states mean for the task that a job was at.
+ENDS: Mapping[str, State] = {"OUT_OF_MEMORY": "memory", "PREEMPTED": "preempted"}
+REASONS = {
+    "BOOT_FAIL": "its node did not start",
+    "CANCELLED": "it was cancelled",
+    "GONE": "Slurm no longer knows how it ended",
+    "NODE_FAIL": "its node failed",
+    "OUT_OF_MEMORY": "it needed more memory than it had",
+    "PREEMPTED": "it was preempted",
+    "TIMEOUT": "it reached its time limit before it had saved",
+}
 
 
 class SlurmEngine:
-    """Jobs of this folder, those of earlier drivers too."""
+    """Jobs of this folder, those of earlier drivers too.
+
+    options: of what is submitted. keep_options: submit again with the options that a job had, not with these.
+    """
 
     tries_again = True
     outlives = True
 
-    def __init__(self, options: Slurm) -> None:
-        _submitit()
-        self.options = options
+    def __init__(self, options: Slurm, keep_options: bool = False) -> None:
+        self.options, self.keep_options = options, keep_options
         self.jobs = {job.id: job for job in read_jobs()}
-        self._own: list[Any] = []  # submitit's of those that were submitted here
+        self._options_before: dict[str, Slurm] = {}  # of jobs that have ended, by their runs' fingerprints
+        self._resolved: dict[tuple[str, int], Slurm] = {}  # rules applied, by experiment and depth
 
-    def submit(self, works: Sequence[Work]) -> None:
-        check_jobs(works[0].compute, self.options)
-        tasks = deal([_with_cores(work, self.options) for work in works], self.options.array)
-        start = time.monotonic()
-        FILES.mkdir(parents=True, exist_ok=True)
-        before = arrays_before(list(self.jobs.values()), len(tasks), self.options)
-        try:
-            executor = _executor(self.options, before)
-            own = executor.submit_array([Task(os.getcwd(), task) for task in tasks])
-        except (RuntimeError, OSError) as error:  # submitit's own are below RuntimeError
-            last = str(error).strip().splitlines()[-1:]
-            raise InputError(f"slurm: sbatch refuses ({' '.join(last)}); see engine.yaml") from None
-        self._own += own
-        ids = [str(job.job_id) for job in own]
-        for job_id, task in zip(ids, tasks, strict=True):
-            job = Job(job_id, tuple(task), self.options)
-            job.write()
-            self.jobs[job_id] = job
-        runs = sum(len(work.runs) for work in works)
-        name = ids[0].partition("_")[0]
-        say(
-            f"sweep: {runs} runs in {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} of job {name} "
-            f"({time.monotonic() - start:.1f} s)"
-        )
+    def submit(self, tasks: Sequence[Task]) -> None:
+        groups = self.by_options(tasks)
+        for options, own in groups:
+            check_resources(own[0].compute, options)
+            check_slurm(options)
+        for options, own in groups:
+            self._submit_array(options, own)
 
-    def watch(self, wait: bool = True) -> Iterator[Ended]:
-        """See `Engine`. A line is said whenever other numbers of them wait and run."""
+    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
+        """See `Engine`. Prints a line whenever other numbers of jobs wait and run."""
         told = ""
         while self.jobs:
             jobs = list(self.jobs.values())
-            states, told_of = job_states(jobs), with_result(jobs)  # in this order
-            over = [job for job in jobs if job.id in told_of or states[job.id].is_over]
-            going = [job for job in jobs if job not in over]
+            states, with_result = job_states(jobs), _with_result(jobs)  # in this order
+            over = [job for job in jobs if job.id in with_result or states[job.id].is_over]
+            ids = {job.id for job in over}
+            going = [job for job in jobs if job.id not in ids]
             if (line := summary(going, states)) != told and going:
                 say(f"sweep: {line}")
                 told = line
-            if not all(job.id in told_of for job in over) and self.options.cluster == "slurm":
+            if ids - with_result:
                 time.sleep(SETTLED)
-            for job in over:
-                ends = list(_ends(job, states[job.id].name))
-                job.forget()
-                del self.jobs[job.id]
-                if all(end.state == "done" for end in ends):
-                    _tidy(job)
-                yield from ends
+            if over:
+                yield self._take(over, states)
             if not wait:
                 return
             if self.jobs and not over:
-                time.sleep(POLL if self.options.cluster == "slurm" else LOOK)
-        while self.options.cluster == "local" and not all(own.done() for own in self._own):
-            time.sleep(LOOK)  # their results are there, and in a moment they end
+                time.sleep(POLL)
 
-    def collect(self, ended: Ended) -> None:
+    def _take(self, over: Sequence[Job], states: Mapping[str, JobState]) -> list[TaskResult]:
+        """Return the results of jobs that have ended, which are recorded no more."""
+        used = usages(over)
+        results = [result for job in over for result in results_of(job, states[job.id].name)]
+        write_costs([cost_of(job, states[job.id].name, used.get(job.id)) for job in over])
+        for job in over:
+            if self.keep_options:
+                self._options_before |= dict.fromkeys(job.keys, job.options)
+            job.forget()
+            del self.jobs[job.id]
+        return results
+
+    def collect(self, result: TaskResult) -> None:
         """The store is on the shared disk."""
 
     def cancel(self) -> None:
-        cancel(list(self.jobs.values()))
-        self.jobs.clear()
+        left, why = cancel(list(self.jobs.values()))
+        self.jobs = {job.id: job for job in left}
+        if left:
+            say(still_running(left, why))
+
+    def more_memory(self, task: Task) -> Task | None:
+        more = replace(task, memory_tries=task.memory_tries + 1)
+        options = self._options_of(task.keys[0], task.runs[0])
+        return None if options.grown(more.memory_tries) is None else more
+
+    def _options_of(self, key: str, run: Mapping[str, Any]) -> Slurm:
+        if key in self._options_before:
+            return self._options_before[key]
+        shape = run["experiment"], run["depth"]
+        if shape not in self._resolved:
+            self._resolved[shape] = self.options.of(*shape)
+        return self._resolved[shape]
+
+    def by_options(self, tasks: Sequence[Task]) -> list[tuple[Slurm, list[Task]]]:
+        """Group tasks by what their jobs ask for, memory not grown; a task is split where its runs differ."""
+        groups: dict[tuple[Slurm, int], list[Task]] = {}
+        for task in tasks:
+            own: dict[Slurm, list[int]] = {}
+            for index, (key, run) in enumerate(zip(task.keys, task.runs, strict=True)):
+                own.setdefault(self._options_of(key, run), []).append(index)
+            for options, indices in own.items():
+                groups.setdefault((options, task.memory_tries), []).append(task.of(indices))
+        return [(options, some) for (options, _), some in groups.items()]
+
+    def _submit_array(self, options: Slurm, tasks: Sequence[Task]) -> None:
+        start = time.monotonic()
+        with_cores = [_with_cores(task, options) for task in tasks]
+        pieces = [[task.submitted() for task in piece] for piece in deal(with_cores, options.array)]
+        before = arrays_before(list(self.jobs.values()), len(pieces), options)
+        asked = options.grown(tasks[0].memory_tries) or options
+        jobs = write_array(pieces, options)
+        name = jobs[0].array
+        try:
+            arguments = sbatch_options(name, len(pieces), asked, before)
+            number = submit(arguments, batch_script(name, asked))
+        except InputError:
+            remove(JOBS / name)
+            raise
+        self.jobs |= {job.id: job for job in write_number(jobs, number)}
+        runs = sum(len(task.runs) for task in tasks)
+        say(
+            f"sweep: {runs} runs in {len(pieces)} {'task' if len(pieces) == 1 else 'tasks'} of job {number} "
+            f"({time.monotonic() - start:.1f} s)"
+        )
 
 
-def deal(works: Sequence[Work], most: int) -> list[list[Work]]:
-    """Works as the tasks of an array, at most so many: even shares of what is expected to take equally long.
+def still_running(jobs: Sequence[Job], why: str) -> str:
+    """Return a line on jobs that were to be cancelled, and may still run."""
+    names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
+    return (
+        f"sweep: {len(jobs)} jobs may still run (scancel: {why}); they stay recorded. Run ncpipe sweep --cancel "
+        f"again, or scancel {' '.join(names)}"
+    )
 
-    Works are split where there are fewer than tasks, by their expected cost, unless they are tried again;
-    where there are more, the most costly are dealt out first, each to the task with the least so far.
+
+def check_slurm(options: Slurm) -> None:
+    """Raise InputError, in one line, if Slurm would refuse such jobs or never start them."""
+    arguments = sbatch_options("check", options.array, options)
+    check_submission(arguments, batch_script("check", options), options.partition, options.limit)
+
+
+def deal(tasks: Sequence[Task], most: int) -> list[list[Task]]:
+    """Deal tasks out to at most so many jobs, in even shares of the expected cost.
+
+    Tasks are split where there are fewer than jobs, unless they were submitted before. Where there are more,
+    the most costly are dealt out first, each to the job with the least so far.
     """
-    costs = [_cost(work) for work in works]
+    costs = [_cost(task) for task in tasks]
     whole = sum(costs)
     parts = [
         part
-        for work, cost in zip(works, costs, strict=True)
-        for part in work.in_parts(1 if work.tries else max(1, int(most * cost / whole)))
+        for task, cost in zip(tasks, costs, strict=True)
+        for part in task.in_parts(1 if task.epochs_before >= 0 else max(1, int(most * cost / whole)))
     ]
     if len(parts) <= most:
         return [[part] for part in parts]
-    tasks: list[tuple[float, list[Work]]] = [(0.0, []) for _ in range(most)]
-    for work in sorted(parts, key=_cost, reverse=True):
-        at = min(range(most), key=lambda index: tasks[index][0])
-        tasks[at] = (tasks[at][0] + _cost(work), [*tasks[at][1], work])
-    return [task for _, task in tasks]
+    jobs: list[tuple[float, list[Task]]] = [(0.0, []) for _ in range(most)]
+    for task in sorted(parts, key=_cost, reverse=True):
+        at = min(range(most), key=lambda index: jobs[index][0])
+        jobs[at][1].append(task)
+        jobs[at] = (jobs[at][0] + _cost(task), jobs[at][1])
+    return [job for _, job in jobs]
 
 
-def outlook(works: Sequence[Work], options: Slurm) -> Outlook:
-    """What `submit` would do with this work."""
-    check_jobs(works[0].compute, options)
-    tasks = deal(works, options.array)
-    runs = sum(len(work.runs) for work in works)
-    where = "processes of this machine" if options.cluster == "local" else "Slurm"
-    at_once = "" if options.cluster == "local" else f", {min(options.at_once, len(tasks))} of them at a time"
-    asked = [f"{options.cpus} {'core' if options.cpus == 1 else 'cores'}"]
-    if options.cluster == "slurm":
-        asked += [] if options.memory_gb is None else [f"{options.memory_gb:g} GB"]
-        asked += ["1 GPU"] if options.gpus else []
-        asked += [
-            f"{name} {value}"
-            for name, value in (("partition", options.partition), ("account", options.account))
-            if value is not None
+def dry_run(tasks: Sequence[Task], options: Slurm) -> DryRun:
+    """Return what `submit` would do with these tasks. InputError if Slurm would refuse it."""
+    engine = SlurmEngine(options)
+    pieces: list[list[Task]] = []
+    lines: list[str] = []
+    unknown = ""
+    for own, some in engine.by_options(tasks):
+        check_resources(some[0].compute, own)
+        try:
+            check_slurm(own)
+        except InputError as error:
+            if " here; run this where you run sbatch" not in str(error):
+                raise
+            unknown = f"not from here: {error}"
+        jobs = deal(some, own.array)
+        pieces += jobs
+        runs = sum(len(task.runs) for task in some)
+        counted = f"{len(jobs)} {'task' if len(jobs) == 1 else 'tasks'}"
+        lines += [
+            f"{runs} runs to submit to Slurm: {counted} of a job array, {min(own.at_once, len(jobs))} of them "
+            "at a time",
+            f"a task: {_asked(own)}; {own.limit:g} minutes, then it queues again",
         ]
-    said = [
-        f"{runs} runs to submit to {where}: {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} of a job "
-        f"array{at_once}",
-        f"a task: {', '.join([*asked, *options.sbatch])}; {options.minutes} minutes, then it queues again",
-        "how many of a task's runs train side by side, in what memory and time, its node's device decides",
-    ]
-    try:
-        _executor(options)
-    except InputError as error:
-        said.append(f"not from here: {error}")
-    return Outlook(tasks, "tasks", said)
+    lines.append("each node's device decides how many runs train side by side, in what memory and time")
+    return DryRun(pieces, "tasks", [*lines, *([unknown] if unknown else [])])
 
 
-def check_jobs(compute: Mapping[str, Any], options: Slurm) -> None:
-    """InputError where what jobs get and how runs are to be computed do not go together.
+def _asked(options: Slurm) -> str:
+    asked = [f"{options.cpus} {'core' if options.cpus == 1 else 'cores'}"]
+    asked += [] if options.megabytes is None else [f"{options.megabytes / 1024:g} GB"]
+    asked += ["1 GPU"] if options.gpus else []
+    names = ("gres", "partition", "account", "qos", "constraint")
+    asked += [f"{name} {value}" for name in names if (value := getattr(options, name)) is not None]
+    asked += [] if options.container is None else [f"in {options.container.image}"]
+    return ", ".join([*asked, *options.sbatch])
+
+
+def check_resources(compute: Mapping[str, Any], options: Slurm) -> None:
+    """Raise InputError where what jobs get and how runs are to be computed do not go together.
 
     compute: the fields of `Compute`. A GPU may also be asked for by a further option of sbatch.
     """
     device, threads = compute["device"], compute["threads"]
-    asks = any(re.match("--(gpus|gres)", line) for line in options.sbatch)
+    other = "gpu" in (options.gres or "") or any(re.match("--gpus", line) for line in options.sbatch)
     if device == "mps":
         raise InputError(
             "compute.device: mps is for one machine; use cpu, cuda or auto with the engine slurm"
         )
-    if device == "cuda" and not (options.gpus or asks) and options.cluster == "slurm":
+    if device == "cuda" and not (options.gpus or other):
         raise InputError("slurm.gpus: 0, and compute.device is cuda; make it 1, or the device cpu")
     if device == "cpu" and options.gpus:
         raise InputError("slurm.gpus: 1, and compute.device is cpu, which leaves it idle; make it 0")
@@ -233,106 +256,105 @@ def check_jobs(compute: Mapping[str, Any], options: Slurm) -> None:
 
 
 def arrays_before(jobs: Sequence[Job], tasks: int, options: Slurm) -> list[str]:
-    """Ids of those arrays that have to end before so many more tasks begin: no more than at_once ever run."""
-    if options.cluster == "local" or len(jobs) + tasks <= options.at_once:
+    """Return the arrays that have to end before so many more tasks begin: no more than at_once ever run."""
+    if len(jobs) + tasks <= options.at_once:
         return []
     states = job_states(jobs)
-    going = [job.id for job in jobs if not states[job.id].is_over and job.options.cluster == "slurm"]
-    if len(going) + tasks <= options.at_once:
-        return []
-    return sorted({job_id.partition("_")[0] for job_id in going})
+    going = [job for job in jobs if not states[job.id].is_over and job.number]
+    return sorted({job.number for job in going}) if len(going) + tasks > options.at_once else []
 
 
-def _cost(work: Work) -> float:
+def _cost(task: Task) -> float:
     """In any unit: epochs times layers. Nothing is measured here, where the device may be another."""
-    run = work.runs[0]
-    return float(len(work.runs) * run["depth"] * run["spec"]["epochs"])
+    run = task.runs[0]
+    return float(len(task.runs) * run["depth"] * run["spec"]["epochs"])
 
 
-def _with_cores(work: Work, options: Slurm) -> Work:
+def _with_cores(task: Task, options: Slurm) -> Task:
     """On a node whose cores are not all the job's, it has to be told how many are."""
-    if work.workers is not None or options.gpus:
-        return work
-    return replace(work, workers=max(1, options.cpus // work.compute["threads"]))
+    if task.workers is not None or options.gpus or "gpu" in (options.gres or ""):
+        return task
+    return replace(task, workers=max(1, options.cpus // task.compute["threads"]))
 
 
-def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise InputError(
-            "engine slurm: submitit is not installed; uv sync --extra slurm, or pip install 'ncpipe[slurm]'"
-        ) from None
-    return submitit
+def _with_result(jobs: Sequence[Job]) -> set[str]:
+    """Ids of those whose worker said how they ended. Listing a folder brings a shared disk's news here."""
+    names = {path for name in {job.array for job in jobs} for path in (JOBS / name).glob(f"*{RESULT}")}
+    return {job.id for job in jobs if job.file(RESULT) in names}
 
 
-def _executor(options: Slurm, before: Sequence[str] = ()) -> Any:
-    """submitit's, with the options in its words. before: jobs that end before its own begin."""
-    submitit = _submitit()
-    if options.cluster == "local":
-        executor = submitit.LocalExecutor(FILES, max_num_timeout=TIME_LIMITS)
-        executor.update_parameters(timeout_min=options.minutes, signal_delay_s=options.signal_seconds)
-        return executor
-    try:
-        executor = submitit.SlurmExecutor(FILES, max_num_timeout=TIME_LIMITS)
-    except RuntimeError:
-        raise InputError("engine slurm: no srun here; run this where you run sbatch") from None
-    lines = [line.removeprefix("--").partition("=") for line in options.sbatch]
-    further = {name: value if equals else True for name, equals, value in lines}
-    if before:
-        ended = f"afterany:{':'.join(before)}"
-        further["dependency"] = ",".join(str(each) for each in (further.get("dependency"), ended) if each)
-    executor.update_parameters(
-        job_name="ncpipe",
-        partition=options.partition,
-        account=options.account,
-        time=options.minutes,
-        mem=None if options.memory_gb is None else f"{round(1024 * options.memory_gb)}M",
-        cpus_per_task=options.cpus,
-        gpus_per_node=options.gpus or None,
-        array_parallelism=options.at_once,
-        signal_delay_s=options.signal_seconds,
-        setup=list(options.setup),
-        srun_args=["--ntasks=1", f"--cpus-per-task={options.cpus}"],  # which not every srun takes from sbatch
-        additional_parameters=further,
-    )
-    return executor
-
-
-def _tidy(job: Job) -> None:
-    """Remove what submitit wrote of a job that did all it had to."""
-    for file in FILES.glob(f"{job.id}_*"):
-        remove(file)
-
-
-def _ends(job: Job, state: str) -> Iterator[Ended]:
-    """How each work of a job ended."""
-    paths = paths_of(job)
-    kind: str = "none"
-    found: Any = None
-    if with_result([job]):
-        try:
-            kind, found = pickle.loads(paths.result_pickle.read_bytes())
-        except Exception as error:  # whatever is wrong with the file
-            kind, found = "error", f"{paths.result_pickle}: damaged ({error})"
-    told = {end.work.keys: end for end in found} if kind == "success" else {}
-    log = tail(paths.stderr)
-    no_memory = state == "OUT_OF_MEMORY" or any(words in log.lower() for words in NO_MEMORY)
-    for work in job.works:
-        end = told.get(work.keys)
-        if end is None and not work.missing():
-            yield Ended(work, "done")
-        elif end is None and kind == "error":
-            yield Ended(work, "failed", f"{last_line(str(found))}\n{log}")
-        elif end is None:
-            how: State = "memory" if no_memory else "lost"
-            yield Ended(work, how, f"{work.name}: job {job.id} ended ({state}) without a word\n{log}")
-        elif end.state == "done" and work.missing():
+def results_of(job: Job, state: str) -> list[TaskResult]:
+    """Return how each task of a job ended. state: Slurm's, for those of which the worker said nothing."""
+    told, reason = _told(job)
+    results: list[TaskResult] = []
+    blamed = False  # the job's end is that of the task it was at; those behind it did not begin
+    for index, task in enumerate(job.tasks):
+        if index < len(told) and (told[index].state != "done" or not task.missing()):
+            results.append(told[index])
+        elif index < len(told):
             folder = Path.cwd()
-            yield Ended(
-                work,
-                "refused",
-                f"{work.name}: trained, but not to be seen in {folder}: do all nodes share it?",
-            )
+            why = f"{task.name}: trained, but not visible in {folder}: do all nodes share it?"
+            results.append(TaskResult(task, "refused", why))
+        elif not task.missing():
+            results.append(TaskResult(task, "done"))
+        elif blamed:
+            results.append(TaskResult(task, "preempted", f"{task.name}: job {job.id} ended before it began"))
         else:
-            yield end
+            blamed = True
+            how = "lost" if reason else ENDS.get(state, "lost")
+            why = f"{task.name}: job {job.id}: {reason or _reason(job, state)}\n{tail(job.file(LOG))}"
+            results.append(TaskResult(task, how, why))
+    return results
+
+
+def _told(job: Job) -> tuple[list[TaskResult], str]:
+    """Return what the worker said of its first tasks, and why it trained no more."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        values = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
+        told = [
+            TaskResult(task, each["state"], each["reason"])
+            for task, each in zip(job.tasks, values["results"], strict=False)
+        ]
+        return told, values["reason"]
+    return [], ""
+
+
+def _reason(job: Job, state: str) -> str:
+    refused = _text(job.file(REFUSED)).strip()
+    if refused:
+        return f"it reached its time limit and Slurm does not queue it again ({last_line(refused)})"
+    return f"{REASONS.get(state, 'it ended without a result')} ({state})"
+
+
+def cost_of(job: Job, state: str, usage: Usage | None) -> JobCost:
+    """Return what a job cost: by the accounting, or else by what its worker measured of its last start."""
+    own: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        own = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
+    if usage is None:
+        options = job.options.grown(job.tasks[0].memory_tries) or job.options
+        restarts, begun = own.get("restarts", 0), own.get("begun")
+        waited = max(0.0, begun - job.submitted) if own and not restarts else None  # else it ran in between
+        usage = Usage(
+            options.cpus, options.gpus, own.get("seconds", 0.0), waited, own.get("megabytes"),
+            options.megabytes, restarts,
+        )  # fmt: skip
+    ended = "COMPLETED" if own and state not in ENDS else state
+    keys = [key for task in job.tasks for key in task.keys]
+    return JobCost(
+        "slurm", job.id, ended, usage.cores, usage.gpus, usage.seconds,
+        usage.waited, usage.memory_used, usage.memory_asked,
+        usage.requeued, len(keys), str(job.collected_log), digests_of(keys),
+    )  # fmt: skip
+
+
+def tail(path: Path) -> str:
+    """Return the end of a log."""
+    return "\n".join(_text(path).splitlines()[-TAIL:]) or "it wrote no log"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,7 +1,7 @@
-"""How work is trained, wherever a worker is. It imports neither dvc nor typer.
+"""Trains tasks, wherever a worker is. It imports neither dvc nor typer.
 
-A worker stands in a folder with the prepared data (and study.py, if the study has one), and puts finished
-runs into the store there.
+A worker's current folder has the prepared data (and study.py, if the study has one); finished runs go into
+the store there.
 """
 
 import threading
@@ -12,10 +12,10 @@ from pathlib import Path
 from ncpipe.artifacts import PREPARED
 from ncpipe.console import Progress, Unseen
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
+from ncpipe.errors import InputError, NotEnoughMemory
 from ncpipe.records import read
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
-from ncpipe.runs.engines.work import Ended, Work
+from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.store import has
 from ncpipe.specs import Compute, Experiment, Run
 from ncpipe.stamps import Stamp, stamps_of
@@ -34,17 +34,17 @@ class Need:
     device: str
 
 
-def stamps_of_work(work: Work) -> list[Stamp]:
-    """The runs of some work by what lies here; InputError if code or data are other than where it is from."""
+def stamps_of_task(task: Task) -> list[Stamp]:
+    """Return the runs of a task by what lies here. InputError if code or data differ from the driver's."""
     load_study(Path())
-    compute = Compute(**work.compute)
+    compute = Compute(**task.compute)
     runs = []
-    for plain in work.runs:
+    for plain in task.runs:
         spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}", loaded().records)
         runs.append(Run(**plain | {"spec": spec}))
     stamps = stamps_of(runs, compute)
-    for stamp, key in zip(stamps, work.keys, strict=True):
-        if stamp.data != work.data:
+    for stamp, key in zip(stamps, task.keys, strict=True):
+        if stamp.data != task.data:
             raise InputError(f"{PREPARED / stamp.run.data}: other data than the sweep was planned for")
         if stamp.key() != key:
             raise InputError(
@@ -54,48 +54,50 @@ def stamps_of_work(work: Work) -> list[Stamp]:
     return stamps
 
 
-def need_of(work: Work) -> Need:
-    """Memory that the runs take each, asked on the device that would train them."""
-    stamp = stamps_of_work(work)[0]
+def need_of(task: Task) -> Need:
+    """Return the memory that each run takes, measured on the device that would train it."""
+    stamp = stamps_of_task(task)[0]
     place, dtype = prepare_device(stamp.compute), DTYPES[stamp.compute.precision]
     data = read_prepared(PREPARED / stamp.run.data)
     return Need(bytes_per_run(stamp.run, data, place, dtype), free_bytes(place), str(place))
 
 
-def train_work(
-    work: Work, stop: threading.Event | None = None, progress: Progress | Unseen | None = None
-) -> Ended:
+def train_task(
+    task: Task, stop: threading.Event | None = None, progress: Progress | Unseen | None = None
+) -> TaskResult:
     """Train those of the runs that the store does not have, in batches that fit into this device's memory.
 
-    What goes wrong is told and not raised. Stopped is, once `stop` is set and the checkpoints are written.
+    What goes wrong is in the result. Stopped is raised once `stop` is set and the checkpoints are written.
     """
     try:
-        stamps = [stamp for stamp in stamps_of_work(work) if not has(stamp.key())]
+        stamps = [stamp for stamp in stamps_of_task(task) if not has(stamp.key())]
         if stamps:
-            _train(stamps, work, stop or threading.Event(), progress or Unseen())
+            _train(stamps, task, stop or threading.Event(), progress or Unseen())
     except Stopped:
         raise
+    except NotEnoughMemory as error:
+        return TaskResult(task, "memory", str(error))
     except InputError as error:
-        return Ended(work, "refused" if len(work.runs) == 1 else "failed", str(error))
+        return TaskResult(task, "refused" if len(task.runs) == 1 else "failed", str(error))
     except Exception as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        return Ended(work, "memory" if is_out_of_memory(error) else "failed", reason)
-    return Ended(work, "done")
+        return TaskResult(task, "memory" if is_out_of_memory(error) else "failed", reason)
+    return TaskResult(task, "done")
 
 
-def _train(stamps: list[Stamp], work: Work, stop: threading.Event, progress: Progress | Unseen) -> None:
+def _train(stamps: list[Stamp], task: Task, stop: threading.Event, progress: Progress | Unseen) -> None:
     compute = stamps[0].compute
     place, dtype = prepare_device(compute), DTYPES[compute.precision]
     run, data = stamps[0].run, read_prepared(PREPARED / stamps[0].run.data)
     check_memory(run, data, place, dtype)
-    need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, work.workers)
+    need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, task.workers)
     found = groups(stamps)
     parts = parts_of_each(found, workers)
     batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
     errors = train_batches(
         batches,
         workers,
-        work.checkpoint_seconds,
+        task.checkpoint_seconds,
         progress,
         lambda stamp: 1.0,
         keep_going=True,

@@ -1,0 +1,128 @@
+"""What jobs cost: data/logs/jobs.csv, a row for each job that has been collected. No stage reads it."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncpipe.artifacts import LOGS
+from ncpipe.console import duration
+
+JOB_LOG = LOGS / "jobs.csv"
+DIGITS = 16  # of a run's fingerprint
+
+
+@dataclass(frozen=True)
+class JobCost:
+    """One job: what it had, took and trained.
+
+    engine, job: who ran it, and its name there. state: how it ended. cores, gpus: that it had. seconds: that
+    it ran. waited: seconds in the queue. memory_used, memory_asked: megabytes. requeued: how often it was
+    queued again. runs: their number. log: the file with what it printed. digests: of its runs. What nobody
+    knows is empty.
+    """
+
+    engine: str
+    job: str
+    state: str
+    cores: float
+    gpus: float
+    seconds: float
+    waited: float | None
+    memory_used: float | None
+    memory_asked: float | None
+    requeued: int
+    runs: int
+    log: str
+    digests: str
+
+
+COLUMNS = [field.name for field in dataclasses.fields(JobCost)]
+
+
+def digests_of(keys: Iterable[str]) -> str:
+    """Return what the log calls some runs."""
+    return " ".join(key[:DIGITS] for key in keys)
+
+
+def write_costs(costs: Sequence[JobCost]) -> None:
+    """Add rows in one write: other drivers may write too."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with JOB_LOG.open("a", encoding="utf-8", newline="") as file:
+        if not file.tell():
+            writer.writerow(COLUMNS)
+        for cost in costs:
+            row = dataclasses.astuple(cost)
+            writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in row])
+        file.write(text.getvalue())
+
+
+def read_costs(path: Path = JOB_LOG) -> list[JobCost]:
+    """Read all rows; damaged ones are left out."""
+    if not path.is_file():
+        return []
+    found = []
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(file):
+            try:
+                found.append(_cost(row))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return found
+
+
+def _cost(row: dict[str, str]) -> JobCost:
+    def known(name: str) -> float | None:
+        return float(row[name]) if row[name] else None
+
+    return JobCost(
+        row["engine"], row["job"], row["state"], float(row["cores"]), float(row["gpus"]),
+        float(row["seconds"]), known("waited"), known("memory_used"), known("memory_asked"),
+        int(row["requeued"]), int(row["runs"]), row["log"], row["digests"] or "",
+    )  # fmt: skip
+
+
+def cost_table(costs: Sequence[JobCost]) -> list[tuple[str, ...]]:
+    """Return a head and a row for each array of jobs (each engine without arrays), and one for all."""
+    head = ("jobs", "count", "runs", "core hours", "GPU hours", "memory used/asked", "waited", "requeued")
+    arrays: dict[str, list[JobCost]] = {}
+    for cost in costs:
+        name = cost.job.rpartition("_")[0] or cost.job if cost.engine == "slurm" else ""
+        arrays.setdefault(f"{cost.engine} {name}".strip(), []).append(cost)
+    rows = [_row(name, own) for name, own in arrays.items()]
+    return [head, *rows, *([_row("all", costs)] if len(rows) > 1 else [])]
+
+
+def _row(name: str, costs: Sequence[JobCost]) -> tuple[str, ...]:
+    waits = sorted(cost.waited for cost in costs if cost.waited is not None)
+    return (
+        name,
+        str(len(costs)),
+        str(sum(cost.runs for cost in costs)),
+        f"{sum(cost.cores * cost.seconds for cost in costs) / 3600:.2f}",
+        f"{sum(cost.gpus * cost.seconds for cost in costs) / 3600:.2f}",
+        _memory(costs),
+        f"{duration(waits[len(waits) // 2])}, at most {duration(waits[-1])}" if waits else "unknown",
+        str(sum(cost.requeued for cost in costs)),
+    )
+
+
+def _memory(costs: Sequence[JobCost]) -> str:
+    """The job that used most of what it asked for."""
+    used = [cost for cost in costs if cost.memory_used is not None]
+    if not used:
+        return "unknown"
+    most = max(used, key=lambda cost: (cost.memory_used or 0) / (cost.memory_asked or 1e12))
+    asked = "no limit" if most.memory_asked is None else f"{most.memory_asked / 1024:.1f} GB"
+    return f"{(most.memory_used or 0) / 1024:.1f} of {asked}"
+
+
+def cost_lines(costs: Sequence[JobCost]) -> list[str]:
+    """Return the table as lines of text, columns aligned."""
+    rows = cost_table(costs)
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

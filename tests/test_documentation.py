@@ -12,6 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+GENERATED = {"commands.md", "ledger.md", "params.md"}  # by a script, whose sources have their own rules
+WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.name not in GENERATED)
+CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+ABBREVIATION = re.compile(r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs)\.", re.IGNORECASE)
+SENTENCE_ENDS_INSIDE = re.compile(r"[\w)%*”\"][.!?][*_)”\"]* +[*_(“\"]*[A-Z]")
 
 
 def loaded(path: Path) -> ModuleType:
@@ -60,3 +65,52 @@ def test_links_between_pages_lead_to_files() -> None:
         if not re.match(r"https?:|#|mailto:", target) and not (page.parent / target.split("#")[0]).exists()
     ]
     assert dead == []
+
+
+def prose(text: str) -> list[str]:
+    """Return a page's lines without code, headings, quotations, and with words in place of code and links."""
+    lines = CODE.sub("", text).splitlines()
+    shown = [re.sub(r"`[^`]*`", "Code", line) for line in lines if not line.startswith(("#", ">", "<!--"))]
+    return [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in shown]
+
+
+def long_cells(text: str) -> list[str]:
+    """Return the cells of tables that have more than 15 words."""
+    rows = [line for line in prose(text) if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    return [cell for cell in cells if len(re.findall(r"\S*[^\W_]\S*", cell)) > 15]
+
+
+def crowded_lines(text: str) -> list[str]:
+    """Return the lines in which one sentence ends and another begins."""
+    lines = [re.sub(r"^ *(?:[-*]|\d+\.) ", "", line) for line in prose(text) if not line.startswith("|")]
+    return [line for line in lines if SENTENCE_ENDS_INSIDE.search(ABBREVIATION.sub("Abbreviation", line))]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_tables_have_short_cells_and_lines_one_sentence(page: Path) -> None:
+    """Red: a cell that should be a paragraph; two sentences in one line of a source."""
+    text = page.read_text(encoding="utf-8")
+    assert long_cells(text) == []
+    assert crowded_lines(text) == []
+
+
+def test_the_rules_of_pages_see_what_breaks_them() -> None:
+    """Red: a rule that nothing can break, or one that an abbreviation, a number or code breaks."""
+    assert len(long_cells("| a | " + "word " * 15 + "| " + "word " * 16 + "|")) == 1
+    assert long_cells("| `" + "word " * 16 + "` | a \\| b |\n" + "word " * 16) == []
+    crowded = [
+        "It falls. It rises.",
+        "- **It falls.** It rises.",
+        "It falls 3 %. `code` runs.",
+        "(It is.) It was.",
+    ]
+    for line in crowded:
+        assert crowded_lines(line), line
+    plain = [
+        "1. It falls (see App. A, Fig. B and sec. C) by 0.5 to 1.2 in L. ", "Take e.g. Adam; cf. SGD.",
+        "```python\nIt falls. It rises.\n```", "## It falls. It rises.", "| It falls. It rises. |",
+        "Versions 2.8 and `a. B` of file.py by Wu et al. [WP24].",
+    ]  # fmt: skip
+    for line in plain:
+        assert not crowded_lines(line), line

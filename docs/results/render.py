@@ -186,7 +186,7 @@ class Panel:
         counts = failed.groupby("depth").size()
         places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
         done = len(self.runs) - len(failed)
-        return f"{done} of {len(self.runs)} runs converged. The loss of the rest ({places}) {moved}"
+        return f"{done} of {len(self.runs)} runs converged.\nThe loss of the rest ({places}) {moved}"
 
     def size(self) -> str:
         """Return how many samples, depths, seeds and epochs there were."""

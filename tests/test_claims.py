@@ -21,7 +21,7 @@ from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.features_models import LOST, minority_contrast
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims, place_of
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
+from ncpipe.claims.theory import CALLS, Call, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
@@ -694,14 +694,6 @@ def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
     assert first.startswith("claims.yaml: c1.call: unknown 'two_linear.jum'")
     assert [line.split(":")[1].strip() for line in others] == ["c2.args.distanse", "c2.args.distance"]
     assert not Path("data").exists()
-
-
-def test_the_page_lists_the_calls():
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    assert [line for line in page.split("## Calls")[1].splitlines() if line.startswith("| `")] == [
-        "| `call` | number | numerical twin |",
-        *calls_table(),
-    ]
 
 
 # The file

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from ncpipe.metrics.catalogue import CATALOGUE
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -23,10 +25,16 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["params.md", "commands.md"])
+@pytest.mark.parametrize("name", ["params.md", "commands.md", "metric_tables.md", "claim_calls.md"])
 def test_pages_of_reference_are_current(name: str) -> None:
-    """Red: a key, a default or an option that changed, or a page edited by hand."""
+    """Red: a key, a default, an option, a metric or a call that changed, or a page edited by hand."""
     assert (DOCS / name).read_text(encoding="utf-8") == loaded(DOCS / "reference.py").PAGES[name]()
+
+
+def test_the_table_of_metrics_has_every_metric() -> None:
+    """Red: a group of the catalogue that the page leaves out."""
+    page = (DOCS / "metric_tables.md").read_text(encoding="utf-8")
+    assert {name for name in CATALOGUE if f"\n| `{name}` |" not in page} == set()
 
 
 def test_the_ledger_is_current() -> None:

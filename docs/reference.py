@@ -12,8 +12,9 @@ from typing import Any
 
 import typer
 
-from ncpipe.claims.theory import calls_table
-from ncpipe.cli import app
+from ncpipe.commands.cli import app
+from ncpipe.commands.json_schema import json_schema
+from ncpipe.config.params import Params
 from ncpipe.metrics.catalogue import (
     ENTRIES,
     GAPS,
@@ -25,8 +26,7 @@ from ncpipe.metrics.catalogue import (
     Metric,
     page_table,
 )
-from ncpipe.params import Params
-from ncpipe.schema import json_schema
+from ncpipe.papers.theory_calls import calls_table
 
 FOLDER = Path(__file__).parent
 NOTE = "<!-- Written by docs/reference.py; edit the docstrings of ncpipe instead. -->\n"

@@ -1,4 +1,4 @@
-"""Draw the documentation's diagrams: docs/pipeline.svg and docs/collapse.svg.
+"""Draw the documentation's diagrams: docs/pipeline.svg, docs/collapse.svg and docs/rooms.svg.
 
 python docs/pictures.py
 """
@@ -39,6 +39,24 @@ ARROWS = [
     ("plot", "report"),
     ("claims", "report"),
 ]
+# The folders of the package by level, as tests/test_imports.py holds them, with what each holds.
+ROOMS = [
+    {"commands": "one file a command: load, call, write"},
+    {"integrations": "Trainer, Lightning, torchmetrics, notebook", "papers": "what one paper's studies need"},
+    {"runs": "store, fingerprints, digests of code, engines"},
+    {
+        "features": "passes of trained runs",
+        "figures": "tables to figures",
+        "report": "the HTML page",
+    },
+    {"training": "stacks of runs, objective, optimizers", "claims": "claims.yaml and verdicts"},
+    {"theory": "optima and the gap to them", "tables": "convergence, means, slopes"},
+    {"models": "one file a family of networks", "metrics": "catalogue and collapse metrics"},
+    {"datasets": "sources, checks, balance, labels"},
+    {"config": "params.yaml and study.py as frozen specs"},
+    {"system": "artifacts, errors, console, randomness, signals"},
+]
+TORCHLESS = ("figures", "report", "tables")
 
 
 def pipeline() -> Figure:
@@ -63,6 +81,32 @@ def pipeline() -> Figure:
     )
     axes.text(-0.38, 1.55, "params.yaml and code decide which stages run", color=GREY, size=9)
     axes.set(xlim=(-0.5, 7.5), ylim=(-0.35, 1.85))
+    axes.axis("off")
+    return figure
+
+
+def rooms() -> Figure:
+    """Return the folders of the package from top to bottom: each imports only from lower levels."""
+    figure, axes = plt.subplots(figsize=(9, 6.2))
+    for level, row in enumerate(ROOMS):
+        width = 9 / len(row)
+        for index, (name, text) in enumerate(row.items()):
+            left, bottom = index * width + 0.05, -level
+            color = GREEN if name in TORCHLESS else BLUE
+            box = FancyBboxPatch(
+                (left, bottom), width - 0.1, 0.72, "round,pad=0.02", fc="white", ec=color, lw=1.4
+            )
+            axes.add_patch(box)
+            middle = left + (width - 0.1) / 2
+            axes.text(middle, bottom + 0.49, name, ha="center", va="center", weight="bold")
+            axes.text(middle, bottom + 0.2, text, ha="center", va="center", size=8, color=GREY)
+    bottom = 1 - len(ROOMS)
+    axes.annotate("", (9.3, bottom), (9.3, 0.7), arrowprops={"arrowstyle": "->", "color": GREY})
+    axes.text(
+        9.45, bottom / 2 + 0.35, "imports point down", rotation=270, ha="center", va="center", color=GREY
+    )
+    axes.text(0, bottom - 0.35, "green: never imports torch", size=9, color=GREEN)
+    axes.set(xlim=(-0.1, 9.7), ylim=(bottom - 0.5, 0.85))
     axes.axis("off")
     return figure
 
@@ -97,7 +141,7 @@ def draw(axes: Axes, means: np.ndarray, rows: np.ndarray, samples: np.ndarray) -
 
 def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "ncpipe"
-    for name, figure in {"pipeline": pipeline(), "collapse": collapse()}.items():
+    for name, figure in {"pipeline": pipeline(), "collapse": collapse(), "rooms": rooms()}.items():
         figure.savefig(FOLDER / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_imports import LAYERS
 
 from ncpipe.metrics.catalogue import CATALOGUE
 
@@ -35,6 +36,22 @@ def test_the_table_of_metrics_has_every_metric() -> None:
     """Red: a group of the catalogue that the page leaves out."""
     page = (DOCS / "metric_tables.md").read_text(encoding="utf-8")
     assert {name for name in CATALOGUE if f"\n| `{name}` |" not in page} == set()
+
+
+def test_the_picture_of_the_rooms_is_the_packages() -> None:
+    """Red: a folder of the package, or a level of imports, that the picture lacks."""
+    assert [set(row) for row in loaded(DOCS / "pictures.py").ROOMS] == LAYERS[1:]
+
+
+def test_the_architecture_names_files_and_functions_that_exist() -> None:
+    """Red: a file or a function that was renamed."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w/]+\.py)`", page)) - {"study.py"}  # a user's own
+    assert [name for name in files if not any((at / name).is_file() for at in (ROOT / "ncpipe", ROOT))] == []
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ncpipe").rglob("*.py"))
+    names = re.findall(r"`(?:\w+\.)?(\w+_strengths?|loss_and_gradient)(?:\(\w+\))?`", page)
+    assert len(names) >= 4
+    assert [name for name in names if f"def {name}(" not in code] == []
 
 
 def test_the_ledger_is_current() -> None:

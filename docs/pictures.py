@@ -18,8 +18,8 @@ COLORS = (BLUE, ORANGE, GREEN)
 
 # name: (column, row, what it does)
 STAGES = {
-    "code": (0, 1, "digests of code"),
-    "grid": (0, 0, "list of runs"),
+    "code": (0, 1, "code digests"),
+    "grid": (1, 0, "list of runs"),
     "fetch": (1, 1, "data"),
     "fill": (2, 0, "all new runs"),
     "train": (2, 1, "one run"),
@@ -32,7 +32,9 @@ STAGES = {
 }
 ARROWS = [
     ("code", "fetch"),
+    ("code", "grid"),
     ("grid", "fill"),
+    ("fetch", "fill"),
     ("fetch", "train"),
     ("train", "extract"),
     ("extract", "measure"),
@@ -43,60 +45,76 @@ ARROWS = [
     ("claims", "report"),
 ]
 
-# The package from top to bottom: a folder imports only from those below it.
+# The folders of the package by level, as tests/test_imports.py holds them, with what each holds.
 ROOMS = [
-    {"commands": "one command for each stage"},
-    {"integrations": "notebook, Lightning, Trainer", "papers": "what only S25, S24 or K23 asks"},
-    {"runs": "store of runs, batches, engines"},
-    {"features": "passes of trained runs", "figures": "tables to figures", "report": "one HTML page"},
-    {"training": "stacks of runs, optimizers", "claims": "claims.yaml to verdicts"},
-    {"theory": "optima of features models", "tables": "convergence, means, slopes"},
-    {"models": "networks", "metrics": "collapse metrics on tensors"},
-    {"datasets": "fetch, check, balance"},
-    {"config": "params.yaml to typed records"},
-    {"system": "files, errors, console, randomness"},
+    {"commands": "one file a command: load, call, write"},
+    {"integrations": "Trainer, Lightning, torchmetrics, notebook", "papers": "what one paper's studies need"},
+    {"runs": "store, fingerprints, digests of code, engines"},
+    {
+        "features": "passes of trained runs",
+        "figures": "tables to figures",
+        "report": "the HTML page",
+    },
+    {"training": "stacks of runs, objective, optimizers", "claims": "claims.yaml and verdicts"},
+    {"theory": "optima and the gap to them", "tables": "convergence, means, slopes"},
+    {"models": "one file a family of networks", "metrics": "catalogue and collapse metrics"},
+    {"datasets": "sources, checks, balance, labels"},
+    {"config": "params.yaml and study.py as frozen specs"},
+    {"system": "artifacts, errors, console, randomness, signals"},
 ]
+TORCHLESS = ("figures", "report", "tables")
 
 
-def box(axes: Axes, centre: tuple[float, float], size: tuple[float, float], name: str, text: str) -> None:
+def box(
+    axes: Axes, centre: tuple[float, float], size: tuple[float, float], name: str, text: str, color: str
+) -> None:
     """Draw a box with a name and below it what the thing does."""
     (x, y), (width, height) = centre, size
     corner = (x - width / 2, y - height / 2)
-    axes.add_patch(FancyBboxPatch(corner, width, height, "round,pad=0.02", fc="white", ec=BLUE, lw=1.4))
-    axes.text(x, y + 0.2 * height, name, ha="center", va="center", weight="bold", size=9.5)
-    axes.text(x, y - 0.25 * height, text, ha="center", va="center", size=7.5, color=GREY)
+    axes.add_patch(FancyBboxPatch(corner, width, height, "round,pad=0.02", fc="white", ec=color, lw=1.4))
+    axes.text(x, y + 0.18 * height, name, ha="center", va="center", weight="bold")
+    axes.text(x, y - 0.22 * height, text, ha="center", va="center", size=8, color=GREY)
 
 
 def pipeline() -> Figure:
     """Return the stages of dvc.yaml from left to right, with what each makes."""
-    figure, axes = plt.subplots(figsize=(11, 2.2))
+    figure, axes = plt.subplots(figsize=(12.5, 2.3))
     for name, (column, row, text) in STAGES.items():
-        box(axes, (column, row), (0.76, 0.4), name, text)
+        box(axes, (column, row), (0.78, 0.42), name, text, BLUE)
+    arrow = {"arrowstyle": "->", "color": GREY, "shrinkA": 0, "shrinkB": 0}
     for first, second in ARROWS:
         (x, y, _), (to_x, to_y, _) = STAGES[first], STAGES[second]
-        arrow = {"arrowstyle": "->", "color": GREY, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", (to_x - 0.41, to_y), (x + 0.41, y), arrowprops=arrow)
-    up = {"arrowstyle": "->", "color": GREY, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", (2, 0.77), (2, 0.23), arrowprops=up)
-    axes.annotate("", (1.62, 0.1), (1.25, 0.77), arrowprops=up | {"connectionstyle": "arc3,rad=0.25"})
-    axes.text(2.5, -0.03, "fill trains in batches; train takes its run from the store", color=GREY, size=8)
-    axes.text(-0.38, 1.55, "params.yaml and code decide which stages run", color=GREY, size=9)
+        axes.annotate("", (to_x - 0.42, to_y), (x + 0.42, y), arrowprops=arrow)
+    axes.annotate("", (2, 0.76), (2, 0.24), arrowprops=arrow | {"linestyle": "--"})
+    axes.text(
+        2.5,
+        0.02,
+        "fill trains all missing runs at once; train takes its run from the store.",
+        color=GREY,
+        size=8,
+    )
+    axes.text(2.5, -0.17, "The list of runs also goes to extract, measure and aggregate.", color=GREY, size=8)
+    axes.text(-0.4, 1.55, "A stage runs again if its parameters, data or code changed.", color=GREY, size=9)
     axes.set(xlim=(-0.5, 7.5), ylim=(-0.35, 1.85))
     axes.axis("off")
     return figure
 
 
 def rooms() -> Figure:
-    """Return the folders of the package, one layer a row: each imports only from the rows below it."""
-    figure, axes = plt.subplots(figsize=(8, 5.4))
-    for depth, layer in enumerate(ROOMS):
-        width = 6 / len(layer)
-        for place, (name, text) in enumerate(layer.items()):
-            box(axes, ((place + 0.5) * width, -depth), (width - 0.16, 0.6), name, text)
-    down = {"arrowstyle": "->", "color": GREY}
-    axes.annotate("", (-0.25, -len(ROOMS) + 0.9), (-0.25, 0.1), arrowprops=down)
-    axes.text(-0.42, -len(ROOMS) / 2 + 0.5, "imports", rotation=90, ha="center", va="center", color=GREY)
-    axes.set(xlim=(-0.6, 6.05), ylim=(-len(ROOMS) + 0.55, 0.5))
+    """Return the folders of the package from top to bottom: each imports only from lower levels."""
+    figure, axes = plt.subplots(figsize=(9, 6.2))
+    for level, row in enumerate(ROOMS):
+        width = 9 / len(row)
+        for index, (name, text) in enumerate(row.items()):
+            color = GREEN if name in TORCHLESS else BLUE
+            box(axes, ((index + 0.5) * width, 0.36 - level), (width - 0.1, 0.72), name, text, color)
+    bottom = 1 - len(ROOMS)
+    axes.annotate("", (9.3, bottom), (9.3, 0.7), arrowprops={"arrowstyle": "->", "color": GREY})
+    axes.text(
+        9.45, bottom / 2 + 0.35, "imports point down", rotation=270, ha="center", va="center", color=GREY
+    )
+    axes.text(0, bottom - 0.35, "green: never imports torch", size=9, color=GREEN)
+    axes.set(xlim=(-0.1, 9.7), ylim=(bottom - 0.5, 0.85))
     axes.axis("off")
     return figure
 

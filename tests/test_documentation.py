@@ -8,11 +8,21 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_imports import LAYERS
+
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-GENERATED = {"commands.md", "ledger.md", "params.md"}  # by a script, whose sources have their own rules
+GENERATED = {
+    "claim_calls.md",
+    "commands.md",
+    "ledger.md",
+    "metric_tables.md",
+    "params.md",
+}  # by a script, whose sources have their own rules
 WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.name not in GENERATED)
 CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 ABBREVIATION = re.compile(r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs)\.", re.IGNORECASE)
@@ -28,10 +38,34 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["params.md", "commands.md"])
+@pytest.mark.parametrize("name", ["params.md", "commands.md", "metric_tables.md", "claim_calls.md"])
 def test_pages_of_reference_are_current(name: str) -> None:
-    """Red: a key, a default or an option that changed, or a page edited by hand."""
+    """Red: a key, a default, an option, a metric or a call that changed, or a page edited by hand."""
     assert (DOCS / name).read_text(encoding="utf-8") == loaded(DOCS / "reference.py").PAGES[name]()
+
+
+def test_the_table_of_metrics_has_every_metric() -> None:
+    """Red: a group of the catalogue that the page leaves out."""
+    page = (DOCS / "metric_tables.md").read_text(encoding="utf-8")
+    assert {name for name in CATALOGUE if f"\n| `{name}` |" not in page} == set()
+
+
+def test_the_pictures_have_every_stage_and_folder() -> None:
+    """Red: a stage of dvc.yaml, a folder of the package, or a level of imports, that a picture lacks."""
+    pictures = loaded(DOCS / "pictures.py")
+    assert set(pictures.STAGES) == set(read_yaml(ROOT / "dvc.yaml")["stages"])
+    assert [set(row) for row in pictures.ROOMS] == LAYERS[1:]
+
+
+def test_the_architecture_names_files_and_functions_that_exist() -> None:
+    """Red: a file or a function that was renamed."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w/]+\.py)`", page)) - {"study.py"}  # a user's own
+    assert [name for name in files if not any((at / name).is_file() for at in (ROOT / "ncpipe", ROOT))] == []
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ncpipe").rglob("*.py"))
+    names = re.findall(r"`(?:\w+\.)?(\w+_strengths?|loss_and_gradient)(?:\(\w+\))?`", page)
+    assert len(names) >= 4
+    assert [name for name in names if f"def {name}(" not in code] == []
 
 
 def test_the_ledger_is_current() -> None:

@@ -25,7 +25,9 @@ GENERATED = {
 }  # by a script, whose sources have their own rules
 WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.name not in GENERATED)
 CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
-ABBREVIATION = re.compile(r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs)\.", re.IGNORECASE)
+ABBREVIATION = re.compile(
+    r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs|(?-i:[A-Z]))\.", re.IGNORECASE
+)
 SENTENCE_ENDS_INSIDE = re.compile(r"[\w)%*”\"][.!?][*_)”\"]* +[*_(“\"]*[A-Z]")
 
 
@@ -117,16 +119,29 @@ def long_cells(text: str) -> list[str]:
 
 def crowded_lines(text: str) -> list[str]:
     """Return the lines in which one sentence ends and another begins."""
-    lines = [re.sub(r"^ *(?:[-*]|\d+\.) ", "", line) for line in prose(text) if not line.startswith("|")]
+    mark = re.compile(r"^ *(?:(?:[-*]|\d+\.) +)?(?:\*\*[^*]*\*\*)?")  # of a list, and a heading in bold
+    lines = [mark.sub("", line) for line in prose(text) if not line.startswith("|")]
     return [line for line in lines if SENTENCE_ENDS_INSIDE.search(ABBREVIATION.sub("Abbreviation", line))]
 
 
+def long_paragraphs(text: str) -> list[str]:
+    """Return the first lines of paragraphs and items of lists that have more than six lines."""
+    paragraphs: list[list[str]] = [[]]
+    for line in prose(text):
+        if not line.strip() or re.match(r" *(?:[-*]|\d+\.) ", line):
+            paragraphs.append([])
+        if line.strip() and not line.startswith("|"):
+            paragraphs[-1].append(line)
+    return [lines[0] for lines in paragraphs if len(lines) > 6]
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_tables_have_short_cells_and_lines_one_sentence(page: Path) -> None:
-    """Red: a cell that should be a paragraph; two sentences in one line of a source."""
+def test_pages_keep_the_rules_of_their_form(page: Path) -> None:
+    """Red: a cell that should be a paragraph; two sentences in one line of a source; a wall of text."""
     text = page.read_text(encoding="utf-8")
     assert long_cells(text) == []
     assert crowded_lines(text) == []
+    assert long_paragraphs(text) == []
 
 
 def test_the_rules_of_pages_see_what_breaks_them() -> None:
@@ -135,7 +150,7 @@ def test_the_rules_of_pages_see_what_breaks_them() -> None:
     assert long_cells("| `" + "word " * 16 + "` | a \\| b |\n" + "word " * 16) == []
     crowded = [
         "It falls. It rises.",
-        "- **It falls.** It rises.",
+        "- It **falls.** It rises.",
         "It falls 3 %. `code` runs.",
         "(It is.) It was.",
     ]
@@ -144,7 +159,9 @@ def test_the_rules_of_pages_see_what_breaks_them() -> None:
     plain = [
         "1. It falls (see App. A, Fig. B and sec. C) by 0.5 to 1.2 in L. ", "Take e.g. Adam; cf. SGD.",
         "```python\nIt falls. It rises.\n```", "## It falls. It rises.", "| It falls. It rises. |",
-        "Versions 2.8 and `a. B` of file.py by Wu et al. [WP24].",
+        "- **Depth.** It falls.", "Versions 2.8 and `a. B` of file.py by Wu et al. [WP24].",
     ]  # fmt: skip
     for line in plain:
         assert not crowded_lines(line), line
+    assert long_paragraphs("It falls.\n" * 7) == ["It falls."]
+    assert long_paragraphs("It falls.\n" * 6 + "\n- It rises." * 7 + "\n\n" + "| a |\n" * 7) == []

@@ -179,10 +179,10 @@ class Panel:
         rule = self._params["convergence"]
         moved = (
             f"moved by {' to '.join(dict.fromkeys(ends))} % over the last {100 * rule['window']:g} % of the "
-            f"epochs, where {100 * rule['tolerance']:g} % is allowed; hollow points are such runs."
+            f"epochs, where {100 * rule['tolerance']:g} % is allowed.\nHollow points are such runs."
         )
         if len(failed) == len(self.runs):
-            return f"None of the {len(failed)} runs converged, so there are no powers of L: the loss {moved}"
+            return f"None of the {len(failed)} runs converged, so there are no powers of L.\nTheir loss {moved}"
         counts = failed.groupby("depth").size()
         places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
         done = len(self.runs) - len(failed)

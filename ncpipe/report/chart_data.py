@@ -175,14 +175,14 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     series = []
     for (metric, split), table in placed.groupby(SERIES, sort=False):
         values: list[list[float | None]] = [[None] * size for size in sizes]
-        for *key, layer, value in table[[*keys, "layer", "value"]].itertuples(index=False, name=None):
-            i, j = rows[*key, layer]
+        for *place, value in table[[*keys, "layer", "value"]].itertuples(index=False, name=None):
+            i, j = rows[tuple(place)]
             values[i][j] = number(value, LAYER_DIGITS)
         reasons: dict[int, dict[str, str]] = {}
         if entry(str(metric)).scale == "log":
             unused = table[table["converged"] & ~table["used"] & table["log10"].notna()]
-            for *key, layer, reason in unused[[*keys, "layer", "reason"]].itertuples(index=False, name=None):
-                reasons.setdefault(rows[*key, layer][0], {})[layer] = reason
+            for *place, reason in unused[[*keys, "layer", "reason"]].itertuples(index=False, name=None):
+                reasons.setdefault(rows[tuple(place)][0], {})[place[-1]] = reason
         series.append({"metric": metric, "split": split, "values": values, "reasons": reasons})
     return {
         "nets": [

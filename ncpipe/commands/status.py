@@ -1,5 +1,6 @@
 """`ncpipe status`: how far the sweep is, run by run. Asks nothing of DVC, and takes no lock."""
 
+import csv
 import functools
 import time
 from collections import Counter
@@ -7,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -24,7 +24,6 @@ from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import RESULTS, RUNS
 from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
-from ncpipe.tables.keys import run_keys
 
 REFRESH = 2.0  # seconds
 ASK_JOBS = 30.0  # seconds between two questions to a scheduler
@@ -159,10 +158,13 @@ def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], que
 
 def _not_converged(states: dict[Run, str]) -> set[Run]:
     """Those of the runs that are done which data/results says did not converge."""
+    failed = set()
+    kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
     try:
-        table = pd.read_csv(RESULTS / "runs.csv")
-        table = table[~table["converged"].astype(bool)]
-        failed = set(table[run_keys(table)].itertuples(index=False, name=None))
+        with (RESULTS / "runs.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row["converged"] != "True":
+                    failed.add(tuple(kind(row[name]) for name, kind in kinds.items()))
     except (OSError, ValueError, KeyError):  # none yet, or another version's
         return set()
     return {run for run, state in states.items() if state == "done" and _key(run) in failed}

@@ -39,6 +39,7 @@ from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
 from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, write_beside
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED

@@ -62,6 +62,31 @@ MATRICES = (
 )
 ENTRIES = (
     Metric(
+        "nc0_row_sum",
+        "NC0",
+        "0",
+        "squared length of the sum of W's rows, over K",
+        "‖Σ_k W_k‖²/K; grows with the square of scale",
+        "[0, ∞)",
+        "ZCML26",
+        WEIGHTS,
+        order=2,
+        label="NC0",
+    ),
+    Metric(
+        "nc0_relative",
+        "NC0",
+        "0",
+        "the same over the squared norm of W",
+        "‖Σ_k W_k‖²/(K ‖W‖²); 1 where all rows are equal",
+        "[0, 1]",
+        "ZCML26 divided by ‖W‖²",
+        WEIGHTS,
+        order=2,
+        rounding="features",
+        label="NC0 (relative)",
+    ),
+    Metric(
         "nc1_trace_ratio",
         "NC1",
         "0",

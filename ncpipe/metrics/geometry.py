@@ -11,7 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.scales import row_scales
+from ncpipe.metrics.scales import (
+    largest_entry,
+    row_scales,
+    size_exponent,
+    times_two_to,
+    value_times_two_to,
+)
 from ncpipe.metrics.spectrum import condition_number, singular_values
 from ncpipe.metrics.statistics import ClassStatistics
 
@@ -27,6 +33,26 @@ def simplex_etf_gram(classes: int) -> Tensor:
     S25 prints E_K without the 1/K, which is the Gram matrix of no frame (it has a negative eigenvalue).
     """
     return torch.eye(classes, dtype=torch.float64) - 1 / classes
+
+
+def nc0_row_sum(weight: Tensor) -> float:
+    """Return |sum_k W_k|^2/K of the rows of W (K, d), NC0 [ZCML26].
+
+    0 is necessary for NC2 and NC3, whose simplex ETF has rows that add up to 0; it is not sufficient. The
+    value grows with the square of W's scale, so W = 0 gives 0 too.
+    """
+    exponent = size_exponent(largest_entry(weight))
+    total = times_two_to(weight.double(), -exponent).sum(0)
+    return value_times_two_to(total.square().sum().item() / len(weight), 2 * exponent)
+
+
+def nc0_relative(weight: Tensor) -> float:
+    """Return |sum_k W_k|^2/(K |W|^2) of W (K, d): `nc0_row_sum` over |W|^2, free of scale.
+
+    In [0, 1] by Cauchy-Schwarz; 0 where the rows add up to 0, 1 where they are all equal. NaN for W = 0.
+    """
+    rows = scaled(weight)
+    return (rows.sum(0).square().sum() / (len(rows) * rows.square().sum())).item()
 
 
 def nc2_etf(weight: Tensor) -> float:

@@ -23,6 +23,8 @@ from ncpipe.metrics.collapse import (
     tcv,
 )
 from ncpipe.metrics.geometry import (
+    nc0_relative,
+    nc0_row_sum,
     nc2_condition,
     nc2_equiangular,
     nc2_equinorm,
@@ -140,6 +142,8 @@ def measure_layer(
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
     """Every metric of the classifier's weights (K, d) alone."""
     values = {
+        "nc0_row_sum": nc0_row_sum(weight),
+        "nc0_relative": nc0_relative(weight),
         "nc2_etf": nc2_etf(weight),
         "nc2_identity": nc2_identity(weight),
         "nc2_equinorm_weights": nc2_equinorm(weight),

@@ -143,6 +143,10 @@ def of_held_out(test: Classes, train: Classes) -> Iterator[tuple[str, mpf]]:
 
 
 def of_weights(weight: Matrix) -> Iterator[tuple[str, mpf]]:
+    total = square([mp.fsum(column) for column in zip(*weight, strict=True)])
+    size = mp.fsum(map(square, weight))
+    yield "nc0_row_sum", total / len(weight)
+    yield "nc0_relative", total / (len(weight) * size) if size else NAN
     inner = gram(weight, weight)
     identity = [[mpf(i == j) for j in range(len(weight))] for i in range(len(weight))]
     many = len(weight) > len(weight[0]) + 1

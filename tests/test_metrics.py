@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from reference import nc1, nc2, nc3
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics import collapse
 from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import (
@@ -22,6 +21,7 @@ from ncpipe.metrics.geometry import (
 )
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.system.errors import InputError
 
 
 def nc1_trace_ratio(features: Tensor, labels: Tensor, classes: int) -> float:

@@ -140,7 +140,7 @@ def file_of(case: Case) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / stored.name
-        np.savez(path, **case.arrays)
+        np.savez(path, **case.arrays)  # type: ignore[arg-type]
         yield path
 
 

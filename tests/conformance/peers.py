@@ -166,7 +166,8 @@ def _similarity(layer: Layer) -> mpf:
     # The mean over pairs of u_i u_j is (|sum u|^2 - sum |u|^2)/(K (K - 1)).
     total = [mp.fsum(column) for column in zip(*units, strict=True)]
     squares = mp.fsum(mp.fdot(u, u) for u in units)
-    return (1 + (mp.fdot(total, total) - squares) / (count * (count - 1))) / 2
+    found = (1 + (mp.fdot(total, total) - squares) / (count * (count - 1))) / 2
+    return found if found > mpf(10) ** -100 else mpf(0)  # antipodal means
 
 
 def _dimensional_collapse(layer: Layer) -> mpf:

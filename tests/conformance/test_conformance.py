@@ -14,7 +14,7 @@ from exact_metrics import COUNTS, all_metrics, read_layer
 from make_expected import EXPECTED, exactly, expected_of, layer_of, text
 from make_features import FOLDER, many_whole, write
 from mpmath import mp
-from peers import rows
+from peers import by_kind, by_package
 from typer.testing import CliRunner, Result
 
 from ncpipe.commands.cli import app
@@ -124,15 +124,20 @@ def test_generated_files_are_what_their_formula_gives() -> None:
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("package", ["kowalski", "neural_collapse", "nc_toolbox"])
+@pytest.mark.parametrize(
+    "package", ["kowalski", "neural_collapse", "nc_toolbox", "torchmetrics", "sklearn", "monai"]
+)
 @pytest.mark.filterwarnings("ignore")  # theirs
-def test_the_pages_table_is_what_its_script_prints(package: str) -> None:
+def test_the_pages_tables_are_what_their_script_prints(package: str) -> None:
     pytest.importorskip(package, exc_type=ImportError)
     table = PAGE.split("## Scores")[1]
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    column = lines[0].index(f"`{package}`")
+    kinds = [line for line in lines if len(line) > 4]
+    column = kinds[0].index(f"`{package}`")
     with np.errstate(all="ignore"):
-        assert {line[0]: [line[column]] for line in lines[2:]} == dict(rows([package]))
+        assert {line[0]: [line[column]] for line in kinds[2:]} == dict(by_kind([package]))
+        [(_, cells)] = by_package([package])
+    assert [f"`{package}`", *cells] in lines
 
 
 def test_the_page_says_how_many() -> None:

@@ -54,7 +54,7 @@ GENERATED = {"unbalanced_1e5": unbalanced}
 
 @dataclass(frozen=True)
 class Case:
-    """One file: its arrays as stored, and for each (split, metric) the exact value and its ulp as text.
+    """Hold a file's arrays as stored, and for each (split, metric) the exact value and its ulp as text.
 
     arrays: features (N, d), labels (N,); where there are any, weight (K, d), bias (K,), test_features and
     test_labels. A split is train, test or weights.
@@ -76,7 +76,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A value against the exact one. found: None if the implementation failed, with the reason."""
+    """Compare a value with the exact one. found: None if the implementation failed, with the reason."""
 
     case: Case
     split: str
@@ -179,7 +179,7 @@ METRICS = _metrics()
 
 @dataclass(frozen=True)
 class Score:
-    """How an implementation does on one metric.
+    """Summarise an implementation's values of one metric.
 
     worst, smallest: of the verdicts that do not conform, if any, the one with the largest error, and the one
     with the smallest file, among those beyond 1e-3 where there are any.

@@ -225,7 +225,8 @@ def calls_page() -> str:
     lines += [
         "A claim with `quantity: theory` names one of these calls in `call` and its arguments in `args`.",
         "`against: numerical` compares with an independent numerical check where there is one.",
-        "[Low rank](low_rank.md) explains `dufm.*`, [theory](theory.md) all others.",
+        "[Low rank](low_rank.md) explains `dufm.*`.",
+        "[Theory](theory.md) and [regimes](regimes.md) explain the others.",
         "",
         "| `call` | number | numerical check |",
         "|---|---|---|",

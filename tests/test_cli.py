@@ -355,7 +355,7 @@ def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ncpipe.commands.cli.app", wait)
-    monkeypatch.setattr("ncpipe.commands.cli.hear_the_end", lambda: None)
+    monkeypatch.setattr("ncpipe.commands.cli.install_signal_handlers", lambda: None)
     monkeypatch.setattr("sys.argv", ["ncpipe", "train"])
     with pytest.raises(SystemExit if interrupted else RuntimeError) as stop:
         main()
@@ -397,7 +397,7 @@ def test_a_ctrl_c_that_python_drops_ends_a_stage(
     body: str, ends: tuple[int, ...], number: int, tmp_path: Path
 ) -> None:
     """Red: exit code 0, after which DVC goes on with the next stage."""
-    body = f"cli.hear_the_end(); {body.format(number=number)}"
+    body = f"cli.install_signal_handlers(); {body.format(number=number)}"
     done = subprocess.run(
         [sys.executable, "-c", LOST.format(number=number, body=body)],
         env=os.environ | {"DVC_STAGE": "dvc.yaml:aggregate"},

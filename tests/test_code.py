@@ -567,7 +567,7 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
             function(*arguments)
         hears_of_epochs = {
             ("ncpipe.runs.batches", "_train_some"),
-            ("ncpipe.runs.heartbeat", "Life"),
+            ("ncpipe.runs.heartbeat", "HeartbeatWriter"),
         }
         ran = traced.counted(without[stage]) - hears_of_epochs
         assert ran

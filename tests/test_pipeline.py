@@ -38,7 +38,7 @@ OUTPUTS = [
     f"data/{name}"
     for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures", "claims")
 ]
-RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json", "seal.json"}
+RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json", "manifest.json"}
 SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
 
 

@@ -182,7 +182,8 @@ class Panel:
             f"epochs, where {100 * rule['tolerance']:g} % is allowed.\nHollow points are such runs."
         )
         if len(failed) == len(self.runs):
-            return f"None of the {len(failed)} runs converged, so there are no powers of L.\nTheir loss {moved}"
+            none = f"None of the {len(failed)} runs converged, so there are no powers of L."
+            return f"{none}\nTheir loss {moved}"
         counts = failed.groupby("depth").size()
         places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
         done = len(self.runs) - len(failed)

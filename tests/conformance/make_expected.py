@@ -16,7 +16,7 @@ import numpy as np
 from exact_metrics import COUNTS, EPS, Layer, Matrix, all_metrics, read_layer
 from mpmath import mp, mpf
 
-HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "conformance"
+HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance"
 EXPECTED = HERE / "expected.json"
 DRAWS = 8
 DIGITS = 25

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parents[2] / "ncpipe" / "conformance" / "features"
+FOLDER = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance" / "features"
 Arrays = dict[str, np.ndarray]
 
 

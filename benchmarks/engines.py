@@ -28,8 +28,8 @@ from ncpipe.runs.engines.choice import open_engine, works_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.work import Work
-from ncpipe.runs.folders import ALONE, store_folder
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE, store_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS = [2, 3, 4, 5, 6]
@@ -59,9 +59,9 @@ def sweep(runs: int) -> Iterator[Params]:
 
 def planned(params: Params) -> tuple[list[Work], Settings]:
     compute = params.compute_on("cpu")
-    stamps = sweep_stamps(params, compute)
-    settings = Settings(compute, None, 60.0, False, len(stamps))
-    return works_of(stamps, settings), settings
+    fingerprints = sweep_fingerprints(params, compute)
+    settings = Settings(compute, None, 60.0, False, len(fingerprints))
+    return works_of(fingerprints, settings), settings
 
 
 def has_slurm() -> bool:

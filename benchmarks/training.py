@@ -49,7 +49,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape
 from ncpipe.models.penalties import is_penalised
 from ncpipe.runs.batches import batches_that_fit, worker_count
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
@@ -141,13 +141,13 @@ def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
     """As `ncpipe sweep` trains: as many runs side by side as fit into memory, a thread for each batch."""
     data, place = setting.data, prepare_device(compute)
     workers = worker_count(compute, place, None)
-    stamps = [Stamp(run, "", compute) for run in setting.runs(count, epochs)]
-    need = bytes_per_run(stamps[0].run, data, place, torch.float32)
-    together = batches_that_fit(stamps, need, place, workers, parts=workers)
+    fingerprints = [RunFingerprint(run, "", compute) for run in setting.runs(count, epochs)]
+    need = bytes_per_run(fingerprints[0].run, data, place, torch.float32)
+    together = batches_that_fit(fingerprints, need, place, workers, parts=workers)
 
-    def work(batch: list[Stamp]) -> None:
+    def work(batch: list[RunFingerprint]) -> None:
         prepare_device(compute)
-        train_batch([stamp.run for stamp in batch], data, place, compute.precision)
+        train_batch([fingerprint.run for fingerprint in batch], data, place, compute.precision)
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(work, together))

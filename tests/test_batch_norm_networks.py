@@ -21,7 +21,7 @@ from ncpipe.features.passes import extract
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.layers import BatchNorm
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import batch_statistics
@@ -399,7 +399,9 @@ def test_images_move_and_flip_pixel_by_pixel() -> None:
 def test_augmented_images_train_apart() -> None:
     """Red: runs with and without it in one batch, whose samples are drawn alike."""
     specs = [spec_of(RESNET), spec_of(RESNET, augmentation=AUGMENTATION)]
-    keys = [Stamp(Run("x", 8, 0, spec), "a", Compute("cpu", 1, "float32")).batch_key() for spec in specs]
+    keys = [
+        RunFingerprint(Run("x", 8, 0, spec), "a", Compute("cpu", 1, "float32")).batch_key() for spec in specs
+    ]
     assert keys[0] != keys[1]
 
 

@@ -34,7 +34,7 @@ from ncpipe.papers.s24.tables.low_rank import (
     share_interval,
     with_ranks,
 )
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
@@ -275,7 +275,7 @@ def test_reduced_data_of_several_sizes_do_not_train_side_by_side() -> None:
     keys = set()
     for per_class in (3, 4):
         run = run_of(model=DRAWN | {"columns": "equal"}, per_class=per_class, data={"reduced": True})
-        keys.add(Stamp(run, "same", Compute("cpu", 1, "float32")).batch_key())
+        keys.add(RunFingerprint(run, "same", Compute("cpu", 1, "float32")).batch_key())
     assert len(keys) == 2
 
 

@@ -18,9 +18,9 @@ from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import drive, next_try
 from ncpipe.runs.engines.work import Ended, State, Work, from_json
-from ncpipe.runs.engines.worker import need_of, stamps_of_work, train_work
-from ncpipe.runs.folders import ALONE
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.engines.worker import fingerprints_of_work, need_of, train_work
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 
@@ -52,7 +52,7 @@ def settings() -> Settings:
 
 def works() -> list[Work]:
     compute = load_params().compute
-    return works_of(sweep_stamps(load_params(), compute), settings())
+    return works_of(sweep_fingerprints(load_params(), compute), settings())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -61,9 +61,11 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_work_goes_through_json_and_comes_back_as_the_same_runs(project: Path) -> None:
-    stamps = sweep_stamps(load_params(), load_params().compute)
+    fingerprints = sweep_fingerprints(load_params(), load_params().compute)
     told = [json.loads(json.dumps(dataclasses.asdict(work))) for work in works()]
-    assert [stamp for values in told for stamp in stamps_of_work(from_json(values))] == stamps
+    assert [
+        fingerprint for values in told for fingerprint in fingerprints_of_work(from_json(values))
+    ] == fingerprints
     assert len(told) == 2
     assert from_json(told[0]).name == "one L=2 seed=0 and 2 beside it"
 
@@ -74,12 +76,15 @@ def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: 
     shutil.copytree("data/prepared", elsewhere / "data" / "prepared")
     text = json.dumps([dataclasses.asdict(work) for work in works()])
     subprocess.run([sys.executable, "-c", WORKER], input=text, text=True, check=True, cwd=elsewhere)
-    stamps = {stamp.key(): stamp for stamp in sweep_stamps(load_params(), load_params().compute)}
+    fingerprints = {
+        fingerprint.key(): fingerprint
+        for fingerprint in sweep_fingerprints(load_params(), load_params().compute)
+    }
     found = {path.name for path in (elsewhere / ALONE).iterdir() if path.is_dir()}
-    assert found == set(stamps)
-    for key, stamp in stamps.items():
-        train(stamp.run.experiment, stamp.run.depth, stamp.run.seed, alone=True)
-        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / stamp.run.path)
+    assert found == set(fingerprints)
+    for key, fingerprint in fingerprints.items():
+        train(fingerprint.run.experiment, fingerprint.run.depth, fingerprint.run.seed, alone=True)
+        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / fingerprint.run.path)
 
 
 def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

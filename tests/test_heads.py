@@ -18,7 +18,7 @@ from ncpipe.features.passes import extract
 from ncpipe.metrics.structure import rank_gap, ranks
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.dufm import Dufm
@@ -146,7 +146,7 @@ def test_runs_without_a_penalty_of_features_train_apart() -> None:
     rules = [HEAD, HEAD | {"value": 0.1}, PLAIN]
     compute = Compute("cpu", 1, "float32")
     first, other_value, other_scope = (
-        Stamp(run_of(CONV, penalty=rule), "data", compute).batch_key() for rule in rules
+        RunFingerprint(run_of(CONV, penalty=rule), "data", compute).batch_key() for rule in rules
     )
     assert first == other_value != other_scope
 

@@ -30,7 +30,7 @@ from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
 from ncpipe.models.network import Network
 from ncpipe.papers.k23.supcon import supcon_loss, supcon_optimum
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import smoothing
@@ -493,8 +493,8 @@ def test_the_gradient_at_the_end_is_that_of_all_differences(
 # ---- Keys -----------------------------------------------------------------------------------------------
 
 
-def stamp(spec: Experiment) -> Stamp:
-    return Stamp(Run("x", 3, 0, spec), "a", Compute("cpu", 1, "float32"))
+def fingerprint(spec: Experiment) -> RunFingerprint:
+    return RunFingerprint(Run("x", 3, 0, spec), "a", Compute("cpu", 1, "float32"))
 
 
 def test_absent_keys_leave_no_trace() -> None:
@@ -506,9 +506,9 @@ def test_absent_keys_leave_no_trace() -> None:
 
 def test_what_trains_side_by_side() -> None:
     """One loss and classifier a batch; penalties on features of several strengths, but not beside none."""
-    keys = {kind: stamp(spec_of(kind)).batch_key() for kind in ("", *KINDS)}
+    keys = {kind: fingerprint(spec_of(kind)).batch_key() for kind in ("", *KINDS)}
     assert len(set(keys.values())) == len(keys)
-    other = stamp(spec_of(penalty=FEATURES | {"features": 0.5}))
+    other = fingerprint(spec_of(penalty=FEATURES | {"features": 0.5}))
     assert other.batch_key() == keys["features"]
     runs = [run_of(penalty=FEATURES | {"features": value}) for value in (0.5, 0.02)]
     (alone,) = train(runs[1:], vector_data(), "float32")

@@ -37,9 +37,9 @@ from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, g
 from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
 from ncpipe.runs.engines.work import Work
 from ncpipe.runs.engines.worker import Need, train_work
-from ncpipe.runs.folders import ALONE
 from ncpipe.runs.heartbeat import signs
-from ncpipe.runs.store import has, sweep_stamps
+from ncpipe.runs.store import has, sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
 from ncpipe.system.errors import InputError
 
@@ -77,7 +77,7 @@ def settings(runs: int = 4) -> Settings:
 
 
 def works() -> list[Work]:
-    return works_of(sweep_stamps(load_params(), load_params().compute), settings())
+    return works_of(sweep_fingerprints(load_params(), load_params().compute), settings())
 
 
 def contents(folder: Path) -> dict[str, str]:

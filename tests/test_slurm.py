@@ -33,10 +33,10 @@ from ncpipe.runs.engines.queue import FILES, cancel, job_states, summary
 from ncpipe.runs.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
 from ncpipe.runs.engines.work import Ended, Work
 from ncpipe.runs.engines.worker import train_work
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.runs.folders import ALONE, check_stored
-from ncpipe.runs.heartbeat import Life
-from ncpipe.runs.store import is_missing, saved_epochs, sweep_stamps, write_beside
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.heartbeat import HeartbeatWriter
+from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, write_beside
+from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
@@ -49,11 +49,11 @@ from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.options import Options, Settings, Slurm
 from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.slurm import SlurmEngine
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.store import sweep_fingerprints
 compute = load_params().compute
 settings = Settings(compute, None, 600.0, True, 0)
 engine = SlurmEngine({options!r})
-engine.submit(works_of(sweep_stamps(load_params(), compute), settings))
+engine.submit(works_of(sweep_fingerprints(load_params(), compute), settings))
 """
 
 
@@ -63,12 +63,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def stamps() -> list[Stamp]:
-    return sweep_stamps(load_params(), load_params().compute)
+def fingerprints() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def works() -> list[Work]:
-    return works_of(stamps(), Settings(load_params().compute, None, 600.0, True, 0))
+    return works_of(fingerprints(), Settings(load_params().compute, None, 600.0, True, 0))
 
 
 def submit_and_go(options: Slurm) -> None:
@@ -84,7 +84,7 @@ def until(happened: object, seconds: float = 300.0) -> None:
         time.sleep(0.1)
 
 
-def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
+def check_bytes(some: list[RunFingerprint], tmp_path: Path) -> None:
     """What jobs put into the store is, to the byte, what a worker here trains in a store of its own."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(PREPARED, elsewhere / PREPARED)
@@ -92,9 +92,9 @@ def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
     with contextlib.chdir(elsewhere):
         for work in wanted:
             assert train_work(work).state == "done"
-    for stamp in some:
-        check_stored(ALONE / stamp.key(), stamp.key())
-        assert contents(ALONE / stamp.key()) == contents(elsewhere / ALONE / stamp.key())
+    for fingerprint in some:
+        verify_stored(ALONE / fingerprint.key(), fingerprint.key())
+        assert contents(ALONE / fingerprint.key()) == contents(elsewhere / ALONE / fingerprint.key())
 
 
 def test_jobs_go_on_without_the_driver_and_are_collected(
@@ -112,7 +112,7 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     victim = psutil.Process(int(first.id))
     for process in [victim, *victim.children(recursive=True)]:
         process.kill()
-    assert set(keys_in_jobs()) == {stamp.key() for stamp in stamps()}
+    assert set(keys_in_jobs()) == {fingerprint.key() for fingerprint in fingerprints()}
     killed = first.works[0].runs[0]["experiment"]
     with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
         train(killed, 2, 0)
@@ -123,8 +123,8 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     said = capsys.readouterr().err
     assert "was lost" in said
     assert said.count("of job") == 1
-    assert not [stamp for stamp in stamps() if is_missing(stamp)]
-    check_bytes(stamps(), tmp_path)
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
+    check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
 
 
@@ -141,32 +141,32 @@ def test_a_signal_saves_and_the_next_goes_on_to_the_same_bytes(
         found.append(task.checkpoint())
         raise InterruptedError
 
-    def at(life: Life, epoch: int, whole: float | None) -> None:
+    def beat(writer: HeartbeatWriter, epoch: int, whole: float | None) -> None:
         if epoch == 30 and not found:
             os.kill(os.getpid(), signal.SIGUSR2)
             until(lambda: found or task._stop.is_set())
 
-    monkeypatch.setattr(Life, "at", at)
+    monkeypatch.setattr(HeartbeatWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     signal.signal(signal.SIGUSR2, hear)
     try:
         with pytest.raises(InterruptedError):
             task()
-        assert {saved_epochs(stamp) for stamp in stamps()} == {31}
+        assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {31}
         again = found[0].function  # type: ignore[attr-defined]
         assert [ended.state for ended in again()] == ["done"]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    check_bytes(stamps(), tmp_path)
+    check_bytes(fingerprints(), tmp_path)
 
 
 def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
     """Red: a second writer that clears away what the first one is writing, or that fails."""
     write_params([2], [0], one=experiment_tree())
     fetch("one")
-    [stamp] = stamps()
-    target = ALONE / stamp.key()
+    [fingerprint] = fingerprints()
+    target = ALONE / fingerprint.key()
     order: list[str] = []
 
     def write(own: Path) -> None:
@@ -182,9 +182,9 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
         patch.setattr("ncpipe.runs.store.socket.gethostname", lambda: "two" if order else "one")
         write_beside(target, write)
     assert contents(target) == before
-    assert [path.name for path in stored_runs()] == [stamp.key()]
-    assert not list(ALONE.glob(f".{stamp.key()}*"))
-    check_stored(target, stamp.key())
+    assert [path.name for path in stored_runs()] == [fingerprint.key()]
+    assert not list(ALONE.glob(f".{fingerprint.key()}*"))
+    verify_stored(target, fingerprint.key())
 
 
 def test_status_tells_of_jobs(
@@ -270,7 +270,7 @@ def test_a_plan_says_what_would_be_submitted(
         fetch(name)
     monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
-    work = works_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))[0]
+    work = works_of(fingerprints()[:1], Settings(load_params().compute, None, 600.0, True, 0))[0]
     Job("7", (work,), Slurm()).write()
     before = contents(folder)
     capsys.readouterr()
@@ -385,7 +385,7 @@ def test_thirty_runs_by_slurm(
     counting.join()
     assert max(seen) <= 4
     assert "was lost" in capsys.readouterr().err
-    check_bytes(stamps(), tmp_path)
+    check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
 
 
@@ -407,8 +407,8 @@ def test_a_time_limit_queues_a_job_again(
     assert drive(engine, [], keep_going=True) == []
     log = (FILES / f"{job.id}_0_log.err").read_text()
     assert ", from the checkpoint after " in log
-    [stamp] = stamps()
-    check_stored(ALONE / stamp.key(), stamp.key())
+    [fingerprint] = fingerprints()
+    verify_stored(ALONE / fingerprint.key(), fingerprint.key())
 
 
 @pytest.mark.slurm

@@ -34,7 +34,7 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
-from ncpipe.runs.fingerprint import Stamp, code_digest, forget_code
+from ncpipe.runs.fingerprint import RunFingerprint, code_digest, forget_code
 from ncpipe.runs.plan import plan_all
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
@@ -432,12 +432,12 @@ def test_a_network_that_fails_is_one_line(
     params = load_params()
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
-    stamps = [Stamp(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    planned, [failed] = plan_all(stamps, torch.device("cpu"), 1, keep_going=True)
+    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    planned, [failed] = plan_all(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)
-    [error] = train_batches([stamps], 1, 60.0, progress, lambda stamp: 1.0, keep_going=True)
+    [error] = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)
     assert re.fullmatch(mistake, str(error))
     for said in capsys.readouterr().err.splitlines():
         assert not said.startswith("ncpipe: ") or re.fullmatch(f"ncpipe: {mistake}", said)

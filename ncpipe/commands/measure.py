@@ -41,7 +41,7 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
 from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
-from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, stamps_of
+from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
@@ -63,8 +63,8 @@ def measure(
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
-    stamps = stamps_of(runs, params.compute)
-    for rows in each(measure_run, stamps):
+    fingerprints = fingerprints_of(runs, params.compute)
+    for rows in each(measure_run, fingerprints):
         for name, own in rows.items():
             tables[name] += own
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
@@ -73,15 +73,15 @@ def measure(
             pd.DataFrame(own).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def measure_run(stamp: Stamp) -> Rows:
+def measure_run(fingerprint: RunFingerprint) -> Rows:
     """The rows of one run, by table."""
     fix_order_of_sums()  # as where features were extracted: the same bytes in any process
-    torch.set_num_threads(stamp.compute.threads)
+    torch.set_num_threads(fingerprint.compute.threads)
     torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
-    run, key = stamp.run, stamp.run.columns
+    run, key = fingerprint.run, fingerprint.run.columns
     place = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-    state = read_state(RUNS / run.path, stamp)
+    state = read_state(RUNS / run.path, fingerprint)
     description = describe(run, features)
     measured = [
         *_measure(features, state),

@@ -17,8 +17,8 @@ from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
 from ncpipe.figures.save import save_figure
-from ncpipe.runs.batch_log import digest_in_log, training_times
 from ncpipe.runs.fingerprint import RUN_RECORD
+from ncpipe.runs.training_log import digest_in_log, training_times
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_TABLE,

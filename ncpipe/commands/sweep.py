@@ -21,9 +21,9 @@ from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.queue import cancel
 from ncpipe.runs.engines.work import Ended
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
-from ncpipe.runs.store import adopt_places, checkpoint_of, has, is_missing, missing_of, sweep_stamps
+from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, needs_training, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, say
 from ncpipe.system.errors import InputError
@@ -52,15 +52,15 @@ def sweep(
     params = load_params()
     check_metrics(params)
     _prepare()
-    stamps = sweep_stamps(load_params(), params.compute_on(device))
-    keys = {stamp.key() for stamp in stamps}
+    fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
+    keys = {fingerprint.key() for fingerprint in fingerprints}
     if others := [job for job in read_jobs() if not job.keys & keys]:
         cancel(others)
         say(f"sweep: {len(others)} jobs cancelled, whose runs params.yaml, data or code no longer ask for")
-    adopt_places()
-    missing = missing_of(stamps)
-    say(f"sweep: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
-    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(stamps))
+    import_runs()
+    missing = missing_of(fingerprints)
+    say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
+    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints))
     if jobs != "wait":
         failed = _look_at_jobs(missing, settings, options, jobs)
         left = missing_of(missing)
@@ -112,11 +112,14 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     stale -= {"code", "fill"}  # what follows from it is asked below: DVC knows only when it has run
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
     edited -= {("fill", None)}
-    stamps = sweep_stamps(params, compute)
-    missing, under_way = [stamp for stamp in stamps if is_missing(stamp)], keys_in_jobs()
-    if jobs := {under_way[stamp.key()].id for stamp in missing if stamp.key() in under_way}:
+    fingerprints = sweep_fingerprints(params, compute)
+    missing, under_way = (
+        [fingerprint for fingerprint in fingerprints if needs_training(fingerprint)],
+        keys_in_jobs(),
+    )
+    if jobs := {under_way[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in under_way}:
         print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
-    missing = [stamp for stamp in missing if stamp.key() not in under_way]
+    missing = [fingerprint for fingerprint in missing if fingerprint.key() not in under_way]
     planned: list[Planned] = []
     if missing and options.engine != "local":
         _print_outlook(missing, Settings(compute, workers, 0.0, True, len(missing)), options)
@@ -130,7 +133,7 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     if not stale | edited:
         print("the rest is up to date")
         return
-    changed = {stamp.run.experiment for stamp in stamps if is_missing(stamp)}
+    changed = {fingerprint.run.experiment for fingerprint in fingerprints if needs_training(fingerprint)}
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
     changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
@@ -151,11 +154,11 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         print(f"in all about {duration(train_seconds(planned, count) + rest)}")
 
 
-def _print_outlook(missing: Sequence[Stamp], settings: Settings, options: Options) -> None:
+def _print_outlook(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
     outlook = outlook_of(works_of(missing, settings), options, settings.compute)
     print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {outlook.name:>8}")
     for batch in groups(missing):
-        run, keys = batch[0].run, {stamp.key() for stamp in batch}
+        run, keys = batch[0].run, {fingerprint.key() for fingerprint in batch}
         tasks = sum(any(not keys.isdisjoint(work.keys) for work in piece) for piece in outlook.pieces)
         left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
         print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
@@ -166,24 +169,25 @@ def _print_outlook(missing: Sequence[Stamp], settings: Settings, options: Option
     print("\n".join(outlook.said))
 
 
-def _name(batch: Sequence[Stamp]) -> str:
+def _name(batch: Sequence[RunFingerprint]) -> str:
     run = batch[0].run
-    others = len({stamp.run.experiment for stamp in batch}) - 1
+    others = len({fingerprint.run.experiment for fingerprint in batch}) - 1
     return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
 
 
 def _print_batches(planned: Sequence[Planned]) -> None:
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
     for batch in planned:
-        counted = f"{len(batch.stamps):>5} {batch.epochs:>7}"
-        print(f"{_name(batch.stamps):<40} {counted} {batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}")
+        counted = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
+        cost = f"{batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}"
+        print(f"{_name(batch.fingerprints):<40} {counted} {cost}")
     print(
         "\nbatch: runs of one shape, which train side by side; runs: how many; epochs: that each has left; "
         "memory: of\nall its runs; alone: the time that it takes while no other batch trains\n"
     )
 
 
-def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> list[Ended]:
+def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> list[Ended]:
     """Train into the store; return what failed. What is in jobs already is waited for."""
     failed: list[Ended] = []
     jobs = read_jobs()
@@ -194,7 +198,7 @@ def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> li
     return failed + fill(missing, settings, options)
 
 
-def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options, how: Jobs) -> int:
+def _look_at_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
     """Take what jobs have finished and submit what they lost; with `detach` also what is in no job.
 
     How many runs failed, of which it is said why.
@@ -208,7 +212,7 @@ def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options
         say("sweep: no jobs to collect from")
         return 0
     under_way = keys_in_jobs(jobs)
-    todo = [stamp for stamp in missing if how == "detach" and stamp.key() not in under_way]
+    todo = [fingerprint for fingerprint in missing if how == "detach" and fingerprint.key() not in under_way]
     engine = open_engine(options, settings)
     failed = drive(engine, works_of(todo, settings), keep_going=True, wait=False)
     return len({key for end in failed for key in end.work.keys if not has(key)})

@@ -20,7 +20,7 @@ import pandas as pd
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.specs import Number, Run
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.fingerprint import Stamp, check_run, check_whole
+from ncpipe.runs.fingerprint import RunFingerprint, check_run, verify_run
 from ncpipe.system.artifacts import FEATURES, PREPARED, RESULTS, RUNS
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -152,9 +152,9 @@ class StudyRun:
         folder = self.study.folder / RUNS / self.run.path
         if not folder.is_dir():
             raise InputError(f"{folder}: not found; run dvc repro")
-        check_whole(folder)
+        verify_run(folder)
         checksum = data_checksum(self.study.folder / PREPARED / self.run.data)
-        check_run(folder, Stamp(self.run, checksum, self.study.params.compute))
+        check_run(folder, RunFingerprint(self.run, checksum, self.study.params.compute))
         network = lay_out_network(self.run, self.data)
         network.load_state_dict(load_file(folder / "model.safetensors"))
         return network.eval()

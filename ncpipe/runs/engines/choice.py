@@ -8,7 +8,7 @@ from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
 from ncpipe.runs.engines.protocol import Engine
 from ncpipe.runs.engines.work import Outlook, Work, work_of
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
@@ -27,7 +27,7 @@ def outlook_of(works: Sequence[Work], options: Options, compute: Compute) -> Out
     return ray_cluster.outlook(works, options.ray, compute)
 
 
-def works_of(missing: Sequence[Stamp], settings: Settings) -> list[Work]:
+def works_of(missing: Sequence[RunFingerprint], settings: Settings) -> list[Work]:
     """Runs as work, a piece for each shape (and number of epochs done), which engines split further."""
     return [work_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
 

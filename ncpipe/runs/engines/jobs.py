@@ -28,7 +28,7 @@ class Job:
 
     @property
     def keys(self) -> set[str]:
-        """Of the runs' stamps."""
+        """Of the runs' fingerprints."""
         return {key for work in self.works for key in work.keys}
 
     @property

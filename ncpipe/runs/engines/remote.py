@@ -25,8 +25,8 @@ from ncpipe.runs.code_digests import PIPELINE, study_files
 from ncpipe.runs.engines.parcels import pack, unpack_as
 from ncpipe.runs.engines.work import Ended, Work
 from ncpipe.runs.engines.worker import Need, need_of, train_work
-from ncpipe.runs.folders import ALONE, begin_store
 from ncpipe.runs.store import has, stored
+from ncpipe.runs.store_layout import ALONE, begin_store
 from ncpipe.system.artifacts import PREPARED, remove
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ncpipe.config.specs import Run
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import has
 
 # done; failed: may go well another time; refused: will not, by its runs' own fault; memory: more than there
@@ -19,8 +19,8 @@ State = Literal["done", "failed", "refused", "memory", "lost"]
 class Work:
     """Runs of one shape for one worker, as plain values, which JSON and pickle take.
 
-    runs: the fields of each `Run`. keys: of their stamps, by which a worker sees that its code and data are
-    those of who asks. data: checksum of the prepared data. compute: the fields of `Compute`.
+    runs: the fields of each `Run`. keys: their fingerprints, by which a worker checks its code and data.
+    data: checksum of the prepared data. compute: the fields of `Compute`.
     checkpoint_seconds: between two checkpoints. workers: batches at a time; None leaves it to the worker.
     tries: how often it was tried before.
     """
@@ -83,13 +83,13 @@ class Outlook:
     said: Sequence[str]
 
 
-def work_of(stamps: Sequence[Stamp], checkpoint_seconds: float, workers: int | None) -> Work:
+def work_of(fingerprints: Sequence[RunFingerprint], checkpoint_seconds: float, workers: int | None) -> Work:
     """What to tell a worker of runs of one shape."""
     return Work(
-        tuple(_plain(stamp.run) for stamp in stamps),
-        tuple(stamp.key() for stamp in stamps),
-        stamps[0].data,
-        dataclasses.asdict(stamps[0].compute),
+        tuple(_plain(fingerprint.run) for fingerprint in fingerprints),
+        tuple(fingerprint.key() for fingerprint in fingerprints),
+        fingerprints[0].data,
+        dataclasses.asdict(fingerprints[0].compute),
         checkpoint_seconds,
         workers,
     )

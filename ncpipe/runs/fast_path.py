@@ -1,9 +1,8 @@
-"""Stored runs taken by a stage of DVC's, without params.yaml, specs and command line.
+"""Take stored runs for a stage of DVC, without reading params.yaml.
 
-DVC starts a program for every stage, and most of its time would be spent on finding out again what those
-before it knew. What decides a run's fingerprint stands in two files that DVC hashed before it began the
-stage: what the stage `code` wrote of the experiment, and the facts of its data. What cannot be taken this
-way, for whatever reason, is left to `ncpipe.commands.train`, which says why.
+DVC starts one program per stage. Two files, which DVC has hashed before it starts the stage, decide a run's
+fingerprint: the experiment's file of the stage `code`, and the facts of its data. Reading these alone takes a
+tenth of the time. Whatever cannot be taken this way is left to `ncpipe.commands.train`, which reports why.
 """
 
 import csv
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncpipe.runs.folders import check_stored, put_in_place, store_folder
+from ncpipe.runs.store_layout import materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import CODE, GRID, PREPARED, RUNS, digest_of, read_json
 from ncpipe.system.errors import InputError
 
@@ -22,9 +21,9 @@ OPTIONS = ("--experiment", "--depth", "--value", "--seed")
 
 
 def take_stored(words: Sequence[str]) -> str | None:
-    """Put the runs that `ncpipe train` is asked for into their places, if all are stored; say which.
+    """Put the runs that `ncpipe train WORDS` asks for into data/runs if all are stored; return their name.
 
-    None, and nothing is changed, if one is not, or is not whole.
+    Returns None and changes nothing if a run is missing or damaged.
     """
     try:
         asked = dict(zip(words[::2], words[1::2], strict=True))
@@ -39,10 +38,10 @@ def take_stored(words: Sequence[str]) -> str | None:
             path = Path(experiment, *(f"{letter}{run[name]}" for letter, name in _PARTS if name in run))
             if os.path.lexists(RUNS / path):
                 return None
-            check_stored(store_folder() / key, key)
+            verify_stored(store_folder() / key, key)
             found.append((store_folder() / key, RUNS / path))
         for folder, place in found:
-            put_in_place(folder, place)
+            materialise(folder, place)
     except (OSError, ValueError, KeyError, TypeError, shutil.Error, InputError):
         return None
     return f"{experiment} {' '.join(words[2:])}".strip() if found else None
@@ -52,7 +51,7 @@ _PARTS = (("L", "depth"), ("x", "value"), ("s", "seed"))
 
 
 def _runs(asked: dict[str, str], axis: str | None) -> Iterator[dict[str, Any]]:
-    """Depth, value and seed of the one that is named, or of those of the grid that agree with the rest."""
+    """Yield depth, value and seed of the run that is named, or of the grid's runs that match the options."""
     names = ["depth", *(["value"] if axis else []), "seed"]
     rows = [[asked[f"--{name}"] for name in names]] if all(f"--{name}" in asked for name in names) else None
     if rows is None:
@@ -66,7 +65,7 @@ def _runs(asked: dict[str, str], axis: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _inputs(shared: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """A run's inputs, as its run.json has them (`ncpipe.runs.fingerprint.inputs_of`)."""
+    """Return a run's inputs as `ncpipe.runs.fingerprint.inputs_of` does."""
     inputs = json.loads(json.dumps(shared)) | {"depth": run["depth"], "seed": run["seed"]}
     place = PREPARED / run["experiment"]
     if run["axis"]:
@@ -75,6 +74,6 @@ def _inputs(shared: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         branch = inputs["spec"]
         for name in above:
             branch = branch[name]
-        whole = isinstance(branch.get(last), float)  # of a key that takes any number
+        whole = isinstance(branch.get(last), float)  # a key of type float
         branch[last] = float(run["value"]) if whole else run["value"]
     return inputs | {"data_checksum": read_json(place / "facts.json")["checksum"]}

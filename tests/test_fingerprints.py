@@ -10,7 +10,7 @@ import torch
 from conftest import experiment, vector_data
 
 from ncpipe.config.specs import Compute, Run
-from ncpipe.runs.fingerprint import Stamp, check_run, is_current
+from ncpipe.runs.fingerprint import RunFingerprint, check_run, is_current
 from ncpipe.runs.run_folder import read_history, read_state, write_run
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.errors import InputError
@@ -38,47 +38,51 @@ BESIDE: dict[str, list[Any]] = {  # what runs of one batch may differ in
 }
 
 
-def stamp(depth: int = 3, seed: int = 0, data: str = "a", compute: Compute = CPU, **changes: Any) -> Stamp:
-    return Stamp(Run("x", depth, seed, experiment(**changes)), data, compute)
+def fingerprint(
+    depth: int = 3, seed: int = 0, data: str = "a", compute: Compute = CPU, **changes: Any
+) -> RunFingerprint:
+    return RunFingerprint(Run("x", depth, seed, experiment(**changes)), data, compute)
 
 
-def changed(changes: dict[str, list[Any]]) -> list[Stamp]:
-    return [stamp(**{key: value}) for key, values in changes.items() for value in values]
+def changed(changes: dict[str, list[Any]]) -> list[RunFingerprint]:
+    return [fingerprint(**{key: value}) for key, values in changes.items() for value in values]
 
 
 ELSEWHERE = [
-    stamp(depth=4),
-    stamp(data="b"),
-    stamp(compute=Compute("cpu", 2, "float32")),
-    stamp(compute=Compute("cpu", 1, "float64")),
+    fingerprint(depth=4),
+    fingerprint(data="b"),
+    fingerprint(compute=Compute("cpu", 2, "float32")),
+    fingerprint(compute=Compute("cpu", 1, "float64")),
 ]
 
 
 def test_every_key_of_an_experiment_is_tried() -> None:
     """Red: a new key that neither keeps runs apart nor is known to let them train side by side."""
-    fields = {field.name for field in dataclasses.fields(stamp().run.spec)}
+    fields = {field.name for field in dataclasses.fields(fingerprint().run.spec)}
     assert fields == {*OTHER, *BESIDE, "data", "augmentation"}  # the last in test_batch_norm_networks
 
 
-@pytest.mark.parametrize("other", [*changed(OTHER), *ELSEWHERE, stamp(compute=Compute("auto", 1, "float32"))])
-def test_what_trains_apart(other: Stamp) -> None:
+@pytest.mark.parametrize(
+    "other", [*changed(OTHER), *ELSEWHERE, fingerprint(compute=Compute("auto", 1, "float32"))]
+)
+def test_what_trains_apart(other: RunFingerprint) -> None:
     """Another loss, schedule, batch, log, shape, depth, data set or way to compute. Red: CE and MSE in one
     batch, which has one loss."""
-    assert other.batch_key() != stamp().batch_key()
+    assert other.batch_key() != fingerprint().batch_key()
 
 
-@pytest.mark.parametrize("other", [*changed(BESIDE), stamp(seed=1)])
-def test_what_trains_side_by_side(other: Stamp) -> None:
-    assert other.batch_key() == stamp().batch_key()
-    assert other.key() != stamp().key()
+@pytest.mark.parametrize("other", [*changed(BESIDE), fingerprint(seed=1)])
+def test_what_trains_side_by_side(other: RunFingerprint) -> None:
+    assert other.batch_key() == fingerprint().batch_key()
+    assert other.key() != fingerprint().key()
 
 
-@pytest.mark.parametrize("other", [*changed(OTHER), *changed(BESIDE), *ELSEWHERE, stamp(seed=1)])
-def test_a_folder_of_another_run_is_no_result(other: Stamp, tmp_path: Path) -> None:
-    (trained,) = train_batch([stamp().run], vector_data(), torch.device("cpu"), "float32")
-    write_run(tmp_path / "s0", trained, stamp(), "cpu")
-    assert is_current(tmp_path / "s0", stamp())
-    assert other.key() != stamp().key()
+@pytest.mark.parametrize("other", [*changed(OTHER), *changed(BESIDE), *ELSEWHERE, fingerprint(seed=1)])
+def test_a_folder_of_another_run_is_no_result(other: RunFingerprint, tmp_path: Path) -> None:
+    (trained,) = train_batch([fingerprint().run], vector_data(), torch.device("cpu"), "float32")
+    write_run(tmp_path / "s0", trained, fingerprint(), "cpu")
+    assert is_current(tmp_path / "s0", fingerprint())
+    assert other.key() != fingerprint().key()
     assert not is_current(tmp_path / "s0", other)
     with pytest.raises(InputError, match="trained with another"):
         check_run(tmp_path / "s0", other)
@@ -88,9 +92,9 @@ def test_the_device_asked_for_tells_checkpoints_apart_and_not_finished_runs() ->
     """A finished run is the result, whoever trained it; none goes on where another device began it.
 
     Red: a run that trains again because --device names another one; half a run of each."""
-    away = stamp(compute=Compute("cuda", 1, "float32"))
-    assert away.key() == stamp().key()
-    assert checkpoint_of(away) != checkpoint_of(stamp())
+    away = fingerprint(compute=Compute("cuda", 1, "float32"))
+    assert away.key() == fingerprint().key()
+    assert checkpoint_of(away) != checkpoint_of(fingerprint())
 
 
 def test_how_a_run_ended_is_recorded(tmp_path: Path) -> None:
@@ -101,10 +105,12 @@ def test_how_a_run_ended_is_recorded(tmp_path: Path) -> None:
         penalty={"rule": "constant", "value": 0.5, "last_layer": None},
     )
     tame = experiment(optimizer=SGD, schedule={"name": "constant"})
-    stamps = [Stamp(Run("x", 3, seed, spec), "a", CPU) for seed, spec in enumerate((tame, wild))]
-    ended = train_batch([one.run for one in stamps], vector_data(), torch.device("cpu"), "float32")
+    fingerprints = [
+        RunFingerprint(Run("x", 3, seed, spec), "a", CPU) for seed, spec in enumerate((tame, wild))
+    ]
+    ended = train_batch([one.run for one in fingerprints], vector_data(), torch.device("cpu"), "float32")
     outcomes = []
-    for one, trained in zip(stamps, ended, strict=True):
+    for one, trained in zip(fingerprints, ended, strict=True):
         folder = tmp_path / f"s{one.run.seed}"
         write_run(folder, trained, one, "cpu")
         outcomes.append(json.loads((folder / "run.json").read_text())["outcome"])

@@ -17,7 +17,7 @@ LAYERS = [
     {"features", "figures", "report", "schema"},
     {"doors", "regimes"},
     {"claims", "training"},
-    {"proofs", "tables"},
+    {"papers", "proofs", "tables"},
     {"flows", "metrics", "models", "optima"},
     {"datasets"},
     {"params", "stamps"},

@@ -9,6 +9,7 @@ from ncpipe.claims import features_models, flow_models, low_rank, rank_bounds
 from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Theory
 from ncpipe.errors import InputError, cut, shown, word
+from ncpipe.papers.field import calls as field
 from ncpipe.records import check, suggest
 
 
@@ -59,6 +60,7 @@ CALLS = {
     "dufm.best_minus": Call(low_rank.best_minus),
     "dufm.built_over_closed": Call(low_rank.built_over_closed),
     "dufm.descended_over_srg": Call(low_rank.descended_over_srg),
+    **{name: Call(*functions) for name, functions in field.CALLS.items()},
 }
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from ncpipe.params import Params, load_params
+from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines.choice import open_engine, works_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import drive

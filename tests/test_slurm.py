@@ -20,13 +20,11 @@ import pytest
 from conftest import architecture, contents, experiment_tree, stored_runs, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import PREPARED
 from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import Options, Settings, Slurm
@@ -35,16 +33,18 @@ from ncpipe.runs.engines.queue import FILES, cancel, job_states, summary
 from ncpipe.runs.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
 from ncpipe.runs.engines.work import Ended, Work
 from ncpipe.runs.engines.worker import train_work
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.folders import ALONE, check_stored
 from ncpipe.runs.heartbeat import Life
 from ncpipe.runs.store import is_missing, saved_epochs, sweep_stamps, write_beside
-from ncpipe.stamps import Stamp
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 HERE = Slurm(cluster="local", array=2)
 DRIVER = """
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.options import Options, Settings, Slurm
 from ncpipe.runs.engines.protocol import drive

@@ -6,13 +6,12 @@ from typing import Literal
 
 import psutil
 
-from ncpipe.artifacts import PREPARED
 from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.repair import mend_quickly, mend_torn_lock
-from ncpipe.console import duration, say
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Device
+from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc, stale_stages
 from ncpipe.runs.engines.choice import open_engine, outlook_of, works_of
@@ -22,10 +21,12 @@ from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.queue import cancel
 from ncpipe.runs.engines.work import Ended
 from ncpipe.runs.fill import fill
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import adopt_places, checkpoint_of, has, is_missing, missing_of, sweep_stamps
-from ncpipe.specs import Device
-from ncpipe.stamps import FACTS, Stamp
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import duration, say
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 

@@ -10,8 +10,8 @@ from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.work import Ended
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import batch_lock, missing_of
-from ncpipe.stamps import Stamp
 
 
 def fill(stamps: Sequence[Stamp], settings: Settings, options: Options = LOCAL) -> list[Ended]:

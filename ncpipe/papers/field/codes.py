@@ -14,10 +14,10 @@ from scipy.linalg import hadamard
 from scipy.optimize import minimize_scalar, nnls
 from torch import Tensor
 
-from ncpipe.bounds import Bound, Count, Index, Positive
-from ncpipe.errors import InputError
-from ncpipe.losses import cross_entropy
+from ncpipe.config.bounds import Bound, Count, Index, Positive
+from ncpipe.metrics.loss_functions import cross_entropy
 from ncpipe.papers.field.descent import End, descend
+from ncpipe.system.errors import InputError
 
 Classes = Annotated[int, Bound(low=3)]
 Even = Annotated[int, Bound(low=4)]

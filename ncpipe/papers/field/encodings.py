@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.errors import InputError
-from ncpipe.losses import LOSSES, Loss, focal, half_squared_error
+from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.metrics.geometry import nc2_etf
-from ncpipe.optima import ufm
-from ncpipe.optima.numerical import NumericalOptimum, minimise_ufm
-from ncpipe.optima.ufm import Decay
-from ncpipe.randomness import seeded_generator
+from ncpipe.metrics.loss_functions import LOSSES, Loss, focal, half_squared_error
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory import ufm
+from ncpipe.theory.numerical import NumericalOptimum, minimise_ufm
+from ncpipe.theory.ufm import Decay
 
 Classes = Annotated[int, Bound(low=2)]
 LossName = Literal["ce", "mse", "focal", "smoothed"]

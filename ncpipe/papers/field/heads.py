@@ -14,7 +14,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from ncpipe.bounds import Bound, Count, Index, Positive
+from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.geometry import nc2_identity
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.papers.field.descent import descend

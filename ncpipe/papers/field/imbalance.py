@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.bounds import Bound, Positive
-from ncpipe.errors import InputError
-from ncpipe.losses import cross_entropy
-from ncpipe.optima.numerical import minimise_ufm
-from ncpipe.optima.ufm import Decay
+from ncpipe.config.bounds import Bound, Positive
+from ncpipe.metrics.loss_functions import cross_entropy
 from ncpipe.papers.field.descent import Bounds, descend
+from ncpipe.system.errors import InputError
+from ncpipe.theory.numerical import minimise_ufm
+from ncpipe.theory.ufm import Decay
 
 Even = Annotated[int, Bound(low=4)]
 Whole = Annotated[int, Bound(low=1)]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ncpipe.bounds import Bound, Positive
+from ncpipe.config.bounds import Bound, Positive
 from ncpipe.papers.field.codes import deep_value, logits_of
 
 Classes = Annotated[int, Bound(low=3)]

@@ -12,8 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from ncpipe.bounds import Bound, Count, Fraction, Index, Positive
-from ncpipe.errors import InputError
+from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
+from ncpipe.system.errors import InputError
 
 Classes = Annotated[int, Bound(low=3)]
 Name = Literal["sgd", "sgdw", "adam", "adamw", "signum", "signumw"]

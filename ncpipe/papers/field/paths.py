@@ -9,10 +9,10 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from ncpipe.bounds import Bound, Count, Index, Positive
+from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.optima.frames import simplex_frame
 from ncpipe.papers.field.descent import descend
+from ncpipe.theory.frames import simplex_frame
 
 Classes = Annotated[int, Bound(low=2)]
 Array = np.ndarray

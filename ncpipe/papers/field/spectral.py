@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from ncpipe.bounds import Bound, Count, NonNegative
+from ncpipe.config.bounds import Bound, Count, NonNegative
 
 Classes = Annotated[int, Bound(low=2)]
 Ratio = Annotated[float, Bound(low=1)]

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncpipe.artifacts import JOBS, json_text, publish_file, remove
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.work import Work, from_json
+from ncpipe.system.artifacts import JOBS, json_text, publish_file, remove
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncpipe.console import Progress, say
-from ncpipe.errors import InputError
 from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.work import Ended, Work
 from ncpipe.runs.engines.worker import stamps_of_work
 from ncpipe.runs.plan import headline, plan_all
 from ncpipe.runs.store import checkpoint_of
+from ncpipe.system.console import Progress, say
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 

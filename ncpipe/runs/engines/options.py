@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.bounds import Bound
-from ncpipe.errors import InputError, cut, shown
-from ncpipe.records import read
-from ncpipe.specs import Compute
-from ncpipe.yamlfile import parse_yaml, read_yaml
+from ncpipe.config.bounds import Bound
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute
+from ncpipe.config.yaml_file import parse_yaml, read_yaml
+from ncpipe.system.errors import InputError, cut, shown
 
 ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm", "ray"]

@@ -8,10 +8,10 @@ import tarfile
 import uuid
 from pathlib import Path, PurePosixPath
 
-from ncpipe.artifacts import move_folder, reach_disk, remove
-from ncpipe.errors import InputError
 from ncpipe.runs.folders import check_stored
 from ncpipe.runs.store import has, stored, write_beside
+from ncpipe.system.artifacts import move_folder, reach_disk, remove
+from ncpipe.system.errors import InputError
 
 
 def pack(folder: Path) -> bytes:

@@ -8,9 +8,9 @@ store, which are checked to the bit before DVC hears of them.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from ncpipe.console import say
-from ncpipe.errors import InputError
 from ncpipe.runs.engines.work import Ended, Work
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 LOST = 3  # times that work is tried again whose process or machine ended
 

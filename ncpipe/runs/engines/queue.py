@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from ncpipe.artifacts import JOBS
-from ncpipe.errors import InputError
 from ncpipe.runs.engines.jobs import Job
+from ncpipe.system.artifacts import JOBS
+from ncpipe.system.errors import InputError
 
 FILES = JOBS / "files"  # what submitit writes: jobs, their results and their logs
 TAIL = 15  # lines of a log that are told

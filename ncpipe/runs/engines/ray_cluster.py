@@ -21,16 +21,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.console import say
-from ncpipe.errors import InputError, cut
+from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import MEMORY_SHARE
 from ncpipe.runs.engines.options import Ray, Settings
 from ncpipe.runs.engines.parcels import pack, receive
 from ncpipe.runs.engines.remote import Home, at_home, data_of, need_there, train_there
 from ncpipe.runs.engines.work import Ended, Outlook, State, Work
 from ncpipe.runs.engines.worker import Need
-from ncpipe.specs import Compute
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONTEXT = 1e9  # bytes that a process takes on a GPU before it trains anything

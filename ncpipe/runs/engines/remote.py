@@ -19,16 +19,16 @@ from pathlib import Path
 
 import torch
 
-from ncpipe.artifacts import PREPARED, remove
-from ncpipe.code import PIPELINE, study_files
+from ncpipe.config.specs import data_place
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
+from ncpipe.runs.code_digests import PIPELINE, study_files
 from ncpipe.runs.engines.parcels import pack, unpack_as
 from ncpipe.runs.engines.work import Ended, Work
 from ncpipe.runs.engines.worker import Need, need_of, train_work
 from ncpipe.runs.folders import ALONE, begin_store
 from ncpipe.runs.store import has, stored
-from ncpipe.specs import data_place
+from ncpipe.system.artifacts import PREPARED, remove
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
 
 Load = Callable[[], bytes]  # of a parcel

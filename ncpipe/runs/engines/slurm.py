@@ -17,9 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import remove
-from ncpipe.console import say
-from ncpipe.errors import InputError
 from ncpipe.runs.engines.jobs import Job, read_jobs
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.queue import (
@@ -34,6 +31,9 @@ from ncpipe.runs.engines.queue import (
 )
 from ncpipe.runs.engines.work import Ended, Outlook, State, Work
 from ncpipe.runs.engines.worker import train_work
+from ncpipe.system.artifacts import remove
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
 
 POLL = 5.0  # seconds between two looks at the queue

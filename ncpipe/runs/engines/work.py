@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ncpipe.config.specs import Run
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import has
-from ncpipe.specs import Run
-from ncpipe.stamps import Stamp
 
 # done; failed: may go well another time; refused: will not, by its runs' own fault; memory: more than there
 # is, which ended the process; lost: the process or its machine ended, and nobody knows why.

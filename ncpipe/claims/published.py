@@ -26,8 +26,8 @@ DESCRIBED = ("title", "differs", "sure", "change", "claims")
 class Ledger:
     """Published claims, a row each, with `paper`, `study` and `figure`.
 
-    papers: what a reference's first word stands for. studies: the folder that makes a study's tables again, or
-    a whole command. groups: of disagreements.yaml.
+    papers: what a reference's first word stands for. studies: the folder whose pipeline makes the tables of a
+    study again. groups: of disagreements.yaml.
     """
 
     rows: pd.DataFrame
@@ -59,8 +59,8 @@ def read_ledger(folder: Path) -> Ledger:
         raise InputError(f"{folder / DISAGREEMENTS}: {missing[0].get('title')}: give {', '.join(DESCRIBED)}")
     if wrong != explained:
         raise InputError(
-            f"{folder / DISAGREEMENTS}: {', '.join(sorted(wrong ^ explained))}: each claim that disagrees, and "
-            "no other, needs a paragraph"
+            f"{folder / DISAGREEMENTS}: {', '.join(sorted(wrong ^ explained))}: each claim that disagrees, "
+            "and no other, needs a paragraph"
         )
     return Ledger(rows, names["papers"] | {OTHERS: "Other sources"}, names["studies"], groups)
 
@@ -74,7 +74,8 @@ def ledger_of_all(ledger: Ledger) -> str:
         "<!-- Written by docs/ledger.py from docs/results; edit those tables' studies instead. -->",
         "",
         "Each row sets a sentence of a paper, or a stricter one of ours, beside our number.",
-        "[Claims](claims.md) has the rules of the verdicts, [The field](field.md) the papers beyond S25, S24 and K23.",
+        "[Claims](claims.md) has the rules of the verdicts.",
+        "[The field](field.md) has the papers beyond S25, S24 and K23.",
         "`ncpipe claims --all` prints this page.",
         "",
         *counts(ledger),
@@ -92,7 +93,10 @@ def ledger_of_all(ledger: Ledger) -> str:
         own = rows[rows["paper"] == paper]
         if len(own):
             lines += ["", f"## {title}" if paper == OTHERS else f"## {paper}: {title}", ""]
-            lines += ["| claim | source | number | expected | verdict | size | study |", "|---|---|---|---|---|---|---|"]
+            lines += [
+                "| claim | source | number | expected | verdict | size | study |",
+                "|---|---|---|---|---|---|---|",
+            ]
             lines += [line(row) for _, row in own.iterrows()]
     return "\n".join(lines) + "\n"
 
@@ -133,7 +137,15 @@ def disagreements(ledger: Ledger) -> list[str]:
 def line(row: pd.Series) -> str:
     """Return a row of a paper's table."""
     study = f"[{row['study']}]({row['figure']})" if row["figure"] else row["study"]
-    cells = [row["statement"], row["ref"], number(row), row["expected"], f"**{row['verdict']}**", size(row), study]
+    cells = [
+        row["statement"],
+        row["ref"],
+        number(row),
+        row["expected"],
+        f"**{row['verdict']}**",
+        size(row),
+        study,
+    ]
     return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 

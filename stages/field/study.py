@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from ncpipe.config.specs import Count, Index, OwnData
 from ncpipe.metrics.catalogue import Metric
 

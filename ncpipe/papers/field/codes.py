@@ -144,7 +144,8 @@ def depth_margin_found(classes: Even, matrices: Matrices, shape: Shape) -> float
 def balanced_factors(product: Array, matrices: int) -> list[Array]:
     """Return square matrices whose product, the first acting first, is this; each with s^(1/L)."""
     left, sizes, right = np.linalg.svd(product)
-    root = np.diag(np.clip(sizes, 0, None) ** (1 / matrices))
+    sizes = np.where(sizes > 1e-12 * sizes[0], sizes, 0)  # roots of rounding errors are none
+    root = np.diag(sizes ** (1 / matrices))
     return [root @ right, *(root for _ in range(matrices - 2)), left @ root]
 
 

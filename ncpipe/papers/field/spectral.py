@@ -130,16 +130,3 @@ def _balanced_loss(problem: _Problem, weight: Array) -> float:
     """Mean over classes of E|W x - e_k|^2/2."""
     errors = problem.means @ weight.T - np.eye(len(weight))
     return float((errors**2).sum() / (2 * len(weight)) + problem.noise**2 * (weight**2).sum() / 2)
-
-
-def expected_ratio(classes: int, ratio: float, noise: float, share: float) -> float:
-    """Return `component_ratio` of gradient descent with one matrix, by its closed form in continuous time.
-
-    w_k(t) = pi_k/(pi_k + s^2) (1 - exp(-(pi_k + s^2) t)); the first class reaches the share first.
-    """
-    priors = np.geomspace(ratio, 1, classes)
-    priors /= priors.sum()
-    rates = priors + noise**2
-    time = -np.log(1 - share) / rates[0]
-    learned = priors / rates * -np.expm1(-rates * time)
-    return float(learned.min() / learned.max())

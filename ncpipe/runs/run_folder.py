@@ -25,10 +25,10 @@ from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, check_run, check_whole, c
 from ncpipe.system.artifacts import publish_folder, read_json, seal, write_json
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
-from ncpipe.training.session import Point, Trained
+from ncpipe.training.session import HistoryRow, Trained
 
 TEST_ERROR = "test_error"
-COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
+COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow) if field.name != "epoch")
 
 
 def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None:
@@ -36,7 +36,7 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
-        for epoch, state in trained.kept.items():
+        for epoch, state in trained.snapshots.items():
             path = _kept(partial, epoch)
             path.parent.mkdir(exist_ok=True)
             save_file(state, path)
@@ -88,7 +88,7 @@ def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
 def read_kept(folder: Path, stamp: Stamp) -> dict[int, dict[str, Tensor]]:
     """Weights on the way, by epoch: as many as `history` asks for, up to where the run diverged."""
     diverged = check_run(folder, stamp)["outcome"]["diverged_at_epoch"]
-    epochs = [epoch for epoch in stamp.run.spec.kept_epochs() if diverged is None or epoch < diverged]
+    epochs = [epoch for epoch in stamp.run.spec.snapshot_epochs() if diverged is None or epoch < diverged]
     return {epoch: _read_weights(folder, _kept(folder, epoch)) for epoch in epochs}
 
 
@@ -104,7 +104,7 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """The history as one mapping per logged epoch: `epoch` and the columns of `Point`."""
+    """The history as one mapping per logged epoch: `epoch` and the columns of `HistoryRow`."""
     ended = read_json(folder / "metrics.json")
     columns: dict[str, dict[int, float]] = {}
     for column in _columns(ended):

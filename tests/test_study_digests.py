@@ -103,7 +103,7 @@ PACKAGE = {
     "models/build": "FACTOR = 2\n\nclass Family:\n    factor = FACTOR\n",
     "models/network": "from ncpipe.models.layers import TABLE\n\nclass Network:\n    pass\n",
     "models/layers": "FACTOR = 2\nTABLE = {}\n",
-    "specs": "class Count:\n    pass\n\nclass OwnData:\n    pass\n\nclass OwnModel:\n    pass\n",
+    "config/specs": "class Count:\n    pass\n\nclass OwnData:\n    pass\n\nclass OwnModel:\n    pass\n",
 }
 
 

@@ -117,7 +117,7 @@ def sentence(text: str) -> str:
 def commands_page() -> str:
     """Return the page of every command: its help, its arguments and its options."""
     lines = ["# Commands", "", NOTE, "Each command prints this text with `ncpipe COMMAND --help`."]
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in commands("", typer.main.get_command(app)):
         arguments = [own.name.upper() for own in command.params if own.param_type_name == "argument"]
         lines += ["", f"## {name}", "", f"`{' '.join(['ncpipe', name, *arguments])}`", ""]
         lines.append(paragraphs(command.help))
@@ -130,6 +130,15 @@ def commands_page() -> str:
             )
             lines.append(f"| {', '.join(f'`{text}`' for text in names)} | {cell(own.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def commands(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command of a group with its name, those of a paper as `s24 series`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(name, command)
+        else:
+            yield f"{path} {name}".strip(), command
 
 
 def paragraphs(text: str) -> str:

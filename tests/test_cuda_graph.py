@@ -258,7 +258,7 @@ def test_one_recorded_step_trains_the_same(
     expected = train_batch(runs, data, CPU, "float32")
     session = Session(runs, data, CPU, torch.float32)
     session.method.run_step = taped = Taped()
-    session.looks = False
+    session.can_sync = False
     for epoch in session.epochs():
         if epoch % 2 == 0 or epoch == 5:
             session.record()

@@ -1,8 +1,10 @@
 """From what params.yaml says of the data to prepared tensors."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -43,9 +45,11 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     other = spec.transfer.data
     if other is None:
         return split_for_transfer(data, spec.transfer, None)
-    assert isinstance(spec, ImageData)  # checked with the experiment
     # Drawn as the data themselves are, but for one test image of each class, which nothing reads.
-    images = ImageData(other.source, other.per_class, 1, other.seed, spec.normalisation)
+    own: Any = spec
+    images = replace(
+        own, source=other.source, per_class=other.per_class, test_per_class=1, seed=other.seed, transfer=None
+    )
     target = SOURCES[other.source](images, raw, mirror, progress)
     return split_for_transfer(data, spec.transfer, target)
 

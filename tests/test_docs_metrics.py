@@ -42,7 +42,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names: dict[str, object] = {}
     for library in ("accelerate", "dvclive", "lightning", "torchmetrics"):
         pytest.importorskip(
-            library, reason="the page's examples need it: pip install 'ncpipe[doors]' dvclive"
+            library, reason="the page's examples need it: pip install 'ncpipe[integrations]' dvclive"
         )
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)

@@ -443,7 +443,7 @@ def test_nothing_moves_a_fixed_classifier() -> None:
     assert torch.equal(trained.state["last.weight"], drawn[0]["last.weight"])
     assert not torch.equal(trained.state["maps.0.weight"], drawn[0]["maps.0.weight"])
     features = extract(fixed, trained.state, data, CPU)
-    assert features.traits.roles["last.weight"] == "frozen"
+    assert features.metadata.roles["last.weight"] == "frozen"
     assert features.last_penalty == 0
 
 
@@ -580,13 +580,13 @@ def test_mistakes_name_their_key(changes: dict[str, Any], message: str) -> None:
 
 def test_what_only_the_data_show_names_its_key_too() -> None:
     """A class of one sample, and more classes than a simplex has room for, in a file of one's own."""
-    lonely = one_hot_data(3, 2)
-    lonely = dataclasses.replace(lonely, train=lonely.train[:5])
+    singleton_class_error = one_hot_data(3, 2)
+    singleton_class_error = dataclasses.replace(singleton_class_error, train=singleton_class_error.train[:5])
     with pytest.raises(
         InputError, match=r"^experiments\.x\.loss: supcon compares .* class 2 has 1; take more"
     ):
-        train([run_of("supcon")], lonely)
-    train([run_of("supcon_with_itself", epochs=1, log_every=1)], lonely)
+        train([run_of("supcon")], singleton_class_error)
+    train([run_of("supcon_with_itself", epochs=1, log_every=1)], singleton_class_error)
     with pytest.raises(InputError, match=r"^model\.classifier: 9 classes need a width of 8"):
         train([run_of("etf")], vector_data(classes=9))
 

@@ -102,7 +102,7 @@ def add_one_of_each_kind(clone: Clone) -> None:
         (
             "models/build.py",
             "    MLPModel: ",
-            "    OtherModel: Family(mlp.arrange, mlp.build),\n    MLPModel: ",
+            "    OtherModel: Family(flatten, MLP),\n    MLPModel: ",
         ),
         (
             "datasets/prepare.py",

@@ -53,8 +53,8 @@ from torch import nn
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.bounds import Count, NonNegative
 from ncpipe.models.build import Family
-from ncpipe.models.inputs import flattened
-from ncpipe.models.network import Layer, Network, draw_matrices
+from ncpipe.models.inputs import flatten
+from ncpipe.models.network import Layer, Network, init_weights
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class SquareModel(Architecture):
     initialisation: ClassVar[str] = "normal"
     last_bias: ClassVar[bool] = False
 
-    def misfit(self, kind, source):
+    def incompatibility(self, kind, source):
         return "" if kind == "vector" else f"model.architecture: square takes vectors, {source} has none"
 
-    def depth_misfit(self, depth):
+    def depth_incompatibility(self, depth):
         return "" if depth == 2 else "L = 2"
 
 
@@ -81,11 +81,11 @@ class Square(Network):
     def length(self):
         return Fraction(1)
 
-    def owners(self):
+    def parameter_groups(self):
         return {"inner": [self.first], "last": [self.last]}
 
     def initialise(self, generator):
-        draw_matrices(self, 1.0, False, generator)
+        init_weights(self, 1.0, False, generator)
 
     def layers(self, x, lengths=None):
         yield Layer("last", Fraction(1), self.first(x).square())
@@ -95,7 +95,7 @@ def build(spec, shape, classes, depth):
     return Square(shape.size, classes, spec.width)
 
 
-NETWORKS = {SquareModel: Family(lambda inputs, spec: flattened(inputs), build)}
+NETWORKS = {SquareModel: Family(flatten, build)}
 """
 DATA = """
 import numpy as np

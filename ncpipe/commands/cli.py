@@ -300,8 +300,20 @@ def publish(
 
 
 @stage()
-def claims() -> None:
+def claims(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print the published claims of all studies; nothing is computed.")
+    ] = False,
+    published: Annotated[
+        Path, typer.Option("--from", metavar="FOLDER", help="With --all: the folder of published tables.")
+    ] = Path("docs/results"),
+) -> None:
     """Set the sentences of claims.yaml beside this sweep's numbers; write data/claims."""
+    if everything:
+        from ncpipe.commands.claims import print_all
+
+        print_all(published)
+        return
     from ncpipe.commands.claims import claims as judge_claims
 
     judge_claims()

@@ -98,18 +98,20 @@ def measure_run(fingerprint: RunFingerprint) -> Rows:
         "runs": [key | description],
         "history": [key | row | _on_the_way(run, row["epoch"]) for row in history],
         "gram": [key | row for row in _gram(features)],
-        "places": [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()],
+        "places": [
+            place | {"layer": layer, "position": at} for layer, at in features.metadata.positions.items()
+        ],
     }
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
     for name, matrix in state.items():
-        if matrix.dim() == 2 and features.traits.roles.get(name) in INNER:
+        if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
     for name, splits in features.layers.items():
         train = splits["train"].statistics
-        if name not in features.traits.places:
+        if name not in features.metadata.positions:
             yield from measure_means(name, "train", train)
             continue
         weight = features.weight if name == LAST_LAYER else None
@@ -119,7 +121,7 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
 
 def _on_the_way(run: Run, epoch: float) -> dict[str, float]:
     """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
-    if run.spec.history is None or epoch not in run.spec.kept_epochs():
+    if run.spec.history is None or epoch not in run.spec.snapshot_epochs():
         return {}
     kept = read_features(features_at(FEATURES / run.path, int(epoch)))
     measured = [*_measure(kept, {}), *own_measurements(run, kept, None)]
@@ -234,7 +236,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         features.weight,
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
-        features.traits.bounded,
+        features.metadata.bounded,
         _beyond_the_bound(run),
         smoothing_of(run.spec.loss),
     )

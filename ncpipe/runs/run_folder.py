@@ -32,10 +32,10 @@ from ncpipe.runs.fingerprint import (
 from ncpipe.system.artifacts import publish_folder, read_json, write_json, write_manifest
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
-from ncpipe.training.session import Point, Trained
+from ncpipe.training.session import HistoryRow, Trained
 
 TEST_ERROR = "test_error"
-COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
+COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow) if field.name != "epoch")
 
 
 def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, device: str) -> None:
@@ -43,7 +43,7 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
-        for epoch, state in trained.kept.items():
+        for epoch, state in trained.snapshots.items():
             path = _kept(partial, epoch)
             path.parent.mkdir(exist_ok=True)
             save_file(state, path)
@@ -95,7 +95,9 @@ def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:
 def read_kept(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
     """Return the weights during training that `history` asks for, by epoch, up to where the run diverged."""
     diverged = check_run(folder, fingerprint)["outcome"]["diverged_at_epoch"]
-    epochs = [epoch for epoch in fingerprint.run.spec.kept_epochs() if diverged is None or epoch < diverged]
+    epochs = [
+        epoch for epoch in fingerprint.run.spec.snapshot_epochs() if diverged is None or epoch < diverged
+    ]
     return {epoch: _read_weights(folder, _kept(folder, epoch)) for epoch in epochs}
 
 
@@ -111,7 +113,7 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """Return the history as one mapping per logged epoch: `epoch` and the columns of `Point`."""
+    """Return the history as one mapping per logged epoch: `epoch` and the columns of `HistoryRow`."""
     ended = read_json(folder / "metrics.json")
     columns: dict[str, dict[int, float]] = {}
     for column in _columns(ended):

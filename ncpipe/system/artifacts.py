@@ -29,6 +29,7 @@ FIGURES = Path("data/figures")
 CLAIMS = Path("data/claims")
 CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"
+CLAIMS_FIGURE = "panels.png"
 MODELS = Path("data/models")  # of the study in stages/regimes_models
 CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
 COUNTEREXAMPLE = Path("data/counterexample.csv")

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.layers import LONGEST_BY_PRODUCTS
-from ncpipe.training import replay
+from ncpipe.training import cuda_graph
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session, Trained
 
@@ -126,7 +126,7 @@ def test_a_recording_refuses(name: str) -> None:
             FORBIDDEN[name](x)
 
 
-class Recorded(replay.Replay):
+class Recorded(cuda_graph.CudaGraphStep):
     """Every step in a recording."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ def check_recording(
     """An epoch away from the CPU, every step of it recorded, against the same on the CPU."""
     with FromHost(), OtherDevice():
         session = Session(runs, data, AWAY, getattr(torch, precision))
-        session.method.replay = recorded = Recorded()
+        session.method.run_step = recorded = Recorded()
         assert list(session.epochs()) == [0, 1]
         assert recorded.steps == steps
         there = session.results()[0]
@@ -224,7 +224,7 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
-class Taped(replay.Replay):
+class Taped(cuda_graph.CudaGraphStep):
     """Does a step of each kind once and from then on what was recorded of it, as a CUDA graph is replayed."""
 
     def __init__(self) -> None:
@@ -257,8 +257,8 @@ def test_one_recorded_step_trains_the_same(
     runs = [runs_of(name, norm, data, 1, **changes, **spec)[0] for spec in specs]
     expected = train_batch(runs, data, CPU, "float32")
     session = Session(runs, data, CPU, torch.float32)
-    session.method.replay = taped = Taped()
-    session.looks = False
+    session.method.run_step = taped = Taped()
+    session.can_sync = False
     for epoch in session.epochs():
         if epoch % 2 == 0 or epoch == 5:
             session.record()
@@ -328,7 +328,7 @@ def test_a_session_ends_with_its_training(optimizer: dict[str, Any]) -> None:
     gc.disable()
     try:
         train_batch(runs, vector_data(), CPU, "float32")
-        assert not [thing for thing in gc.get_objects() if type(thing) in (Session, replay.Replay)]
+        assert not [thing for thing in gc.get_objects() if type(thing) in (Session, cuda_graph.CudaGraphStep)]
     finally:
         gc.enable()
 

@@ -10,7 +10,7 @@ WARM_UP = 3  # calls of a step that run as they are: libraries set themselves up
 _ONE_AT_A_TIME = threading.Lock()  # a process records one graph at a time
 
 
-class Replay:
+class CudaGraphStep:
     """The steps of a session, recorded as CUDA graphs and then replayed; on other devices just called.
 
     A step must read and write the same memory every time, take nothing from the host that changes, leave

@@ -1,4 +1,4 @@
-"""Collapse of a model every few epochs of its training, as values by name: what the callbacks log."""
+"""Measure a model every few epochs or steps of its training: what the callbacks of both trainers share."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,15 @@ from ncpipe.system.errors import InputError, shown
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What is measured and how often.
+class CollapseMonitor:
+    """Measure a classifier every `every` epochs.
 
-    classifier, loader, test_loader: as in `measure_model`; options: its others (`select`, `layers`, ...).
-    every: epochs from one measurement to the next. Raises InputError where that is no whole number above 0.
+    Args:
+        classifier, loader, test_loader: as in `measure_model`.
+        every: epochs from one measurement to the next.
+        options: further arguments of `measure_model` (`select`, `layers`, ...).
+
+    Raises InputError unless `every` is a whole number above 0.
     """
 
     classifier: str | nn.Module
@@ -31,20 +35,24 @@ class Watch:
         check_period("every", self.every, "epochs")
 
     def due(self, epoch: float) -> bool:
-        """Whether to measure when so many epochs are done."""
+        """Return whether to measure after this many epochs."""
         return epoch == round(epoch) and round(epoch) % self.every == 0
 
     def values(self, model: nn.Module) -> dict[str, float]:
-        """Every metric but singular values one by one, under `nc/LAYER/SPLIT/METRIC`."""
+        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
         return named(measure_model(model, self.classifier, self.loader, self.test_loader, **self.options))
 
 
 @dataclass(frozen=True)
-class CausalWatch:
-    """The same of a causal language model.
+class CausalCollapseMonitor:
+    """Measure a causal language model every `every` epochs, or every `steps` training steps.
 
-    loader, options: of `measure_causal_lm`. every: epochs, or steps: training steps, from one measurement to
-    the next. Raises InputError where one of them is no whole number above 0.
+    Args:
+        loader: as in `measure_causal_lm`.
+        every, steps: from one measurement to the next; `every` is not used where `steps` is given.
+        options: further arguments of `measure_causal_lm`.
+
+    Raises InputError unless both are whole numbers above 0.
     """
 
     loader: Iterable[Any]
@@ -58,15 +66,15 @@ class CausalWatch:
             check_period("steps", self.steps, "training steps")
 
     def due(self, epoch: float) -> bool:
-        """Whether to measure when so many epochs are done."""
+        """Return whether to measure after this many epochs."""
         return self.steps is None and epoch == round(epoch) and round(epoch) % self.every == 0
 
     def due_at_step(self, step: int) -> bool:
-        """Whether to measure when so many training steps are done."""
+        """Return whether to measure after this many training steps."""
         return self.steps is not None and step % self.steps == 0
 
     def values(self, model: nn.Module) -> dict[str, float]:
-        """Every metric and count but singular values one by one, under `nc/LAYER/SPLIT/METRIC`."""
+        """Return every metric and count but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
         return named(measure_causal_lm(model, self.loader, **self.options))
 
 
@@ -77,7 +85,7 @@ def check_period(name: str, value: object, unit: str) -> None:
 
 
 def named(rows: Iterable[Measurement]) -> dict[str, float]:
-    """The values but singular ones under `nc/LAYER/SPLIT/METRIC`."""
+    """Return the values, without single singular values, by `nc/LAYER/SPLIT/METRIC`."""
     return {
         f"nc/{row.layer}/{row.split}/{row.metric}": float(row.value)
         for row in rows

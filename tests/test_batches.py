@@ -198,7 +198,7 @@ def test_deleting_the_store_costs_time_only(project: Path) -> None:
 def _train_one(seed: int, ready: Any, training: Any) -> None:
     """Begins to train only once the other one is about to as well, for which it waits two seconds."""
     torch.set_num_threads(1)
-    original = fill.drive
+    original = fill.run_tasks
 
     def drive(*rest: Any) -> Any:
         with training.get_lock():
@@ -208,7 +208,7 @@ def _train_one(seed: int, ready: Any, training: Any) -> None:
             time.sleep(0.01)
         return original(*rest)
 
-    fill.drive = drive
+    fill.run_tasks = drive
     ready.wait()
     train("one", 3, seed)
 

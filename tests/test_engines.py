@@ -201,8 +201,8 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     assert load_options(path=file) == Options()
     file.write_text("engine: slurm\nslurm: {partition: gpu, minutes: 30}\n")
-    found = load_options(None, ["minutes=60", "sbatch=[--constraint=a100]"], file)
-    assert found == Options("slurm", Slurm(partition="gpu", minutes=60, sbatch=("--constraint=a100",)))
+    found = load_options(None, ["minutes=60", "sbatch=[--reservation=a100]"], file)
+    assert found == Options("slurm", Slurm(partition="gpu", minutes=60, sbatch=("--reservation=a100",)))
     assert load_options("local", path=file).engine == "local"
 
 
@@ -214,21 +214,25 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
         ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is no option; write it as --name=value"),
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
-        ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is said by minutes; leave it out"),
-        ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is ncpipe's to say; leave it out"),
+        ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is set by time; leave it out"),
+        ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is set by ncpipe; leave it out"),
         (
             "slurm: {sbatch: [--part=a]}",
             [],
-            r"sbatch: --part, which sbatch takes for --partition, is said",
+            r"sbatch: --part, which sbatch takes for --partition, is set by partition",
         ),
-        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is said by minutes"),
-        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is ncpipe's to say; leave it"),
+        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is set by time"),
+        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is set by ncpipe; leave it"),
         ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is no option"),
         ('slurm: {sbatch: ["--qos=a\\rb"]}', [], r"sbatch: '--qos=a\\rb' is no option"),
         ('slurm: {partition: "a\\n#SBATCH --x"}', [], r"slurm: partition: 'a\\n#SBATCH --x' .* on one line"),
-        ('slurm: {account: "a\\u202eb"}', [], r"slurm: account: 'a\\u202eb' is empty or has what does not"),
+        ('slurm: {account: "a\\u202eb"}', [], r"slurm: account: 'a\\u202eb' is empty, begins with - or has"),
         ("slurm: {account: ''}", [], r"slurm: account: '' is empty"),
-        ('ray: {host: "10.0.0.1\\n"}', [], r"ray: host: '10.0.0.1\\n' is empty or has what does not print"),
+        (
+            'ray: {host: "10.0.0.1\\n"}',
+            [],
+            r"ray: host: '10.0.0.1\\n' is empty, begins with - or has what does not print",
+        ),
         ("slurm: {minutes: 1}", [], r"signal_seconds: 90 of 1 minutes leave no time to train"),
         ("slurm: {setup: module load cuda}", [], r"slurm.setup: expected a list"),
         ("ray: {address: a:1, host: 10.0.0.1}", [], r"ray: host: is of a cluster without an address"),
@@ -251,5 +255,5 @@ def test_what_is_wrong_with_an_engine_is_named(
 
 def test_options_of_sbatch_that_only_look_reserved_pass() -> None:
     """Red: `--gpus`, which begins `--gpus-per-node`, refused as an abbreviation of it."""
-    given = ("--gpus=a100:1", "--gres=gpu:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--qos=low")
+    given = ("--gpus=a100:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--nice=10")
     assert Slurm(sbatch=given).sbatch == given

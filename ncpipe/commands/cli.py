@@ -137,7 +137,7 @@ def train(
 def fill(
     device: Device = None, workers: Workers = None, checkpoint_seconds: CheckpointSeconds = 60.0
 ) -> None:
-    """Train all that the sweep lacks into the store, side by side on all cores."""
+    """Train all missing runs of the sweep into the store, in parallel on all cores."""
     from ncpipe.commands.fill import fill_store
 
     fill_store(device, workers, checkpoint_seconds)
@@ -147,11 +147,15 @@ def fill(
 def clean(
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="Those not used for so long: 12h, 30d, 8w.", show_default=False),
+        typer.Option(
+            metavar="AGE",
+            help="Remove those not used for this time, for example 12h, 30d or 8w.",
+            show_default=False,
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them, remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them and remove nothing.")] = False,
 ) -> None:
-    """List stored runs and checkpoints by when they were used last, and remove those of an age."""
+    """List stored runs and checkpoints by the time of their last use; remove those older than an age."""
     from ncpipe.commands.clean import clean as clean_store
 
     clean_store(older_than, dry_run)
@@ -200,13 +204,19 @@ def sweep(
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the jobs of this folder.")] = False,
 ) -> None:
-    """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`."""
     if dry_run + detach + collect + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
     from ncpipe.runs.engines.options import load_options
 
     given = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, given)
+    if dry_run:
+        from ncpipe.commands.dry_run import nothing_to_do
+
+        if nothing_to_do(device):
+            print("nothing to train\nthe rest is up to date")
+            return
     begin("sweep")
     from ncpipe.commands.sweep import cancel_jobs, print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
@@ -308,7 +318,7 @@ def claims(
         Path, typer.Option("--from", metavar="FOLDER", help="With --all: the folder of published tables.")
     ] = Path("docs/results"),
 ) -> None:
-    """Set the sentences of claims.yaml beside this sweep's numbers; write data/claims."""
+    """Compare the claims of claims.yaml with this sweep's numbers; write data/claims."""
     if everything:
         from ncpipe.commands.claims import print_all
 
@@ -344,7 +354,7 @@ def report(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --live; 0 takes a free one.")] = 8765,
 ) -> None:
-    """Write one page of everything that the study found, data/report.html: it opens without a network."""
+    """Write the report, data/report.html: figures, tables and claims in one file that needs no network."""
     from ncpipe.commands.report import report as write_page
     from ncpipe.commands.report import report_to
 
@@ -392,7 +402,7 @@ def compare(
     ],
     as_csv: Annotated[bool, typer.Option("--csv", help="A long table, every digit.")] = False,
 ) -> None:
-    """Print what differs: parameters and, per experiment, slopes, gaps and counts with their differences."""
+    """Compare revisions: parameters that differ and, per experiment, slopes, gaps and counts."""
     from ncpipe.commands.compare import compare as compare_revisions
 
     compare_revisions(revisions, as_csv)
@@ -480,7 +490,7 @@ def repair(
         typer.Argument(help="Damaged results below data/, to be made again.", show_default=False),
     ] = None,
 ) -> None:
-    """Mend what a stopped DVC has left torn, and damage in DVC's cache; say what was done."""
+    """Repair DVC's files after DVC was killed, and damage in its cache; print what was repaired."""
     from ncpipe.commands.repair import repair as repair_dvc
 
     repair_dvc(paths or ())
@@ -512,7 +522,7 @@ def new(
         typer.Option(metavar="FILE", help="An .npz or .safetensors file of arrays, which is copied."),
     ] = None,
 ) -> None:
-    """Make a study of your own from the template."""
+    """Create a study of your own from the template."""
     from ncpipe.commands.new import Wanted
     from ncpipe.commands.new import new as make_study
 

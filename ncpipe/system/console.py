@@ -64,6 +64,7 @@ class Progress:
         )
         self.start = time.monotonic()
         self._announced = not self.bar.disable
+        self._steady = False  # whether two estimates of the whole have agreed
         self._estimated, self._whole = SETTLED / 2, math.inf  # after how many seconds, and how many in all
         self._lock = threading.Lock()
 
@@ -91,7 +92,8 @@ class Progress:
             self._training.pop(batch, None)
             self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
-                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
+                steady = f", about {duration(self.left() or 0.0)} to go" if self._steady else ""
+                say(f"{self.name}: {self._count()}{steady}")
 
     def seconds(self) -> float:
         """Since the start."""
@@ -111,7 +113,7 @@ class Progress:
         left = self.left() or 0.0
         before, self._estimated, self._whole = self._whole, now, now + left
         if abs(before - self._whole) <= AGREE * self._whole:
-            self._announced = True
+            self._announced = self._steady = True
             if left > SETTLED:
                 say(f"{self.name}: about {duration(left)} to go")
 

@@ -1,4 +1,4 @@
-"""Ask without PyTorch whether `ncpipe sweep` has nothing to do; `commands.sweep.print_plan` prints the plan."""
+"""Tell without PyTorch whether `ncpipe sweep` has nothing to do; `commands.sweep` prints the plan."""
 
 from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import load_params
@@ -6,7 +6,7 @@ from ncpipe.config.specs import Device
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.dvc import stale_stages
 from ncpipe.runs.engines.jobs import read_jobs
-from ncpipe.runs.store import is_missing, sweep_stamps
+from ncpipe.runs.store import needs_training, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
 
 
@@ -18,6 +18,8 @@ def nothing_to_do(device: Device | None) -> bool:
     params = load_params()
     if read_jobs() or not all((PREPARED / run.data / FACTS).is_file() for run in params.grid()):
         return False
-    if any(is_missing(stamp) for stamp in sweep_stamps(params, params.compute_on(device))):
+    if any(
+        needs_training(fingerprint) for fingerprint in sweep_fingerprints(params, params.compute_on(device))
+    ):
         return False
     return not (stale_stages() - {"code", "fill"} or edited_stages(params) - {("fill", None)})

@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncpipe.runs.engines.work import Work
 from ruamel.yaml import YAML
 
-from ncpipe.params import Params, load_params
+from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines.choice import open_engine, works_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import drive
-from ncpipe.runs.engines.work import Work
 from ncpipe.runs.folders import ALONE, store_folder
 from ncpipe.runs.store import sweep_stamps
 

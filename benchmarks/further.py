@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ncpipe.artifacts import PREPARED, RUNS
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import ConstantSchedule, Lbfgs, Run
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.errors import InputError
-from ncpipe.optima.gufm import optimal_value
-from ncpipe.params import load_params
-from ncpipe.specs import ConstantSchedule, Lbfgs, Run
-from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.datasets.stored import data_checksum
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.run_folder import read_state
+from ncpipe.system.artifacts import PREPARED, RUNS
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gufm import optimal_value
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
-from ncpipe.training.run_folder import read_state
 from ncpipe.training.session import Session
 
 HEAD = ("L", "seed", "gap", "|g|", "again: gap", "|g|", "L-BFGS: gap", "|g|", "of the gap")

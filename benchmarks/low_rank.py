@@ -10,10 +10,10 @@ from collections import Counter
 import torch
 
 from ncpipe.metrics.structure import classes_given_up, ranks, structure
-from ncpipe.optima.dufm import LEAST_CLASSES, dnc_loss, equal_decays, srg_loss
-from ncpipe.optima.dufm_numerical import minimise
-from ncpipe.optima.dufm_shapes import largest_points
-from ncpipe.optima.dufm_solutions import Solution, layers
+from ncpipe.papers.s24.dufm_numerical import minimise
+from ncpipe.theory.dufm import LEAST_CLASSES, dnc_loss, equal_decays, srg_loss
+from ncpipe.theory.dufm_shapes import largest_points
+from ncpipe.theory.dufm_solutions import Solution, layers
 
 PER_CLASS, DECAY = 50, 0.004
 CASES = [

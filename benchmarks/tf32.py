@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.passes import extract
 from ncpipe.metrics.table import measure_layer, measure_weights
-from ncpipe.params import load_params
-from ncpipe.specs import Run
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")

@@ -40,16 +40,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ncpipe.architectures.paper import TWO_LAYER_MLPS
-from ncpipe.architectures.resnet import ResNetModel
-from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.config.architectures.paper import TWO_LAYER_MLPS
+from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange_inputs, build_model, input_shape
 from ncpipe.models.penalties import is_penalised
-from ncpipe.params import Params, load_params
 from ncpipe.runs.batches import batches_that_fit, worker_count
-from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch

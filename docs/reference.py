@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
-from ncpipe.cli import app
-from ncpipe.params import Params
-from ncpipe.schema import json_schema
+from ncpipe.commands.cli import app
+from ncpipe.commands.json_schema import json_schema
+from ncpipe.config.params import Params
 
 FOLDER = Path(__file__).parent
 NOTE = "<!-- Written by docs/reference.py; edit the docstrings of ncpipe instead. -->\n"

@@ -18,7 +18,7 @@ def main() -> None:
     DVC runs queued experiments in copies of the repository and keeps the copy's code with their results,
     so it must be the copy that runs, not the checkout that happens to be installed.
     """
-    from ncpipe.interrupts import ctrl_c_was_lost, note_ctrl_c
+    from ncpipe.system.signals import ctrl_c_was_lost, note_ctrl_c
 
     note_ctrl_c()
     code: Any = None
@@ -53,7 +53,7 @@ def _run() -> None:
         _start_again(checkout)
     if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"] and _takes_stored():
         return
-    from ncpipe.cli import run_cli
+    from ncpipe.commands.cli import run_cli
 
     run_cli()
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from ncpipe.artifacts import sha256_of
+from ncpipe.config.records import read
+from ncpipe.config.specs import Experiment
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.records import read
 from ncpipe.runs.folders import store_folder
-from ncpipe.specs import Experiment
+from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
 
 pytest_plugins = ["pipeline"]  # clones that several modules' tests look at

@@ -6,11 +6,11 @@ import torch
 from conftest import TEXT, architecture, experiment
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.proofs.networks import Choices
-from ncpipe.specs import Run
+from ncpipe.theory.constructions.networks import Choices
 
 SHARP = Choices("sharp", draws=32, detours=32, attention_exponent=0.25)
 PRINTED = Choices("printed", draws=32, detours=32, attention_exponent=0.25)

@@ -8,7 +8,7 @@ from conftest import experiment_tree
 from made_tables import grid, measure, noisy, places_of
 from ruamel.yaml import YAML
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import layer_profile
 from ncpipe.tables.slopes import loglog_slopes

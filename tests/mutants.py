@@ -31,7 +31,7 @@ from pathlib import Path
 from named_faults import NAMED
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("models", "training", "metrics", "tables", "optima", "proofs", "features", "stamps.py")
+ROOMS = ("models", "training", "metrics", "tables", "theory", "features", "runs/fingerprint.py")
 CPU_SECONDS = 600  # of one mutant's tests; more is an endless loop
 
 SLOW = ("test_pipeline", "test_datasets_real", "test_peers")  # and without a fault of its own to see

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
 
-from ncpipe.artifacts import FEATURES, METRICS, RESULTS, RUNS
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
@@ -22,11 +21,12 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
 from ncpipe.commands.train import train
+from ncpipe.config.records import read
+from ncpipe.config.specs import ArraysData, Experiment
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import Prepared, read_prepared, write_prepared
-from ncpipe.errors import InputError
-from ncpipe.records import read
-from ncpipe.specs import ArraysData, Experiment
+from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS, RUNS
+from ncpipe.system.errors import InputError
 
 VECTORS = ArraysData("arrays", "mine.npz", "vector", None, None, 0, "none")
 IMAGES = replace(VECTORS, kind="image")
@@ -328,9 +328,9 @@ def test_nothing_asks_for_a_test_split_that_is_not_there(
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     """The stage `plot`'s figures, not saved, by name."""
     drawn: dict[str, Figure] = {}
-    monkeypatch.setattr("ncpipe.commands.drawing.usable_cores", lambda: 1)  # another process would save them
+    monkeypatch.setattr("ncpipe.runs.figure_pool.usable_cores", lambda: 1)  # another process would save them
     monkeypatch.setattr(
-        "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+        "ncpipe.runs.figure_pool.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )
     plot()
     return drawn

@@ -18,20 +18,21 @@ from made_tables import grid, measure, noisy
 from pipeline import Clone, with_axis
 from scipy import stats
 
-from ncpipe.commands.grid import read_grid, write_grid
-from ncpipe.errors import InputError
+from ncpipe.commands.grid import write_grid
+from ncpipe.config.params import Slopes, load_params, parse_params
+from ncpipe.config.specs import Penalty, Run
+from ncpipe.config.yaml_file import parse_number
 from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.labels import by_experiment, rank_label, row_label, slope_label
-from ncpipe.params import Slopes, load_params, parse_params
-from ncpipe.specs import Penalty, Run
+from ncpipe.runs.grid import read_grid
+from ncpipe.system.errors import InputError
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
 from ncpipe.tables.results import depth_series, dvc_metrics
 from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
-from ncpipe.yamlfile import parse_number
 
 RULE = Slopes(draws=500, seed=0, level=0.95)
 

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from conftest import experiment_tree, image_data, vector_data, write_params
 from torch import nn
 
+from ncpipe.config.specs import Augmentation, Compute, Experiment, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.layers import BatchNorm
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Augmentation, Compute, Experiment, Run
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import batch_statistics
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
@@ -50,7 +50,7 @@ MODELS = {"mlp": MLP, "plain": PLAIN, "resnet": RESNET}
 
 
 def spec_of(model: dict[str, Any], **changes: Any) -> Experiment:
-    from ncpipe.records import read
+    from ncpipe.config.records import read
 
     tree = experiment_tree(**changes) | {"model": model}
     if model["architecture"] == "resnet_cifar":
@@ -454,14 +454,14 @@ def test_mistakes_name_their_key(model: dict, changes: dict, message: str) -> No
 
 
 def test_images_are_needed_for_convolutions() -> None:
-    from ncpipe.records import read
+    from ncpipe.config.records import read
 
     with pytest.raises(InputError, match="resnet_cifar takes images, gaussian_mixture has none"):
         read(Experiment, experiment_tree() | {"model": RESNET})
 
 
 def test_only_depths_of_the_family_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncpipe.params import load_params
+    from ncpipe.config.params import load_params
 
     monkeypatch.chdir(tmp_path)
     write_params([8, 9], [0], conv=experiment_tree(data=DIGITS) | {"model": RESNET})
@@ -512,7 +512,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a process that draws from what another has changed."""
-    from ncpipe.commands import drawing, plot
+    from ncpipe.commands import plot
+    from ncpipe.runs import figure_pool as drawing
     from ncpipe.runs import pool
 
     monkeypatch.chdir(results.parent)
@@ -585,8 +586,8 @@ def test_run_json_has_the_networks_own_keys(results: Any) -> None:
 
 
 def test_no_construction_is_made_up_for_them() -> None:
-    from ncpipe.proofs.networks import Choices
-    from ncpipe.proofs.study_rows import constructed_row
+    from ncpipe.papers.s25.study_rows import constructed_row
+    from ncpipe.theory.constructions.networks import Choices
 
     choices = Choices("sharp", draws=1, detours=0, attention_exponent=0.25)
     for model in (MLP, RESNET):

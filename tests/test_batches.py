@@ -15,19 +15,19 @@ import pytest
 import torch
 from conftest import Terminal, contents, experiment_tree, write_params
 
-from ncpipe import console
 from ncpipe.commands import sweep
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train as train_run
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
 from ncpipe.runs import batches, fill
+from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.plan import rest_seconds
 from ncpipe.runs.store import checkpoint_of, sweep_stamps
-from ncpipe.specs import Run
-from ncpipe.stamps import code_digest
+from ncpipe.system import console
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.cost import bytes_per_run
 from ncpipe.training.loop import Stopped, train_batch
@@ -92,13 +92,13 @@ def test_claiming_imports_no_torch(project: Path) -> None:
     "call",
     [
         "from ncpipe.commands.train import train; train('one', 2, 0)",
-        "from ncpipe.cli import app; app(['sweep'])",
+        "from ncpipe.commands.cli import app; app(['sweep'])",
     ],
 )
 def test_a_line_is_said_before_torch_is_loaded(project: Path, call: str) -> None:
     """Red: seconds of silence."""
     code = (
-        "import sys; from ncpipe import console\n"
+        "import sys; from ncpipe.system import console\n"
         "def first(line): print(line, *{'torch', 'dvc'} & set(sys.modules)); sys.exit(7)\n"
         f"console.say = first\n{call}"
     )
@@ -176,9 +176,9 @@ def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
 
 def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train("one", 2, 0)
-    monkeypatch.setattr("ncpipe.stamps.code_digest", lambda _: "other code")
+    monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", lambda _: "other code")
     before = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
-    monkeypatch.setattr("ncpipe.stamps.code_digest", code_digest)
+    monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", code_digest)
     after = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
     assert not before & after
 

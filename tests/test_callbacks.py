@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
-from ncpipe.doors.watch import Watch
-from ncpipe.errors import InputError
+from ncpipe.integrations.watch import Watch
 from ncpipe.metrics.hooks import last_token
 from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.system.errors import InputError
 
 # Lightning warns of workers, intervals, srun and of PyTorch's own deprecations; a dozen samples are few.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -132,7 +132,7 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
 
 
 def watch(loop: Any, *given: Any, **options: Any) -> None:
-    from ncpipe.doors.transformers import CollapseCallback
+    from ncpipe.integrations.transformers import CollapseCallback
 
     loop.add_callback(CollapseCallback(loop, *given, **options))
 
@@ -238,7 +238,7 @@ def fit(model: nn.Module, folder: Path, callbacks: Any = (), loggers: Any = Fals
 
 def callback(*given: Any, **options: Any) -> Any:
     lightning()
-    from ncpipe.doors.lightning import CollapseCallback
+    from ncpipe.integrations.lightning import CollapseCallback
 
     return CollapseCallback(*given, **options)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from made_tables import grid, measure, noisy
 
+from ncpipe.config.params import Slopes
 from ncpipe.figures.labels import Column
 from ncpipe.metrics import table
 from ncpipe.metrics.catalogue import CATALOGUE, Metric, page_table
 from ncpipe.metrics.report import print_measurements
-from ncpipe.params import Slopes
 from ncpipe.tables.floors import QUADRATIC_FLOOR
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import measure_token_arrays
+from ncpipe.system.errors import InputError
 
 TOKENS = 60
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.system.errors import InputError
 
 pytest.importorskip("accelerate")
 pytest.importorskip("lightning")
@@ -18,8 +18,8 @@ pytest.importorskip("lightning")
 import lightning
 from lightning.pytorch.loggers import CSVLogger
 
-from ncpipe.doors.lightning import CausalCollapseCallback as LightningCallback
-from ncpipe.doors.transformers import CausalCollapseCallback, drawn
+from ncpipe.integrations.lightning import CausalCollapseCallback as LightningCallback
+from ncpipe.integrations.transformers import CausalCollapseCallback, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -27,14 +27,14 @@ from conftest import (
 )
 from pipeline import HEAR_CTRL_C
 
-from ncpipe.artifacts import sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.params import load_params
 from ncpipe.runs.folders import ALONE
 from ncpipe.runs.store import checkpoint_of, sweep_stamps
-from ncpipe.specs import Experiment, Run
+from ncpipe.system.artifacts import sha256_of
 from ncpipe.training import checkpoints
 from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_of, read_checkpoint
 from ncpipe.training.loop import Stopped, train_batch

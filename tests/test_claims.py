@@ -18,26 +18,27 @@ from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims.evidence import Number, Tables, answer
-from ncpipe.claims.features_models import LOST, minority_contrast
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims, place_of
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.theory import CALLS, Call, calls_table, evaluate
+from ncpipe.claims.theory import Call, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
-from ncpipe.errors import InputError
+from ncpipe.commands.json_schema import schema_text
+from ncpipe.config.params import Slopes
+from ncpipe.config.study import load_study
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
-from ncpipe.optima import imbalance
-from ncpipe.params import Slopes
-from ncpipe.schema import schema_text
-from ncpipe.study import load_study
+from ncpipe.papers.k23 import imbalance
+from ncpipe.papers.k23.feature_models import LOST, minority_contrast
+from ncpipe.papers.theory_calls import CALLS, calls_table
+from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, separation_law
 from ncpipe.tables.ranks import PERMUTATIONS
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
-from ncpipe.yamlfile import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = sorted([ROOT / "claims.yaml", *ROOT.glob("stages/*/claims.yaml")])
@@ -578,24 +579,26 @@ QUICK = {
 def test_a_closed_form_has_a_twin_that_agrees(name):
     args, share = QUICK[name]
     asked = claim("theory", {"within": share}, call=name, args=args, against="numerical")
-    found = judge(asked, evaluate(asked))
+    found = judge(asked, evaluate(asked, CALLS))
     assert found.verdict == "agrees", found
-    assert evaluate(claim("theory", call=name, args=args)).value == CALLS[name].number(**args)
+    assert evaluate(claim("theory", call=name, args=args), CALLS).value == CALLS[name].number(**args)
 
 
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 def test_the_minimum_of_features_on_a_sphere_is_collapsed(loss):
     args = {"loss": loss, "classes": 3, "width": 4, "strength": 0.01, "per_class": 2}
-    assert 0 <= evaluate(claim("theory", {"below": 1e-5}, call="gufm.collapse", args=args)).value < 1e-5
+    assert (
+        0 <= evaluate(claim("theory", {"below": 1e-5}, call="gufm.collapse", args=args), CALLS).value < 1e-5
+    )
 
 
 @pytest.mark.parametrize(("loss", "bias"), [("ce", False), ("mse", False), ("mse", True)])
 def test_a_drawn_collapsed_pair_is_an_optimum(loss, bias):
     """Its frame is turned at random. Red: a simplex under MSE without bias, orthogonal rows under CE."""
     args = {"loss": loss, "classes": 4, "width": 7, "strength": 0.02, "seed": 3, "bias": bias}
-    assert evaluate(claim("theory", {"below": 2}, call="gufm.rescaled", args=args)).value == pytest.approx(
-        1, abs=1e-12
-    )
+    assert evaluate(
+        claim("theory", {"below": 2}, call="gufm.rescaled", args=args), CALLS
+    ).value == pytest.approx(1, abs=1e-12)
 
 
 def test_imbalance_beyond_the_largest_ratio_loses_minorities():
@@ -625,7 +628,7 @@ def test_features_under_two_linear_layers_are_an_orthogonal_frame():
 def test_a_target_is_printed_beside_the_value_that_is_compared_with_it():
     """Red: the distance from the target as the value: "theory 0, expected within 1e-9 of 1"."""
     asked = claim("theory", {"within": 1e-3}, call="two_linear.jump", args={"distance": 1e-9}, against=0.5)
-    found = judge(asked, evaluate(asked))
+    found = judge(asked, evaluate(asked, CALLS))
     (row,) = ledger_table([found]).to_dict("records")
     assert (row["verdict"], row["expected"]) == ("agrees", "within 0.001 of 0.5")
     assert row["value"] == row["low"] == row["high"] == pytest.approx(0.5, abs=1e-8)
@@ -669,7 +672,7 @@ def test_a_bad_call_is_named(keys, line):
     """Red: a list of allowed names that is empty; a name printed with its direction mark."""
     bad = claim("theory", **({"call": "two_linear.jump", "args": {"distance": 0.1}} | keys))
     with pytest.raises(InputError) as caught:
-        evaluate(bad)
+        evaluate(bad, CALLS)
     assert str(caught.value).startswith("claims.yaml: one.")
     assert line in str(caught.value)
 

@@ -15,9 +15,10 @@ import pytest
 from conftest import experiment_tree
 from ruamel.yaml import YAML
 
-from ncpipe import __version__, cli
+from ncpipe import __version__
 from ncpipe.__main__ import main
-from ncpipe.cli import app
+from ncpipe.commands import cli
+from ncpipe.commands.cli import app
 
 TREE: dict[str, Any] = {
     "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0, 1]},
@@ -352,8 +353,8 @@ def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
             raise RuntimeError("release unlocked lock")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ncpipe.cli.app", wait)
-    monkeypatch.setattr("ncpipe.cli.hear_the_end", lambda: None)
+    monkeypatch.setattr("ncpipe.commands.cli.app", wait)
+    monkeypatch.setattr("ncpipe.commands.cli.hear_the_end", lambda: None)
     monkeypatch.setattr("sys.argv", ["ncpipe", "train"])
     with pytest.raises(SystemExit if interrupted else RuntimeError) as stop:
         main()
@@ -364,7 +365,8 @@ def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
 
 LOST = """
 import atexit, os, signal, sys, time
-from ncpipe import __main__, cli
+from ncpipe import __main__
+from ncpipe.commands import cli
 
 class Slow:
     def __del__(self):

@@ -11,10 +11,21 @@ from conftest import experiment_tree, write_params
 from ruamel.yaml import YAML
 from traced import Traced
 
-from ncpipe import code
 from ncpipe.claims import theory  # noqa: F401  # else its classes are made while `claims` is traced
-from ncpipe.cli import run_cli
-from ncpipe.code import (
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
+from ncpipe.commands.cli import run_cli
+from ncpipe.commands.code import FILL, check_asked, write_code
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot
+from ncpipe.commands.report import report
+from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.runs import code_digests as code
+from ncpipe.runs.code_digests import (
     EXPERIMENT_STAGES,
     PLUMBING,
     STUDY,
@@ -28,19 +39,8 @@ from ncpipe.code import (
     reached,
     read_module,
 )
-from ncpipe.commands.aggregate import aggregate
-from ncpipe.commands.claims import claims
-from ncpipe.commands.code import FILL, check_asked, write_code
-from ncpipe.commands.extract import extract_experiment
-from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
-from ncpipe.commands.plot import plot
-from ncpipe.commands.report import report
-from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
-from ncpipe.stamps import choices_of
+from ncpipe.runs.fingerprint import choices_of
+from ncpipe.system.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PIPELINES = sorted([REPOSITORY / "dvc.yaml", *REPOSITORY.glob("stages/*/dvc.yaml")])
@@ -64,7 +64,7 @@ SOURCES = {
         import numpy as np
         from ncpipe import tools
         from ncpipe.networks import NETWORKS, Network
-        from ncpipe.specs import Model
+        from ncpipe.config.specs import Model
 
         STEPS = 10
         UNUSED = 1
@@ -147,7 +147,10 @@ SOURCES = {
     """,
 }
 ROOTS = [("ncpipe.trainer", "train")]
-TOY_TABLES = {("ncpipe.networks", "NETWORKS"): "architecture", ("ncpipe.specs", "Model"): "architecture"}
+TOY_TABLES = {
+    ("ncpipe.networks", "NETWORKS"): "architecture",
+    ("ncpipe.config.specs", "Model"): "architecture",
+}
 DEEP = {"architecture": "deep"}
 
 
@@ -194,10 +197,10 @@ def test_what_is_reached(package):
         ("ncpipe.networks", "NETWORKS"),
         ("ncpipe.networks", "Network"),
         ("ncpipe.deep", "Deep"),
-        ("ncpipe.specs", "DeepModel"),
+        ("ncpipe.config.specs", "DeepModel"),
     }
     both = set(reached(ROOTS, {}))
-    assert both - set(reached(ROOTS, DEEP)) == {("ncpipe.wide", "Wide"), ("ncpipe.specs", "WideModel")}
+    assert both - set(reached(ROOTS, DEEP)) == {("ncpipe.wide", "Wide"), ("ncpipe.config.specs", "WideModel")}
     assert ("ncpipe.tools", "step") not in reached(ROOTS, DEEP, without=["ncpipe.tools"])
 
 
@@ -493,7 +496,7 @@ def test_a_stage_depends_on_its_own_code(path, stage):
 
 def test_stages_begin_where_the_program_does():
     """Red: digests of a function that the stage's command does not call."""
-    tree = ast.parse((REPOSITORY / "ncpipe/cli.py").read_text(encoding="utf-8"))
+    tree = ast.parse((REPOSITORY / "ncpipe/commands/cli.py").read_text(encoding="utf-8"))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for stage, (module, name) in (SWEEP_STAGES | EXPERIMENT_STAGES).items():
         imports = [node for node in ast.walk(functions[stage]) if isinstance(node, ast.ImportFrom)]

@@ -10,8 +10,8 @@ from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
 from ncpipe.commands.compare import compare, different_parameters
-from ncpipe.errors import InputError
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
+from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, Term, compare_results, difference_interval
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import loglog_slopes, slope_weights

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import Terminal
 
-from ncpipe import console
-from ncpipe.console import Progress, say
+from ncpipe.system import console
+from ncpipe.system.console import Progress, say
 
 
 def test_lines_of_several_threads_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

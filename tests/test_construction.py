@@ -12,14 +12,14 @@ from conftest import image_data, vector_data
 from constructions import PRINTED, SHARP, context_run, contexts, inner_square, layers_of, small_run
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import build_model, input_shape
-from ncpipe.optima.gufm import optimal_value, optimum
-from ncpipe.proofs.assumptions import assumptions, check_assumptions, distinct_samples
-from ncpipe.proofs.blocks import (
+from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.assumptions import assumptions, check_assumptions, distinct_samples
+from ncpipe.theory.constructions.blocks import (
     Layout,
     Plan,
     make_plan,
@@ -29,9 +29,9 @@ from ncpipe.proofs.blocks import (
     stage_two,
     stage_two_bound,
 )
-from ncpipe.proofs.curves import arc_between, cut_at
-from ncpipe.proofs.embeddings import on_sphere, starts_of, transformer_embedding
-from ncpipe.proofs.networks import (
+from ncpipe.theory.constructions.curves import arc_between, cut_at
+from ncpipe.theory.constructions.embeddings import on_sphere, starts_of, transformer_embedding
+from ncpipe.theory.constructions.networks import (
     Choices,
     Construction,
     block_weights,
@@ -39,7 +39,7 @@ from ncpipe.proofs.networks import (
     constructed_state,
     turned_towards,
 )
-from ncpipe.specs import Run
+from ncpipe.theory.gufm import optimal_value, optimum
 
 RESNETS = ("L-RN1", "L-RN2")
 

@@ -10,12 +10,12 @@ import torch
 from constructions import SHARP, inner_square, layers_of, network_of, small_run
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.proofs.counterexample import (
+from ncpipe.papers.s25.counterexample import (
     Place,
     aligned_embedding,
     best_last_layer,
@@ -25,10 +25,10 @@ from ncpipe.proofs.counterexample import (
     motionless_state,
     near_collapsed_data,
 )
-from ncpipe.proofs.embeddings import starts_of
-from ncpipe.proofs.networks import optimum_of
-from ncpipe.proofs.shifts import shifts
-from ncpipe.specs import Run
+from ncpipe.papers.s25.shifts import shifts
+from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.embeddings import starts_of
+from ncpipe.theory.constructions.networks import optimum_of
 
 CLASSES, PER_CLASS = 3, 4
 CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from conftest import contents, experiment_tree, write_params
 
-from ncpipe import artifacts
 from ncpipe.__main__ import main
-from ncpipe.artifacts import RUNS, SEAL, publish_file, publish_folder
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.folders import ALONE, check_stored
 from ncpipe.runs.store import sweep_stamps
-from ncpipe.stamps import Stamp
+from ncpipe.system import artifacts
+from ncpipe.system.artifacts import RUNS, SEAL, publish_file, publish_folder
+from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
 
@@ -238,7 +238,7 @@ def test_what_a_killed_dvc_tried_links_by_goes(
     for dvc in (False, True):
         if dvc:
             monkeypatch.setenv("DVC_STAGE", "dvc.yaml:aggregate")
-            monkeypatch.setattr("ncpipe.cli.hear_the_end", lambda: None)
+            monkeypatch.setattr("ncpipe.commands.cli.hear_the_end", lambda: None)
         with pytest.raises(SystemExit):
             main()
         left = {path.relative_to("data").as_posix() for path in Path("data").rglob("*") if path.is_file()}

@@ -21,14 +21,14 @@ import pytest
 import torch
 from conftest import flip_byte
 
+from ncpipe.config.specs import GaussianMixtureData, ImageData, TextData
 from ncpipe.datasets import digits, sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.images import channel_moments
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Split, draw_balanced, read_prepared, write_prepared
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import GaussianMixtureData, ImageData, TextData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 DIGITS = ImageData("digits", 20, 15, 0, "standardise")
 MNIST = ImageData("mnist", 4, 2, 0, "standardise")

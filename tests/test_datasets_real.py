@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ncpipe.config.specs import ImageData, TextData
 from ncpipe.datasets.imdb import _locate, read_reviews
 from ncpipe.datasets.prepare import prepare
-from ncpipe.specs import ImageData, TextData
 
 pytestmark = [
     pytest.mark.real_data,

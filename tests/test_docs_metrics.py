@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ncpipe.cli import app
+from ncpipe.commands.cli import app
 from ncpipe.commands.measure import terms_of
 from ncpipe.metrics.catalogue import ENTRIES, GAPS, MINORITIES, RANKS, TRANSFERS, entry, page_table
 from ncpipe.metrics.table import measure_arrays

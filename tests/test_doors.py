@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncpipe.doors.torchmetrics import ClassCollapse, SampleCollapse
-from ncpipe.errors import InputError
+from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import TEST, measure_arrays
+from ncpipe.system.errors import InputError
 
 SECOND_PASS = {"nc1_pinv", "nc1_pinv_rank", "ncc_error"}
 CLOSE = 1e-12  # of float64 features, summed in another order

@@ -14,29 +14,29 @@ from conftest import experiment_tree, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncpipe.config.params import load_params
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute, Experiment, FreeData, Run
 from ncpipe.datasets.free import prepare_free
 from ncpipe.datasets.free_labels import store_free
 from ncpipe.datasets.prepared import read_prepared, write_prepared
-from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
-from ncpipe.figures.class_means import class_means, matrix_of, ordered
-from ncpipe.figures.low_rank import loss_curves, ranks_by_penalty
-from ncpipe.figures.low_rank_series import against_axis, through_training
 from ncpipe.figures.style import INK
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.penalties import strengths
-from ncpipe.optima.dufm_runs import levels_of, solution_state
-from ncpipe.params import load_params
-from ncpipe.records import read
-from ncpipe.specs import Compute, Experiment, FreeData, Run
-from ncpipe.stamps import Stamp
-from ncpipe.tables.low_rank import (
+from ncpipe.papers.s24.figures.class_means import class_means, matrix_of, ordered
+from ncpipe.papers.s24.figures.low_rank import loss_curves, ranks_by_penalty
+from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     counts_by_value,
     low_rank_sentence,
     share_interval,
     with_ranks,
 )
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.system.errors import InputError
+from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session, Trained
 
@@ -155,7 +155,7 @@ def test_mini_batches_move_the_features_of_their_samples() -> None:
     data = data_of(run)
     network = build_model(run.spec.model, input_shape(data, run.spec.model), 4, 3, 0)
     h, weights = matrices({name: p.detach().double() for name, p in network.named_parameters()})
-    from ncpipe.randomness import seeded_generator
+    from ncpipe.system.randomness import seeded_generator
 
     order = torch.randperm(12, generator=seeded_generator(0, "order")).numpy()
     for batch in (order[:5], order[5:10], order[10:]):
@@ -380,11 +380,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.commands.extract import extract_experiment
     from ncpipe.commands.fetch import fetch
     from ncpipe.commands.grid import write_grid
-    from ncpipe.commands.low_rank import low_rank
     from ncpipe.commands.measure import measure
     from ncpipe.commands.plot import plot
-    from ncpipe.commands.series import series
     from ncpipe.commands.train import train as train_stage
+    from ncpipe.papers.s24.commands.low_rank import low_rank
+    from ncpipe.papers.s24.commands.series import series
 
     folder, before = tmp_path_factory.mktemp("chain"), os.getcwd()
     os.chdir(folder)

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 from conftest import architecture, experiment_tree, write_params
+from ncpipe.runs.engines.work import Ended, State, Work, from_json
 
-from ncpipe.artifacts import sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import drive, next_try
-from ncpipe.runs.engines.work import Ended, State, Work, from_json
 from ncpipe.runs.engines.worker import need_of, stamps_of_work, train_work
 from ncpipe.runs.folders import ALONE
 from ncpipe.runs.store import sweep_stamps
+from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.errors import InputError
 
 WORKER = """
 import json, sys
@@ -85,7 +85,7 @@ def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: 
 def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = works()[0]
     with monkeypatch.context() as patch:
-        patch.setattr("ncpipe.stamps.code_digest", lambda spec: "other")
+        patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
         ended = train_work(work)
         assert (ended.state, "code of ncpipe here" in ended.reason) == ("failed", True)
     assert "other data" in train_work(dataclasses.replace(work, data="0" * 64)).reason

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from pipeline import PARAMS, ROOT, Clone
 
-from ncpipe.code import forget, study_doubt
+from ncpipe.runs.code_digests import forget, study_doubt
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 MOST_LINES = 25
@@ -35,7 +35,7 @@ def test_the_page_is_in_plain_form(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_study_of_own_code_begins_with_the_page() -> None:
     """Red: a block of the page that was edited, and not what `ncpipe new --own-code` writes."""
-    starters = ROOT / "ncpipe/starters"
+    starters = ROOT / "ncpipe/commands/starters"
     head, _, rest = (starters / "study.txt").read_text(encoding="utf-8").partition("\n\n")
     assert head.startswith('"""')
     assert rest == "\n\n".join(blocks("python"))

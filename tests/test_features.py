@@ -10,15 +10,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ncpipe.config.records import read
+from ncpipe.config.specs import Penalty, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
 from ncpipe.features import forward
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.models.build import arrange, build_model, input_shape
 from ncpipe.models.transformer import Transformer, last_token
-from ncpipe.records import read
-from ncpipe.specs import Penalty, Run
+from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,7 @@ from matplotlib import pyplot
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
-from ncpipe.artifacts import sha256_of
-from ncpipe.errors import InputError
+from ncpipe.config.params import Slopes
 from ncpipe.figures.abscissa import BESIDE
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.guides import guide_of
@@ -31,7 +30,8 @@ from ncpipe.figures.labels import (
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, colour_of, paper_style
 from ncpipe.figures.training_curves import training_curves
-from ncpipe.params import Slopes
+from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import loglog_slopes

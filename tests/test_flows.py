@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ncpipe.errors import InputError
-from ncpipe.flows import central_path, features_model, locally_elastic
-from ncpipe.flows.features_model import Flow, State, aligned_start, drawn_start, integrate
-from ncpipe.optima.ufm import Decay, optimum
+from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
+from ncpipe.papers.k23.flows.features_model import Flow, State, aligned_start, drawn_start, integrate
+from ncpipe.system.errors import InputError
+from ncpipe.theory.ufm import Decay, optimum
 
 SE, MSE = Flow("se", 3, 4, 0.0, 0.0, True), Flow("mse", 3, 4, 0.0, 0.0, True)
 CE = Flow("ce", 3, 4, 0.0, 0.0, False)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from conftest import architecture, experiment, vector_data
 
-from ncpipe.artifacts import RUNS, write_json
 from ncpipe.commands.measure import _gram, describe, terms_of
-from ncpipe.errors import InputError
+from ncpipe.config.specs import Run
 from ncpipe.features.passes import extract
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.optima.gap import (
+from ncpipe.runs.fingerprint import RUN_RECORD
+from ncpipe.system.artifacts import RUNS, write_json
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gap import (
     NO_OPTIMUM,
     NOT_FINITE,
     TOO_LONG,
@@ -21,9 +23,7 @@ from ncpipe.optima.gap import (
     Reached,
     gap_to_optimum,
 )
-from ncpipe.optima.gufm import optimal_value, optimum
-from ncpipe.specs import Run
-from ncpipe.stamps import RUN_RECORD
+from ncpipe.theory.gufm import optimal_value, optimum
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from ncpipe.errors import InputError
-from ncpipe.losses import LOSSES
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
+from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.optima.gufm import optimal_value, optimum
-from ncpipe.optima.numerical import minimise_gufm
-from ncpipe.optima.ufm import Decay
-from ncpipe.optima.ufm import optimum as ufm_optimum
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gufm import optimal_value, optimum
+from ncpipe.theory.numerical import minimise_gufm
+from ncpipe.theory.ufm import Decay
+from ncpipe.theory.ufm import optimum as ufm_optimum
 
 CASES = [("ce", False), ("ce", True), ("mse", False), ("mse", True)]
 SIZES = [(2, 3, 0.1), (3, 4, 0.02), (4, 8, 0.005), (4, 6, 2.0), (6, 7, 1e-3)]

@@ -10,20 +10,20 @@ import torch.nn.functional as F
 from conftest import experiment_tree, image_data
 from test_batch_norm_networks import RESNET, numpy_conv, numpy_norm
 
-from ncpipe.errors import InputError
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.features import gradient
 from ncpipe.features.forward import load_network
 from ncpipe.features.passes import extract
 from ncpipe.metrics.structure import rank_gap, ranks
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.optima.dufm import Dufm
-from ncpipe.optima.dufm_runs import head_levels
-from ncpipe.optima.dufm_solutions import dnc_solution, objective, srg_solution
-from ncpipe.randomness import seeded_generator
-from ncpipe.records import read
-from ncpipe.specs import Compute, Experiment, Run
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory.dufm import Dufm
+from ncpipe.theory.dufm_runs import head_levels
+from ncpipe.theory.dufm_solutions import dnc_solution, objective, srg_solution
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 

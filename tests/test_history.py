@@ -18,17 +18,17 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import arrange_inputs, build_model, input_shape
-from ncpipe.params import load_params
-from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.run_folder import write_run
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.loop import Stopped, train_batch
-from ncpipe.training.run_folder import write_run
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")

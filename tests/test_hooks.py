@@ -22,15 +22,15 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from ncpipe.cli import app
+from ncpipe.commands.cli import app
 from ncpipe.commands.metrics import NAMES
 from ncpipe.datasets.array_files import read_arrays
-from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
 from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.system.errors import InputError, MeasurementWarning
 
 # Few samples of wide features, which is nothing to measure by and enough to test with.
-pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
 CLASSES = 3
 WIDTH = 3 * 8 * 8  # of `pairs`
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

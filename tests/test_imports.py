@@ -11,20 +11,16 @@ PACKAGE = ROOT / "ncpipe"
 # A package imports only those that stand below it here; those of one line do not import each other.
 LAYERS = [
     {"__main__"},
-    {"cli"},
-    {"commands", "results"},
+    {"commands"},
+    {"integrations", "papers"},
     {"runs"},
-    {"features", "figures", "report", "schema"},
-    {"doors", "regimes"},
+    {"features", "figures", "report"},
     {"claims", "training"},
-    {"proofs", "tables"},
-    {"flows", "metrics", "models", "optima"},
+    {"tables", "theory"},
+    {"metrics", "models"},
     {"datasets"},
-    {"params", "stamps"},
-    {"dvc_repair", "records", "study"},
-    {"code", "console", "specs", "artifacts", "randomness", "losses"},
-    {"architectures", "loss_specs", "plain_form", "tensor_files", "transfer_specs", "yamlfile"},
-    {"arguments", "bounds", "conformance", "errors", "interrupts"},
+    {"config"},
+    {"system"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = {
@@ -34,18 +30,32 @@ FORBIDDEN = {
     "training": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "models": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "metrics": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
-    "doors": {"dvc", "typer", "pandas", "sklearn", "torchvision"},
-    "flows": {"dvc", "typer", "pandas", "sklearn", "torch", "torchvision", "transformers"},
-    "optima": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
-    "proofs": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
-    "architectures": {"torch", "pydantic_core"},
-    "conformance": {"torch", "pandas", "dvc", "typer"},
+    "integrations/torchmetrics": {"dvc", "typer", "pandas", "sklearn", "torchvision"},
+    "integrations/transformers": {"dvc", "typer", "pandas", "sklearn", "torchvision"},
+    "integrations/lightning": {"dvc", "typer", "pandas", "sklearn", "torchvision"},
+    "papers/k23/flows/features_model": {
+        "dvc",
+        "typer",
+        "pandas",
+        "sklearn",
+        "torch",
+        "torchvision",
+        "transformers",
+    },
+    "theory": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
+    "config/architectures/resnet": {"torch", "pydantic_core"},
+    "metrics/conformance/suite": {"torch", "pandas", "dvc", "typer"},
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
     "runs/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/free_labels": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
     "runs/fast": {"dvc", "typer", "torch", "pydantic", "pandas", "tqdm"},  # a stored run is taken at once
-    "stamps": {"dvc", "typer", "torch", "pydantic"},  # a run that waits in the store is claimed at once
+    "runs/fingerprint": {
+        "dvc",
+        "typer",
+        "torch",
+        "pydantic",
+    },  # a run that waits in the store is claimed at once
 }
 
 

@@ -10,18 +10,18 @@ from conftest import TREE, experiment, vector_data
 from safetensors.torch import load_file
 
 from ncpipe.commands.measure import _by_size
+from ncpipe.config.params import parse_params
+from ncpipe.config.specs import GaussianMixtureData, Imbalance, LabelNoise, Run
 from ncpipe.datasets.labels import changed, kept_samples, noisy_labels
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
-from ncpipe.errors import InputError
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.table import measure_arrays, measure_layer
 from ncpipe.models.build import build_model, input_shape
-from ncpipe.optima.frames import simplex_frame
-from ncpipe.params import parse_params
-from ncpipe.specs import GaussianMixtureData, Imbalance, LabelNoise, Run
+from ncpipe.system.errors import InputError
+from ncpipe.theory.frames import simplex_frame
 
 CPU = torch.device("cpu")
 LABELS = torch.arange(6).repeat_interleave(50)

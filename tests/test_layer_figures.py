@@ -12,13 +12,13 @@ import pytest
 from made_tables import places_of
 from matplotlib.colors import to_rgb
 
-from ncpipe.artifacts import sha256_of
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.style import depth_colours
 from ncpipe.figures.train_test import train_against_test
+from ncpipe.system.artifacts import sha256_of
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.profiles import effective_depths, layer_profile, separation_law
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncpipe.losses import LOSSES, cross_entropy, half_squared_error
+from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.training.objective import FITS, Outputs
 

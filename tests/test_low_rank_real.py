@@ -11,10 +11,10 @@ import pytest
 from conftest import experiment_tree
 from ruamel.yaml import YAML
 
-from ncpipe.errors import InputError
-from ncpipe.figures.heads import losses_by_value, ranks_by_value
-from ncpipe.optima.dufm import Dufm, dnc_loss, srg_loss
-from ncpipe.tables.heads import best_by_value, by_value, head_runs, heads_sentence
+from ncpipe.papers.s24.figures.heads import losses_by_value, ranks_by_value
+from ncpipe.papers.s24.tables.heads import best_by_value, by_value, head_runs, heads_sentence
+from ncpipe.system.errors import InputError
+from ncpipe.theory.dufm import Dufm, dnc_loss, srg_loss
 
 DIGITS = {"source": "digits", "per_class": 4, "test_per_class": 2, "seed": 0, "normalisation": "standardise"}
 CONV = {
@@ -61,9 +61,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.commands.extract import extract_experiment
     from ncpipe.commands.fetch import fetch
     from ncpipe.commands.grid import write_grid
-    from ncpipe.commands.low_rank_real import low_rank_real
     from ncpipe.commands.measure import measure
     from ncpipe.commands.train import train
+    from ncpipe.papers.s24.commands.low_rank_real import low_rank_real
 
     folder, before = tmp_path_factory.mktemp("heads"), os.getcwd()
     os.chdir(folder)
@@ -191,7 +191,7 @@ def test_figures_draw_what_is_lost_apart() -> None:
 
 
 def test_networks_without_a_head_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncpipe.commands.low_rank_real import low_rank_real
+    from ncpipe.papers.s24.commands.low_rank_real import low_rank_real
 
     monkeypatch.chdir(tmp_path)
     tree = params()

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
-from ncpipe.cli import app
-from ncpipe.errors import MeasurementWarning
+from ncpipe.commands.cli import app
 from ncpipe.metrics import pairs
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays
 from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
 from ncpipe.metrics.uniformity import uniform_duality as duality
+from ncpipe.system.errors import MeasurementWarning
 
 UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
 UNDEFINED_WEIGHTS = {"nc2_etf", "nc2_identity", "nc2_equiangular_weights"}

@@ -24,11 +24,11 @@ from conftest import (
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
+from ncpipe.config.records import read
+from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
-from ncpipe.records import read
 from ncpipe.runs import batches
-from ncpipe.specs import Experiment, Run
+from ncpipe.system.errors import InputError
 from ncpipe.training import cost
 from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch
 from ncpipe.training.device import free_bytes, is_out_of_memory
@@ -143,7 +143,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     limit, none = tmp_path / "memory.max", tmp_path / "none"
     limit.write_text("1000000\n")
     none.write_text("max\n")
-    monkeypatch.setattr("ncpipe.bounds.CONTAINER_LIMITS", [none, limit, tmp_path / "absent"])
+    monkeypatch.setattr("ncpipe.config.bounds.CONTAINER_LIMITS", [none, limit, tmp_path / "absent"])
     assert free_bytes(CPU) == 1_000_000
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ncpipe.errors import InputError
 from ncpipe.metrics import statistics
 from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches
+from ncpipe.system.errors import InputError
 
 NEVER = 10**9
 INFINITE = ["nc1_trace_ratio", "nc1_pinv", "dnc1_trace_pinv", "cdnv"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from reference_metrics import all_metrics, held_out_collapse, weight_metrics
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import cdnv, dnc1_trace_pinv, nc1_pinv, nc1_trace_ratio
 from ncpipe.metrics.decisions import effective_depth
@@ -19,6 +18,7 @@ from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, measure_layer, measure_matrix
+from ncpipe.system.errors import InputError
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
 SCALE_FREE = {"nc1_trace_ratio", "nc1_pinv", "cdnv", "nc2_means", "nc3_duality", "nc3_cosine", "ncc_error"}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from reference import nc1, nc2, nc3
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics import collapse
 from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, simplex_etf_gram
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.system.errors import InputError
 
 
 def nc1_trace_ratio(features: Tensor, labels: Tensor, classes: int) -> float:

@@ -17,11 +17,11 @@ import torch
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from ncpipe.cli import app
-from ncpipe.errors import InputError
+from ncpipe.commands.cli import app
 from ncpipe.metrics.catalogue import CATALOGUE
 from ncpipe.metrics.report import print_measurements
 from ncpipe.metrics.table import measure_arrays
+from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -241,7 +241,7 @@ def test_the_command_imports_what_it_needs(tmp_path: Path, command: str, absent:
     """Help comes without torch; a measurement without what the pipeline needs."""
     argument = str(saved(tmp_path)) if command == "FILE" else command
     script = (
-        "import sys\nfrom ncpipe.cli import app\n"
+        "import sys\nfrom ncpipe.commands.cli import app\n"
         f"app(['metrics', {argument!r}], standalone_mode=False)\n"
         f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
     )
@@ -268,7 +268,7 @@ from ncpipe.metrics.table import measure_arrays
 model = torch.nn.Linear(4, 2)
 assert measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)])
 absent -= {"psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}
-from ncpipe.cli import app
+from ncpipe.commands.cli import app
 
 app(["metrics", sys.argv[1]])
 """

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ncpipe.figures.model_curves import PANELS, model_curves
 from ncpipe.figures.save import save_figure
-from ncpipe.regimes import curves
-from ncpipe.regimes.curves import Point
+from ncpipe.papers.k23 import curves
+from ncpipe.papers.k23.curves import Point
+from ncpipe.papers.k23.figures import PANELS, model_curves
 
 QUICK = (curves.subspace, curves.two_layers, curves.balance)
 

@@ -9,8 +9,8 @@ from conftest import ARCHITECTURES, TEXT, architecture, experiment, image_data, 
 from reference import resnet, transformer
 from torch import nn
 
+from ncpipe.config.specs import Model, Penalty
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape
 from ncpipe.models.layers import (
     Affine,
@@ -23,7 +23,7 @@ from ncpipe.models.layers import (
 )
 from ncpipe.models.network import Network, Owner, Role, draw_matrices
 from ncpipe.models.penalties import is_penalised
-from ncpipe.specs import Model, Penalty
+from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
 TRANSFORMERS = [(name, norm) for name, norm in ARCHITECTURES if "T" in name]

@@ -11,13 +11,13 @@ import pytest
 from pipeline import ROOT, Clone
 
 from ncpipe.claims.ledger import load_claims
-from ncpipe.cli import run_cli
 from ncpipe.commands import new as command
+from ncpipe.commands.cli import run_cli
 from ncpipe.commands.new import Wanted, new
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
-from ncpipe.study import load_study
-from ncpipe.yamlfile import read_yaml
+from ncpipe.config.params import load_params
+from ncpipe.config.study import load_study
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.system.errors import InputError
 
 TEMPLATE = ROOT / "stages/smoke"
 FILES = {

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.specs import Adam, ConstantSchedule, Experiment, MarkovData, NextTokenData, Penalty, Run
 from ncpipe.datasets.markov import entropy_rate, first_entropy, prepare_markov, stationary_pairs, transitions
 from ncpipe.datasets.next_tokens import ambiguous_share, common_tokens, prepare_text
 from ncpipe.datasets.prepared import TokenSplit, read_prepared, write_prepared
-from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
-from ncpipe.specs import Adam, ConstantSchedule, Experiment, MarkovData, NextTokenData, Penalty, Run
+from ncpipe.system.errors import InputError
 from ncpipe.training.session import Session
 
 CPU = torch.device("cpu")

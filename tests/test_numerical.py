@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from ncpipe.errors import InputError
-from ncpipe.losses import LOSSES, cross_entropy, half_squared_error
-from ncpipe.optima.gufm import optimal_value
-from ncpipe.optima.numerical import minimise_gufm, minimise_ufm
-from ncpipe.optima.ufm import Decay
+from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gufm import optimal_value
+from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
+from ncpipe.theory.ufm import Decay
 
 
 def test_losses_are_torch_s_and_s25_s():

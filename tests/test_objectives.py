@@ -17,8 +17,9 @@ import torch
 from conftest import experiment_tree, image_data, vector_data, write_params
 from scipy.optimize import minimize_scalar
 
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute, Experiment, Run, recorded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
 from ncpipe.features.forward import load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
@@ -28,13 +29,12 @@ from ncpipe.metrics.geometry import unit_rows
 from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
 from ncpipe.models.network import Network
-from ncpipe.optima import smoothing
-from ncpipe.optima.gap import Gap, Objective, Reached, gap_to_optimum
-from ncpipe.optima.supcon import supcon_loss, supcon_optimum
-from ncpipe.randomness import seeded_generator
-from ncpipe.records import read
-from ncpipe.specs import Compute, Experiment, Run, recorded
-from ncpipe.stamps import Stamp
+from ncpipe.papers.k23.supcon import supcon_loss, supcon_optimum
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory import smoothing
+from ncpipe.theory.gap import Gap, Objective, Reached, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.cost import BACKWARD, bytes_per_run

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncpipe.errors import InputError
-from ncpipe.optima import dufm, dufm_shapes
-from ncpipe.optima.dufm import Dufm, equal_decays
-from ncpipe.optima.dufm_relaxed import relaxed_relu, within_class_bound
-from ncpipe.optima.dufm_solutions import (
+from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
+from ncpipe.system.errors import InputError
+from ncpipe.theory import dufm, dufm_shapes
+from ncpipe.theory.dufm import Dufm, equal_decays
+from ncpipe.theory.dufm_solutions import (
     Solution,
     dnc_solution,
     layers,

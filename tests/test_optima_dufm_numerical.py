@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.structure import classes_given_up, dnc_found, ranks, structure
-from ncpipe.optima import dufm, dufm_numerical
-from ncpipe.optima.dufm import Dufm, equal_decays
-from ncpipe.optima.dufm_numerical import descend, minimise
-from ncpipe.optima.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
+from ncpipe.papers.s24 import dufm_numerical
+from ncpipe.papers.s24.dufm_numerical import descend, minimise
+from ncpipe.system.errors import InputError
+from ncpipe.theory import dufm
+from ncpipe.theory.dufm import Dufm, equal_decays
+from ncpipe.theory.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
 
 
 def hidden(solution):

@@ -7,14 +7,15 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from ncpipe.errors import InputError
-from ncpipe.losses import LOSSES
 from ncpipe.metrics.geometry import nc2_etf
-from ncpipe.optima import batch_norm, imbalance, orthoplex, smoothing, supcon, two_linear
-from ncpipe.optima.imbalance import Classes
-from ncpipe.optima.numerical import minimise_gufm, minimise_ufm
-from ncpipe.optima.ufm import Decay, kappa
-from ncpipe.optima.ufm import optimum as ufm_optimum
+from ncpipe.metrics.loss_functions import LOSSES
+from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.papers.k23.imbalance import Classes
+from ncpipe.system.errors import InputError
+from ncpipe.theory import smoothing
+from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
+from ncpipe.theory.ufm import Decay, kappa
+from ncpipe.theory.ufm import optimum as ufm_optimum
 
 
 def least(objective, size, starts, scale=1.0):

@@ -14,14 +14,14 @@ from pipeline import ROOT
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.dry_pass import check_study
-from ncpipe.errors import InputError
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run
+from ncpipe.config.study import load_study
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import extract
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.params import load_params
-from ncpipe.specs import Run
-from ncpipe.stamps import forget_code
-from ncpipe.study import load_study
+from ncpipe.runs.fingerprint import forget_code
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")

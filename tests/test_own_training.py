@@ -13,18 +13,18 @@ import pytest
 import torch
 from conftest import experiment_tree, vector_data, write_params
 
-from ncpipe.artifacts import CODE
 from ncpipe.commands.code import write_code
-from ncpipe.errors import InputError
+from ncpipe.config.params import load_params
+from ncpipe.config.records import check, read
+from ncpipe.config.specs import Experiment, Run, recorded
+from ncpipe.config.study import load_study, loaded
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
-from ncpipe.losses import focal, label_aware_margins, logit_adjusted
+from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
-from ncpipe.params import load_params
-from ncpipe.records import check, read
-from ncpipe.specs import Experiment, Run, recorded
-from ncpipe.stamps import code_digest, forget_code
-from ncpipe.study import load_study, loaded
+from ncpipe.runs.fingerprint import code_digest, forget_code
+from ncpipe.system.artifacts import CODE
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.muon import orthogonalised
 from ncpipe.training.session import Session
@@ -265,7 +265,7 @@ from typing import Literal
 
 import torch
 
-from ncpipe.specs import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
+from ncpipe.config.specs import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
 
 
 @dataclass(frozen=True)

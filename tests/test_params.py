@@ -18,14 +18,14 @@ from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_t
 from dvc.utils.serialize import load_yaml
 from pipeline import with_axis
 
-from ncpipe.bounds import key_of
-from ncpipe.errors import InputError
-from ncpipe.params import Convergence, Params, load_params, parse_params
-from ncpipe.records import read, suggest
-from ncpipe.schema import SCHEMA_FILE, about, schema_text
-from ncpipe.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
+from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
+from ncpipe.config.bounds import key_of
+from ncpipe.config.params import Convergence, Params, load_params, parse_params
+from ncpipe.config.records import read, suggest
+from ncpipe.config.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
+from ncpipe.config.yaml_file import key_lines, read_yaml
+from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import WATCHED, judge_run
-from ncpipe.yamlfile import key_lines, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]
@@ -459,7 +459,7 @@ def test_reading_brings_only_the_validator() -> None:
     code = """
 import sys
 import ncpipe.commands.train
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 load_params()
 print(*{"pydantic", "pydantic_core", "torch", "pandas", "ruamel", "dvc"} & set(sys.modules))
 """

@@ -21,8 +21,8 @@ import pytest
 from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Made, Output, trained_in, trains
 from ruamel.yaml import YAML
 
-from ncpipe import results
-from ncpipe.errors import InputError
+from ncpipe.integrations import notebook as results
+from ncpipe.system.errors import InputError
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -80,17 +80,25 @@ def written_anew(text: str) -> str:
 
 def add_one_of_each_kind(clone: Clone) -> None:
     """A network, a data set and a metric that no experiment of the clone uses, as one adds them."""
-    (clone.folder / "ncpipe/architectures/other.py").write_text(
+    (clone.folder / "ncpipe/config/architectures/other.py").write_text(
         "from dataclasses import dataclass\nfrom typing import Literal\n\n"
-        "from ncpipe.architectures.mlp import MLPModel\n\n\n"
+        "from ncpipe.config.architectures.mlp import MLPModel\n\n\n"
         '@dataclass(frozen=True)\nclass OtherModel(MLPModel):\n    architecture: Literal["other"]\n'
     )
-    imported = "from ncpipe.architectures.mlp import MLPModel\n"
+    imported = "from ncpipe.config.architectures.mlp import MLPModel\n"
     for name, old, new in (
-        ("specs.py", imported, f"{imported}from ncpipe.architectures.other import OtherModel\n"),
-        ("specs.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
-        ("specs.py", 'Literal["digits", ', 'Literal["digits", "more_digits", '),
-        ("models/build.py", imported, f"{imported}from ncpipe.architectures.other import OtherModel\n"),
+        (
+            "config/specs.py",
+            imported,
+            f"{imported}from ncpipe.config.architectures.other import OtherModel\n",
+        ),
+        ("config/specs.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
+        ("config/specs.py", 'Literal["digits", ', 'Literal["digits", "more_digits", '),
+        (
+            "models/build.py",
+            imported,
+            f"{imported}from ncpipe.config.architectures.other import OtherModel\n",
+        ),
         (
             "models/build.py",
             "    MLPModel: ",

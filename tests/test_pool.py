@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ncpipe.errors import InputError
 from ncpipe.runs import pool
 from ncpipe.runs.pool import Pool
+from ncpipe.system.errors import InputError
 
 STARTER = os.getpid()
 

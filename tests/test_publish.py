@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 
-from ncpipe.artifacts import sha256_of
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.extract import extract_experiment
@@ -17,10 +16,11 @@ from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot_published
 from ncpipe.commands.publish import SHOWN, provenance, publish
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 from ncpipe.runs.batch_log import FINISHED, log_time
-from ncpipe.stamps import stamps_of
+from ncpipe.runs.fingerprint import stamps_of
+from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.errors import InputError
 
 LEDGER = """
 - {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,

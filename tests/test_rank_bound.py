@@ -8,8 +8,9 @@ import pytest
 import torch
 from conftest import experiment_tree, vector_data
 
-from ncpipe.claims.theory import CALLS
 from ncpipe.commands.measure import ranks_of
+from ncpipe.config.records import read
+from ncpipe.config.specs import Experiment, Run
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.features.rank_bound import matrix_ranks
@@ -18,9 +19,8 @@ from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.optima.rank_bound import clusters, layer_ranks, trained_ranks
-from ncpipe.records import read
-from ncpipe.specs import Experiment, Run
+from ncpipe.papers.k23.rank_bound import clusters, layer_ranks, trained_ranks
+from ncpipe.papers.theory_calls import CALLS
 from ncpipe.training.loop import train_batch
 
 DECAY = 0.02

@@ -23,25 +23,25 @@ import psutil
 import pytest
 import torch
 from conftest import experiment_tree, stored_runs, write_params
+from ncpipe.runs.engines.parcels import pack, receive, unpack
+from ncpipe.runs.engines.work import Work
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import PREPARED, sha256_of
 from ncpipe.commands.fetch import fetch
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Compute
 from ncpipe.runs.engines import ray_cluster, remote
 from ncpipe.runs.engines.choice import works_of
 from ncpipe.runs.engines.options import Ray, Settings, load_options
-from ncpipe.runs.engines.parcels import pack, receive, unpack
 from ncpipe.runs.engines.protocol import drive
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
 from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
-from ncpipe.runs.engines.work import Work
 from ncpipe.runs.engines.worker import Need, train_work
 from ncpipe.runs.folders import ALONE
 from ncpipe.runs.heartbeat import signs
 from ncpipe.runs.store import has, sweep_stamps
-from ncpipe.specs import Compute
+from ncpipe.system.artifacts import PREPARED, sha256_of
+from ncpipe.system.errors import InputError
 
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray takes another address of the machine
 HIDING = [

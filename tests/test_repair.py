@@ -23,10 +23,10 @@ from filelock import FileLock
 from pipeline import Clone, Copy
 from voluptuous import Invalid
 
-from ncpipe import dvc_repair
 from ncpipe.commands.repair import mend_quickly, mend_torn_lock, repair
-from ncpipe.dvc_repair import LOCK, drop_damaged, is_torn, mend_run_cache, mend_rwlock
-from ncpipe.errors import InputError
+from ncpipe.runs import dvc_repair
+from ncpipe.runs.dvc_repair import LOCK, drop_damaged, is_torn, mend_run_cache, mend_rwlock
+from ncpipe.system.errors import InputError
 
 STAGES = """
 stages:

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.layers import LONGEST_BY_PRODUCTS
-from ncpipe.specs import Experiment, Run
 from ncpipe.training import replay
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session, Trained

@@ -18,20 +18,20 @@ import pytest
 from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
-from ncpipe import code
-from ncpipe.cli import run_cli
 from ncpipe.commands import stage_times
+from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
 from ncpipe.commands.report_live import make_server
-from ncpipe.errors import InputError
+from ncpipe.config.params import load_params, parse_params
 from ncpipe.figures.overlay import Sweep, overlay
-from ncpipe.params import load_params, parse_params
 from ncpipe.report.chart_data import chart_data, curve_data, kept, number, packed
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.svg import inline_svg
+from ncpipe.runs import code_digests as code
+from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINES = sorted([ROOT / "dvc.yaml", *ROOT.glob("stages/*/dvc.yaml")])

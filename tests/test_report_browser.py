@@ -11,7 +11,7 @@ import pytest
 from made_study import SVG, tables, write_study
 
 from ncpipe.commands.report import report
-from ncpipe.yamlfile import read_yaml
+from ncpipe.config.yaml_file import read_yaml
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: uv sync --group browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

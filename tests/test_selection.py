@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import measure_arrays
+from ncpipe.system.errors import InputError
 
 K, D = 6, 5
-pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.errors.MeasurementWarning")  # classes not balanced
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ncpipe.system.errors.MeasurementWarning"
+)  # classes not balanced
 
 
 class Net(nn.Module):

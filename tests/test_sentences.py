@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from made_tables import grid, measure, set_converged
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 from ncpipe.tables.sentences import experiment_sentence, power, rate, short_answer
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 

@@ -8,13 +8,13 @@ import pytest
 from conftest import write_params
 from test_dufm import tree
 
-import ncpipe.runs.series as module
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
-from ncpipe.runs.series import train_series
+import ncpipe.papers.s24.series_training as module
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Compute, Run
+from ncpipe.papers.s24.series_training import train_series
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import checkpoint_of, saved_epochs
-from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
 from ncpipe.training.session import Trained
 

@@ -7,12 +7,12 @@ import torch
 from conftest import vector_data
 from constructions import SHARP, context_run, contexts, inner_square, layers_of, network_of, small_run
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.optima.gufm import optimal_value
-from ncpipe.proofs.embeddings import on_sphere
-from ncpipe.proofs.shifts import merge_classes, shifts
+from ncpipe.papers.s25.shifts import merge_classes, shifts
+from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.embeddings import on_sphere
+from ncpipe.theory.gufm import optimal_value
 
 
 def test_a_block_without_weights_merges_a_pair_exactly() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
 from ncpipe.tables.linearity import line_test, welch_james
 from ncpipe.tables.slopes import (

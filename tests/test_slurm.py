@@ -1,10 +1,11 @@
-"""Jobs that outlive who submitted them: by submitit's processes here, and by a real Slurm.
+"""Jobs that outlive the driver: by a stand-in for Slurm's commands, and by a real Slurm.
 
 The latter, marker `slurm`, is Debian's on this machine alone, set up and taken down by .ci/slurm.
 """
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -17,58 +18,76 @@ from pathlib import Path
 
 import psutil
 import pytest
+import slurm_stand_in
 from conftest import architecture, contents, experiment_tree, stored_runs, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import PREPARED
 from ncpipe.commands import sweep
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
-from ncpipe.runs.engines.choice import works_of
-from ncpipe.runs.engines.jobs import JOBS, Job, keys_in_jobs, read_jobs
-from ncpipe.runs.engines.options import Options, Settings, Slurm
-from ncpipe.runs.engines.protocol import drive
-from ncpipe.runs.engines.queue import FILES, cancel, job_states, summary
-from ncpipe.runs.engines.slurm import SlurmEngine, Task, arrays_before, check_jobs, deal
-from ncpipe.runs.engines.work import Ended, Work
-from ncpipe.runs.engines.worker import train_work
+from ncpipe.config.params import load_params
+from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.job_log import read_costs
+from ncpipe.runs.engines.jobs import LOG, RESULT, Job, keys_in_jobs, read_jobs, write_array, write_number
+from ncpipe.runs.engines.options import Container, Options, Rule, Settings, Slurm
+from ncpipe.runs.engines.protocol import next_try, run_tasks
+from ncpipe.runs.engines.slurm import SlurmEngine, arrays_before, check_resources, check_slurm, deal
+from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
+from ncpipe.runs.engines.slurm_worker import AGAIN, Worker
+from ncpipe.runs.engines.slurm_worker import main as work_on
+from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.engines.worker import train_task
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.folders import ALONE, check_stored
-from ncpipe.runs.heartbeat import Life
+from ncpipe.runs.heartbeat import Life, signs
 from ncpipe.runs.store import is_missing, saved_epochs, sweep_stamps, write_beside
-from ncpipe.stamps import Stamp
+from ncpipe.system.artifacts import JOBS, PREPARED
+from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-HERE = Slurm(cluster="local", array=2)
+HERE = Slurm(array=2)
 DRIVER = """
-from ncpipe.params import load_params
-from ncpipe.runs.engines.choice import works_of
-from ncpipe.runs.engines.options import Options, Settings, Slurm
-from ncpipe.runs.engines.protocol import drive
+from ncpipe.config.params import load_params
+from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.options import Container, Options, Rule, Settings, Slurm
 from ncpipe.runs.engines.slurm import SlurmEngine
 from ncpipe.runs.store import sweep_stamps
 compute = load_params().compute
 settings = Settings(compute, None, 600.0, True, 0)
 engine = SlurmEngine({options!r})
-engine.submit(works_of(sweep_stamps(load_params(), compute), settings))
+engine.submit(tasks_of(sweep_stamps(load_params(), compute), settings))
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    place = tmp_path / "sweep"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder by which the stand-in for Slurm is told how to behave. What runs at the end is ended."""
+    place = tmp_path / "slurm"
+    for name, value in slurm_stand_in.install(place).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.POLL", 0.1)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)
+    yield place
+    (place / "scancel").unlink(missing_ok=True)
+    subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
 
 
 def stamps() -> list[Stamp]:
     return sweep_stamps(load_params(), load_params().compute)
 
 
-def works() -> list[Work]:
-    return works_of(stamps(), Settings(load_params().compute, None, 600.0, True, 0))
+def tasks() -> list[Task]:
+    return tasks_of(stamps(), Settings(load_params().compute, None, 600.0, True, 0))
 
 
 def submit_and_go(options: Slurm) -> None:
@@ -77,7 +96,7 @@ def submit_and_go(options: Slurm) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL)
 
 
-def until(happened: object, seconds: float = 300.0) -> None:
+def until(happened: object, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not happened():  # type: ignore[operator]
         assert time.monotonic() < end, "it never happened"
@@ -88,17 +107,17 @@ def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
     """What jobs put into the store is, to the byte, what a worker here trains in a store of its own."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(PREPARED, elsewhere / PREPARED)
-    wanted = works_of(some, Settings(load_params().compute, 1, 600.0, True, 0))
+    wanted = tasks_of(some, Settings(load_params().compute, 1, 600.0, True, 0))
     with contextlib.chdir(elsewhere):
-        for work in wanted:
-            assert train_work(work).state == "done"
+        for task in wanted:
+            assert train_task(task).state == "done"
     for stamp in some:
         check_stored(ALONE / stamp.key(), stamp.key())
         assert contents(ALONE / stamp.key()) == contents(elsewhere / ALONE / stamp.key())
 
 
 def test_jobs_go_on_without_the_driver_and_are_collected(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, stand_in: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One job is killed: what it had to do is submitted again, once, and nothing else is.
 
@@ -109,52 +128,98 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
         fetch(name)
     submit_and_go(HERE)
     first, second = read_jobs()
-    victim = psutil.Process(int(first.id))
+    until(lambda: told_state(stand_in, first).startswith("RUNNING"))
+    victim = psutil.Process(int(told_state(stand_in, first).split()[1]))
     for process in [victim, *victim.children(recursive=True)]:
         process.kill()
     assert set(keys_in_jobs()) == {stamp.key() for stamp in stamps()}
-    killed = first.works[0].runs[0]["experiment"]
+    killed = first.tasks[0].runs[0]["experiment"]
     with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
         train(killed, 2, 0)
     until(lambda: job_states([first, second])[second.id].is_over)
     capsys.readouterr()
     engine = SlurmEngine(HERE)
-    assert drive(engine, [], keep_going=True) == []
+    assert run_tasks(engine, [], keep_going=True) == []
     said = capsys.readouterr().err
-    assert "was lost" in said
+    assert "was lost (job 1_0: it ended without a result (FAILED)); tried again" in said
     assert said.count("of job") == 1
     assert not [stamp for stamp in stamps() if is_missing(stamp)]
     check_bytes(stamps(), tmp_path)
     assert read_jobs() == []
+    assert not list(JOBS.iterdir())
+    logs = {cost.job: Path(cost.log).read_text() for cost in read_costs()}
+    assert set(logs) == {"1_0", "1_1", "2_0"}
+    assert "loss" in logs["1_1"]
 
 
-def test_a_signal_saves_and_the_next_goes_on_to_the_same_bytes(
+def told_state(stand_in: Path, job: Job) -> str:
+    return (stand_in / "jobs" / job.id).read_text()
+
+
+def test_a_driver_that_dies_before_it_knows_the_number_loses_no_job(
+    folder: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a job that is found by its number alone; jobs submitted twice."""
+    write_params([2], [0], one=experiment_tree())
+    fetch("one")
+
+    def die(*rest: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ncpipe.runs.engines.slurm.write_number", die)
+        with pytest.raises(KeyboardInterrupt):
+            SlurmEngine(HERE).submit(tasks())
+    [job] = read_jobs()
+    assert job.number == ""
+    assert run_tasks(SlurmEngine(HERE), [], keep_going=True) == []
+    assert len(list((stand_in / "jobs").iterdir())) == 1
+    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+
+
+def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red: a job that hears nothing while it trains; one that begins anew."""
+    """Before the time limit the job asks to be queued again; when it is cancelled it does not; and a job
+    that made no progress says so, and does not queue again for ever.
+
+    Red: a job that hears nothing while it trains; one that begins anew; a job that only ever starts.
+    """
     write_params([2], [0, 1], one=experiment_tree(epochs=100, log_every=20))
     fetch("one")
-    task = Task(str(folder), [dataclasses.replace(work, workers=1) for work in works()])
-    found: list[object] = []
-
-    def hear(number: int, frame: object) -> None:
-        found.append(task.checkpoint())
-        raise InterruptedError
+    [job] = write_array([[dataclasses.replace(task, workers=1) for task in tasks()]], HERE)
+    place = str(job.file(""))
+    wanted: list[tuple[int, int]] = []
 
     def at(life: Life, epoch: int, whole: float | None) -> None:
-        if epoch == 30 and not found:
-            os.kill(os.getpid(), signal.SIGUSR2)
-            until(lambda: found or task._stop.is_set())
+        if wanted and epoch == wanted[0][1]:
+            os.kill(os.getpid(), wanted.pop()[0])
+            time.sleep(0.2)
+
+    def make_no_progress(worker: Worker) -> None:
+        worker.signal = signal.SIGUSR2
 
     monkeypatch.setattr(Life, "at", at)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
-    signal.signal(signal.SIGUSR2, hear)
     try:
-        with pytest.raises(InterruptedError):
-            task()
+        wanted.append((signal.SIGUSR2, 30))
+        assert work_on(place) == 0
         assert {saved_epochs(stamp) for stamp in stamps()} == {31}
-        again = found[0].function  # type: ignore[attr-defined]
-        assert [ended.state for ended in again()] == ["done"]
+        assert job.file(AGAIN).is_file()
+        job.file(AGAIN).unlink()
+        wanted.append((signal.SIGTERM, 60))
+        assert work_on(place) == 128 + signal.SIGTERM
+        assert {saved_epochs(stamp) for stamp in stamps()} == {61}
+        assert not job.file(AGAIN).exists()
+        assert not job.file(RESULT).exists()
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "_train", make_no_progress)
+            assert work_on(place) == 0
+        assert "no epoch was finished within the time limit" in job.file(RESULT).read_text()
+        assert not job.file(AGAIN).exists()
+        job.file(RESULT).unlink()
+        assert work_on(place) == 0
+        assert [each["state"] for each in json.loads(job.file(RESULT).read_text())["results"]] == ["done"]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -173,7 +238,7 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
         order.append("first")
         own.mkdir(parents=True)
         (own / "run.json").write_text("half")
-        assert train_work(works()[0]).state == "done"  # another process, as far as the disk can tell
+        assert train_task(tasks()[0]).state == "done"  # another process, as far as the disk can tell
         before.update(contents(target))
         (own / "run.json").write_text("whole")
 
@@ -193,12 +258,10 @@ def test_status_tells_of_jobs(
     write_params([2], [0, 1, 2], one=experiment_tree())
     fetch("one")
     monkeypatch.setenv("PATH", str(folder))
-    (folder / "squeue").write_text(
-        "#!/bin/sh\necho '7_0|RUNNING|None'; echo '7_1|PENDING|PartitionTimeLimit'\n"
-    )
+    name = record([[part] for part in tasks()[0].in_parts(3)])[0].array
+    lines = [f"7_0|ncpipe-{name}|RUNNING|None", f"7_1|ncpipe-{name}|PENDING|PartitionTimeLimit"]
+    (folder / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     (folder / "squeue").chmod(0o755)
-    for index, work in enumerate(works()[0].in_parts(3)):
-        Job(f"7_{index}", (work,), Slurm()).write()
     capsys.readouterr()
     status(watch=False)
     said = capsys.readouterr().out
@@ -211,22 +274,28 @@ def test_status_tells_of_jobs(
     assert "jobs: engine slurm: no squeue here" in capsys.readouterr().out
 
 
-def made(runs: int, depth: int = 2, epochs: int = 10) -> Work:
-    plain = {"experiment": "one", "depth": depth, "seed": 0, "axis": None, "spec": {"epochs": epochs}}
+def record(pieces: list[list[Task]], options: Slurm = HERE, number: str = "7") -> list[Job]:
+    """Jobs as if they had been submitted."""
+    return write_number(write_array(pieces, options), number)
+
+
+def made(runs: int, depth: int = 2, epochs: int = 10) -> Task:
+    plain = {"experiment": "one", "depth": depth, "seed": 0, "axis": None, "value": None}
+    plain["spec"] = {"epochs": epochs}
     compute = {"device": "cpu", "threads": 1, "precision": "float32"}
-    return Work((plain,) * runs, tuple(f"{depth}-{at}" for at in range(runs)), "", compute, 60.0, 1)
+    return Task((plain,) * runs, tuple(f"{depth}-{at}" for at in range(runs)), "", compute, 60.0, 1)
 
 
 def test_runs_are_dealt_out_evenly() -> None:
     """Every run is in one task; no more tasks than asked for; none much longer than the others."""
     for shapes, runs, most in ((4, 250, 100), (28, 36, 100), (28, 36, 8), (1, 3, 100), (3, 1, 1)):
         given = [made(runs, depth) for depth in range(2, 2 + shapes)]
-        tasks = deal(given, most)
-        assert len(tasks) <= most
-        assert all(tasks)
-        keys = [key for task in tasks for work in task for key in work.keys]
-        assert sorted(keys) == sorted(key for work in given for key in work.keys)
-        costs = [sum(len(work.runs) * work.runs[0]["depth"] for work in task) for task in tasks]
+        jobs = deal(given, most)
+        assert len(jobs) <= most
+        assert all(jobs)
+        keys = [key for job in jobs for task in job for key in task.keys]
+        assert sorted(keys) == sorted(key for task in given for key in task.keys)
+        costs = [sum(len(task.runs) * task.runs[0]["depth"] for task in job) for job in jobs]
         if runs * shapes > 10 * most:
             assert max(costs) <= 3 * sum(costs) / most
 
@@ -237,7 +306,8 @@ def test_runs_are_dealt_out_evenly() -> None:
         ("mps", Slurm(), "compute.device: mps is for one machine"),
         ("cuda", Slurm(), "slurm.gpus: 0, and compute.device is cuda"),
         ("cuda", Slurm(gpus=1), None),
-        ("cuda", Slurm(sbatch=("--gres=gpu:a100:1",)), None),
+        ("cuda", Slurm(gres="gpu:a100:1"), None),
+        ("cuda", Slurm(sbatch=("--gpus=a100:1",)), None),
         ("auto", Slurm(gpus=1), None),
         ("cpu", Slurm(gpus=1, cpus=2), "slurm.gpus: 1, and compute.device is cpu"),
         ("cpu", Slurm(), "slurm.cpus: 1, and compute.threads is 2; make it as many"),
@@ -247,18 +317,22 @@ def test_runs_are_dealt_out_evenly() -> None:
 def test_what_jobs_get_has_to_do_for_the_runs(device: str, options: Slurm, said: str | None) -> None:
     compute = {"device": device, "threads": 2, "precision": "float32"}
     with contextlib.nullcontext() if said is None else pytest.raises(InputError, match=f"^{said}"):
-        check_jobs(compute, options)
+        check_resources(compute, options)
 
 
 def test_no_more_tasks_than_asked_for_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An array that could make them more waits for those before it, of an earlier driver too."""
-    jobs = [Job(job_id, (made(1),), Slurm()) for job_id in ("7_0", "7_1", "8", "9")]
-    states = "7_0|RUNNING|None\n7_1|PENDING|None\n8|RUNNING|None\n9|COMPLETED|None\n"
-    monkeypatch.setattr("ncpipe.runs.engines.queue._ask", lambda *rest, **options: states)
+    jobs = [
+        *record([[made(1)], [made(1)]], number="7"),
+        *record([[made(1)]], number="8"),
+        *record([[made(1)]], number="9"),
+    ]
+    states = zip(jobs, ("RUNNING", "PENDING", "RUNNING", "COMPLETED"), strict=True)
+    queue = "".join(f"{job.id}|ncpipe-{job.array}|{state}|None\n" for job, state in states)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.answer", lambda command: queue)
     assert arrays_before(jobs, 2, Slurm(at_once=4)) == ["7", "8"]
     assert arrays_before(jobs, 1, Slurm(at_once=4)) == []
     assert arrays_before(jobs[3:], 4, Slurm(at_once=4)) == []
-    assert arrays_before(jobs, 9, Slurm(at_once=4, cluster="local")) == []
 
 
 def test_a_plan_says_what_would_be_submitted(
@@ -270,8 +344,7 @@ def test_a_plan_says_what_would_be_submitted(
         fetch(name)
     monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
-    work = works_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))[0]
-    Job("7", (work,), Slurm()).write()
+    record([tasks_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))])
     before = contents(folder)
     capsys.readouterr()
     sweep.print_plan(None, None, Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)))
@@ -286,39 +359,239 @@ def test_a_plan_says_what_would_be_submitted(
     assert lines[-5:-1] == [
         "11 runs to submit to Slurm: 3 tasks of a job array, 3 of them at a time",
         "a task: 1 core, 2 GB, partition p; 240 minutes, then it queues again",
-        "how many of a task's runs train side by side, in what memory and time, its node's device decides",
-        "not from here: engine slurm: no srun here; run this where you run sbatch",
+        "each node's device decides how many runs train side by side, in what memory and time",
+        "not from here: engine slurm: no sbatch here; run this where you run sbatch",
     ]
     assert lines[-1].startswith("the rest (DVC, features, metrics, tables, figures): about ")
 
 
-def test_what_a_job_left_says_how_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job that is gone without a result: the system's word for too little memory, or none."""
-    monkeypatch.setattr("ncpipe.runs.engines.queue._ask", lambda *rest, **options: "7|OUT_OF_MEMORY|None")
+@pytest.mark.parametrize(
+    ("state", "wanted", "why"),
+    [
+        ("OUT_OF_MEMORY", "memory", "it needed more memory than it had"),
+        ("NODE_FAIL", "lost", "its node failed"),
+        ("TIMEOUT", "lost", "it reached its time limit"),
+        ("PREEMPTED", "preempted", "it was preempted"),
+        ("CANCELLED", "lost", "it was cancelled"),
+        ("FAILED", "lost", "it ended without a result"),
+        ("", "lost", "Slurm no longer knows how it ended"),
+    ],
+)
+def test_how_a_job_ended_is_what_slurm_says(
+    state: str, wanted: str, why: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its tasks, the one that it was at is blamed; those behind it did not begin.
+
+    Red: the word "bloom" in a log that counts as "oom"; halves of a batch that never began.
+    """
+    monkeypatch.setenv("PATH", str(folder))
+    [job] = record([[made(2, 7), made(3, 8)]])
+    job.file(LOG).write_text("slurmstepd: error: *** JOB 7 ON bloom01 CANCELLED ***\nlast words: oom\n")
+    line = f"{job.id}|ncpipe-{job.array}|{state}|None" if state else ""
+    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.answer", lambda command: line)
     monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)
-    options = Slurm()
-    for job_id in ("7", "8", "9"):
-        Job(job_id, (made(2, int(job_id)),), options).write()
-    FILES.mkdir()
-    (FILES / "8_0_log.err").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=8.0\n")
-    (FILES / "9_0_log.err").write_text("one\n\nlast\n")
-    (JOBS / "10.json").write_text("{")
-    ends: list[Ended] = list(SlurmEngine(options).watch(wait=False))
-    assert [end.state for end in ends] == ["memory", "memory", "lost"]
-    assert ends[2].reason.endswith("job 9 ended (GONE) without a word\none\n\nlast")
+    [[first, second]] = SlurmEngine(job.options).watch(wait=False)
+    assert first.state == wanted
+    assert first.reason.startswith(f"one L=7 seed=0 and 1 more: job 7_0: {why}")
+    assert first.reason.endswith("last words: oom")
+    assert (second.state, second.reason) == (
+        "preempted",
+        "one L=8 seed=0 and 2 more: job 7_0 ended before it began",
+    )
+    assert read_jobs() == []
+    assert job.collected_log.read_text().endswith("last words: oom\n")
+
+
+def test_the_accounting_knows_what_left_the_queue(folder: Path, stand_in: Path) -> None:
+    """The states, and what jobs cost. Red: a job that ran out of memory taken for one that was lost."""
+    (stand_in / "accounting").touch()
+    jobs = record([[made(2)], [made(2)]])
+    (stand_in / "array-7").write_text(f"ncpipe-{jobs[0].array}")
+    for job, state in zip(jobs, ("OUT_OF_MEMORY", "CANCELLED by 1000"), strict=True):
+        (stand_in / "jobs" / job.id).write_text(state)
+    [results] = SlurmEngine(HERE).watch(wait=False)
+    assert [result.state for result in results] == ["memory", "lost"]
+    first, _ = read_costs()
+    assert (first.cores, first.gpus, first.seconds, first.waited) == (2, 1, 100, 30)
+    assert (first.memory_used, first.memory_asked, first.state) == (512, 2048, "OUT_OF_MEMORY")
+
+
+def test_one_run_that_ran_out_of_memory_gets_more_up_to_the_most(folder: Path, stand_in: Path) -> None:
+    """Halves of a batch first. Red: a batch of one that fails at once; memory without end."""
+    options = Slurm(mem="3G", memory_growth=2, memory_most_gb=10)
+    engine = SlurmEngine(options)
+    engine.submit([made(2)])
+    asked = [arguments(stand_in, "1")["mem"]]
+    result = TaskResult(made(2), "memory")
+    for _ in range(4):
+        again = next_try(result, engine)
+        if not again:
+            break
+        engine.submit(again[:1])
+        asked.append(arguments(stand_in, str(len(asked) + 1))["mem"])
+        result = TaskResult(again[0], "memory")
+    assert asked == ["3072M", "3072M", "6144M", "10240M"]
+    assert Slurm(mem="3G").grown(1).megabytes == 6144  # type: ignore[union-attr]
+    assert Slurm(mem="3G").grown(2) is None
+    assert Slurm().grown(1) is None
+
+
+def arguments(stand_in: Path, number: str) -> dict[str, str]:
+    """What sbatch was given."""
+    return slurm_stand_in.options((stand_in / f"array-{number}").read_text().split("\n"))
+
+
+def test_what_is_lost_with_progress_is_tried_for_ever_and_else_three_times(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a run of four time limits that counts as failed; one that no limit is long enough for."""
+    engine = SlurmEngine.__new__(SlurmEngine)
+    task = dataclasses.replace(made(2), epochs_before=4, tries=3)
+    for epochs, tries in ((5, [0]), (4, [])):
+        monkeypatch.setattr(Task, "epochs_done", lambda task, epochs=epochs: epochs)
+        assert [each.tries for each in next_try(TaskResult(task, "lost"), engine)] == tries
+        assert [each.tries for each in next_try(TaskResult(task, "preempted"), engine)] == [0]
+
+
+def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
+    folder: Path,
+    stand_in: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Time limits as often as it takes, each with a line; the bytes of a local run.
+
+    Red: a traceback; single runs; a run that begins anew; a fourth limit that fails.
+    """
+    (stand_in / "no_requeue").write_text("Requested operation is presently disabled for job 1")
+    warned: list[int] = []
+
+    def warn() -> None:
+        while len(warned) < 4:
+            for sign in signs():
+                if sign.epoch and sign.process not in warned:
+                    warned.append(sign.process)
+                    (stand_in / "warn").touch()
+            time.sleep(0.1)
+
+    threading.Thread(target=warn, daemon=True).start()
+    write_params([2], [0, 1], one=experiment_tree(epochs=25_000, log_every=10))
+    fetch("one")
+    assert run_tasks(SlurmEngine(Slurm(array=1)), tasks(), keep_going=True) == []
+    said = capsys.readouterr().err
+    refused = "was lost (job 1_0: it reached its time limit and Slurm does not queue it again (Requested "
+    assert refused in said
+    assert "tried again from its checkpoints" in said
+    assert "Traceback" not in said
+    assert said.count("of job") == 5
+    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    logs = "".join(Path(cost.log).read_text() for cost in read_costs())
+    assert ", from the checkpoint after " in logs
+    assert "together with" in logs
+    check_bytes(stamps(), tmp_path)
+
+
+def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: Path) -> None:
+    """Red: a job that runs on, and that nobody knows."""
+    write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
+    fetch("one")
+    SlurmEngine(HERE).submit(tasks())
+    (stand_in / "scancel").write_text("Kill job error on job id 1_0: Access/permission denied")
+    with pytest.raises(InputError, match=r"2 jobs may still run \(scancel: .* denied\); .* or scancel 1"):
+        sweep.cancel_jobs()
+    assert len(read_jobs()) == 2
+    (stand_in / "scancel").unlink()
+    sweep.cancel_jobs()
+    assert read_jobs() == []
+    assert {file.read_text() for file in (stand_in / "jobs").iterdir()} == {"CANCELLED"}
+
+
+def test_what_slurm_would_refuse_is_refused_before(
+    folder: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: jobs that wait for ever; a plan that looks well."""
+    write_params([2], [0], one=experiment_tree())
+    fetch("one")
+    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
+    (stand_in / "partitions").write_text("test|test*|1:00:00\nlong|long|5-00:00:00\n")
+    over = r"^slurm.time: 120 minutes, and the partition test allows 60; such jobs would wait for ever"
+    with pytest.raises(InputError, match=over):
+        sweep.print_plan(None, None, Options("slurm", Slurm(minutes=120)))
+    with pytest.raises(InputError, match=over):
+        SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
+    check_slurm(Slurm(minutes=120, partition="long"))
+    (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
+    with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
+        sweep.print_plan(None, None, Options("slurm", Slurm(account="a", minutes=10)))
+    with pytest.raises(InputError, match="Invalid account"):
+        SlurmEngine(Slurm(minutes=10)).submit(tasks())
+    assert read_jobs() == []
+    (stand_in / "refuse").write_text("Required node not available (down, drained or reserved)")
+    check_slurm(Slurm(minutes=10))
+
+
+def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:
+    """And `--collect` submits again with the options that a job had."""
+    deep = Rule(min_depth=3, partition="long", time="1-00:00:00", cpus=2)
+    two = Rule(experiments=("two",), qos="high")
+    options = Slurm(minutes=30, rules=(deep, two), array=3, mem="2G")
+    (stand_in / "partitions").write_text("test|test*|infinite\nlong|long|infinite\n")
+    write_params([2, 3], [0], one=experiment_tree(), two=experiment_tree())
+    for name in ("one", "two"):
+        fetch(name)
+    engine = SlurmEngine(options)
+    engine.submit(tasks())
+    found = {}
+    for job in engine.jobs.values():
+        run, given = job.tasks[0].runs[0], arguments(stand_in, job.number)
+        asked = [given.get(name) for name in ("partition", "time", "cpus-per-task", "qos", "mem")]
+        found[run["experiment"], run["depth"]] = asked
+    assert found == {
+        ("one", 2): [None, "0:30:00", "1", None, "2048M"],
+        ("one", 3): ["long", "24:00:00", "2", None, "2048M"],
+        ("two", 2): [None, "0:30:00", "1", "high", "2048M"],
+        ("two", 3): ["long", "24:00:00", "2", "high", "2048M"],
+    }
+    [job, _] = [job for job in engine.jobs.values() if job.tasks[0].runs[0]["depth"] == 3]
+    later = SlurmEngine(Slurm(), keep_options=True)
+    later._take([job], {job.id: JobState("FAILED")})
+    later.submit(list(job.tasks))
+    assert arguments(stand_in, "5")["partition"] == "long"
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "enroot"])
+def test_a_worker_runs_in_the_container_and_with_the_python_that_are_named(
+    runtime: str, folder: Path, stand_in: Path
+) -> None:
+    """By stand-ins for the two programs, which note what they are given and run it."""
+    write_params([2], [0], one=experiment_tree())
+    fetch("one")
+    program = stand_in / "bin" / runtime
+    run = 'while [ "$1" != x.img ]; do shift; done; shift; exec "$@"'
+    program.write_text(f'#!/bin/sh\necho "$@" > {stand_in}/given\n{run}\n')
+    program.chmod(0o755)
+    container = Container(runtime, "x.img", ("--more",))  # type: ignore[arg-type]
+    engine = SlurmEngine(Slurm(container=container, python=sys.executable))
+    assert run_tasks(engine, tasks(), keep_going=True) == []
+    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    given = (stand_in / "given").read_text()
+    assert "--more x.img" in given
+    assert str(folder) in given
 
 
 def test_what_slurm_does_not_say_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
-    Job("7", (made(2),), Slurm()).write()
+    record([[made(2)]])
     with pytest.raises(InputError, match="no squeue here; run this where you run sbatch"):
         list(SlurmEngine(Slurm()).watch())
-    with pytest.raises(InputError, match="no srun here"):
+    with pytest.raises(InputError, match="no sbatch here"):
         SlurmEngine(Slurm()).submit([made(2)])
     (folder / "squeue").write_text("#!/bin/sh\necho cannot reach the controller >&2; exit 1\n")
     (folder / "squeue").chmod(0o755)
     with pytest.raises(InputError, match="squeue: cannot reach the controller; its jobs go on"):
         list(SlurmEngine(Slurm()).watch())
+    with pytest.raises(InputError, match="squeue: cannot reach the controller; its jobs go on"):
+        sweep.cancel_jobs()
     assert len(read_jobs()) == 1
 
 
@@ -360,15 +633,17 @@ def test_thirty_runs_by_slurm(
     Red: jobs that only their driver knows; lost runs that stay lost; what is submitted again as a fifth.
     """
     monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)  # while the others still run
-    two = experiment_tree(model=architecture("L-RN2", "pre"))
-    write_params([2, 3], [*range(5)], one=experiment_tree(), two=two, three=experiment_tree(epochs=21))
+    # Long enough for all four tasks to be seen side by side, though each loads PyTorch first
+    two = experiment_tree(model=architecture("L-RN2", "pre"), epochs=4000)
+    three = experiment_tree(epochs=4001)
+    write_params([2, 3], [*range(5)], one=experiment_tree(epochs=4000), two=two, three=three)
     for name in ("one", "two", "three"):
         fetch(name)
     submit_and_go(Slurm(array=6, at_once=4))
     jobs = read_jobs()
     assert len(jobs) == 6
     assert len(keys_in_jobs(jobs)) == 30
-    until(lambda: len(running()) == 4)  # each takes seconds to load PyTorch, so all four are seen
+    until(lambda: len(running()) == 4)
     [victim, *_] = running()
     subprocess.run(["scancel", "--signal=KILL", victim], check=True)
     engine = SlurmEngine(Slurm(array=6, at_once=4))
@@ -381,9 +656,9 @@ def test_thirty_runs_by_slurm(
 
     counting = threading.Thread(target=count)
     counting.start()
-    assert drive(engine, [], keep_going=True) == []
+    assert run_tasks(engine, [], keep_going=True) == []
     counting.join()
-    assert max(seen) <= 4
+    assert max(seen) == 4
     assert "was lost" in capsys.readouterr().err
     check_bytes(stamps(), tmp_path)
     assert read_jobs() == []
@@ -391,22 +666,27 @@ def test_thirty_runs_by_slurm(
 
 @pytest.mark.slurm
 @pytest.mark.long
+@pytest.mark.parametrize("site", ["--requeue", "--no-requeue"])
 def test_a_time_limit_queues_a_job_again(
-    cluster: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+    site: str, cluster: None, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Slurm tells the job a minute before its limit of one; it goes on from its checkpoint.
+    """Slurm tells the job a minute before its limit of one; it goes on from its checkpoint. The site's
+    `JobRequeue=0` does not matter; where the job may not be queued again, the driver submits it again.
 
-    Red: no signal heard, no requeue, a beginning anew.
+    Red: no signal heard, no requeue, a beginning anew, a traceback.
     """
-    monkeypatch.setattr("ncpipe.runs.engines.slurm._tidy", lambda job: None)
     write_params([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
     fetch("one")
-    engine = SlurmEngine(Slurm(minutes=1, signal_seconds=50))
-    engine.submit(works())
+    engine = SlurmEngine(Slurm(minutes=1, signal_seconds=40, sbatch=(site,)))
+    engine.submit(tasks())
     [job] = engine.jobs.values()
-    assert drive(engine, [], keep_going=True) == []
-    log = (FILES / f"{job.id}_0_log.err").read_text()
-    assert ", from the checkpoint after " in log
+    assert run_tasks(engine, [], keep_going=True) == []
+    jobs = {cost.job: Path(cost.log).read_text() for cost in read_costs()}
+    assert ", from the checkpoint after " in "".join(jobs.values())
+    assert (set(jobs) == {job.id}) == (site == "--requeue")
+    said = capsys.readouterr().err
+    assert ("Slurm does not queue it again (" in said) == (site == "--no-requeue")
+    assert "Traceback" not in said
     [stamp] = stamps()
     check_stored(ALONE / stamp.key(), stamp.key())
 
@@ -416,7 +696,7 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
     fetch("one")
     engine = SlurmEngine(Slurm(array=2, at_once=1))
-    engine.submit(works())
+    engine.submit(tasks())
     jobs = read_jobs()
     told = "1 job running (1 runs), 1 job waiting (1 runs)"
     until(lambda: summary(jobs, job_states(jobs)) == told)  # another test's job may end meanwhile

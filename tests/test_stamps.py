@@ -9,12 +9,12 @@ import pytest
 import torch
 from conftest import experiment, vector_data
 
-from ncpipe.errors import InputError
+from ncpipe.config.specs import Compute, Run
+from ncpipe.runs.fingerprint import Stamp, check_run, is_current
+from ncpipe.runs.run_folder import read_history, read_state, write_run
 from ncpipe.runs.store import checkpoint_of
-from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp, check_run, is_current
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
-from ncpipe.training.run_folder import read_history, read_state, write_run
 
 CPU = Compute("cpu", 1, "float32")
 SGD = {"name": "sgd", "learning_rate": 0.01, "momentum": 0.9}

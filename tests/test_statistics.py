@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from reference_metrics import class_means
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics import statistics
 from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
+from ncpipe.system.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True, params=["tensors", "compiled", "both"])

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 
-from ncpipe.artifacts import PREPARED, RUNS
 from ncpipe.commands import report_live
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.report_live import Live
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.params import load_params
 from ncpipe.runs import heartbeat
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.heartbeat import Life, Sign, signs
+from ncpipe.runs.run_folder import read_history
 from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_stamps
-from ncpipe.stamps import Stamp
+from ncpipe.system.artifacts import PREPARED, RUNS
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import Stopped, train_batch
-from ncpipe.training.run_folder import read_history
 
 
 @pytest.fixture

@@ -19,19 +19,19 @@ import pytest
 from conftest import contents, experiment_tree, flip_byte, stored_runs, write_params
 
 from ncpipe.__main__ import main
-from ncpipe.artifacts import CODE, GRID, PREPARED, RUNS, SEAL, read_json, seal
 from ncpipe.commands.clean import clean
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
 from ncpipe.runs import batches, folders
 from ncpipe.runs.fast import take_stored
+from ncpipe.runs.fingerprint import forget_code, seal_key
 from ncpipe.runs.folders import VERSION_FILE, begin_store, store_folder
 from ncpipe.runs.store import adopt_places, missing_of, share, stored, sweep_stamps
-from ncpipe.stamps import forget_code, seal_key
+from ncpipe.system.artifacts import CODE, GRID, PREPARED, RUNS, SEAL, read_json, seal
+from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
 BOTH = {"one/L2/s0", "one/L2/s1"}
@@ -406,8 +406,8 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
     original = batches.train_batch
 
     def edited(*rest: object) -> object:
-        monkeypatch.setattr("ncpipe.stamps.files_digest", lambda: "other bytes")
-        monkeypatch.setattr("ncpipe.stamps.training_digests", lambda choices: {"other": "code"})
+        monkeypatch.setattr("ncpipe.runs.fingerprint.files_digest", lambda: "other bytes")
+        monkeypatch.setattr("ncpipe.runs.fingerprint.training_digests", lambda choices: {"other": "code"})
         return original(*rest)
 
     monkeypatch.setattr(batches, "train_batch", edited)

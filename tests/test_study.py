@@ -16,10 +16,8 @@ from conftest import experiment_tree, write_params
 from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
-from ncpipe.artifacts import CODE, METRICS, PREPARED, RESULTS
-from ncpipe.cli import run_cli
-from ncpipe.code import SWEEP_STAGES
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
@@ -28,16 +26,19 @@ from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
 from ncpipe.commands.schema import write_schema
 from ncpipe.commands.train import train
-from ncpipe.console import Progress
+from ncpipe.config.params import load_params
+from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
+from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.catalogue import entry, own_metrics
-from ncpipe.params import load_params
 from ncpipe.runs.batches import train_batches
+from ncpipe.runs.code_digests import SWEEP_STAGES
+from ncpipe.runs.fingerprint import Stamp, code_digest, forget_code
 from ncpipe.runs.plan import plan_all
-from ncpipe.stamps import Stamp, code_digest, data_checksum, forget_code
-from ncpipe.study import load_study, loaded
+from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
+from ncpipe.system.console import Progress
+from ncpipe.system.errors import InputError
 
 SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
 
@@ -49,8 +50,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from ncpipe.architectures.architecture import Architecture
-from ncpipe.bounds import Count, NonNegative
+from ncpipe.config.architectures.architecture import Architecture
+from ncpipe.config.bounds import Count, NonNegative
 from ncpipe.models.build import Family
 from ncpipe.models.inputs import flattened
 from ncpipe.models.network import Layer, Network, draw_matrices
@@ -99,7 +100,7 @@ NETWORKS = {SquareModel: Family(lambda inputs, spec: flattened(inputs), build)}
 DATA = """
 import numpy as np
 
-from ncpipe.specs import OwnData
+from ncpipe.config.specs import OwnData
 
 
 @dataclass(frozen=True)
@@ -232,9 +233,9 @@ def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch
     points = pd.read_csv(RESULTS / "points.csv")
     assert "spread" in set(points["metric"])
     drawn: dict[str, Figure] = {}
-    monkeypatch.setattr("ncpipe.commands.drawing.usable_cores", lambda: 1)  # another process would save them
+    monkeypatch.setattr("ncpipe.runs.figure_pool.usable_cores", lambda: 1)  # another process would save them
     monkeypatch.setattr(
-        "ncpipe.commands.drawing.save_figure", lambda figure, folder, name: drawn.update({name: figure})
+        "ncpipe.runs.figure_pool.save_figure", lambda figure, folder, name: drawn.update({name: figure})
     )
     plot()
     assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ncpipe import code
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_modules import study_modules
-from ncpipe.errors import InputError
-from ncpipe.study import load_study
+from ncpipe.config.study import load_study
+from ncpipe.runs import code_digests as code
+from ncpipe.system.errors import InputError
 
 HEAD = """
 import importlib, os, random, runpy, sys
@@ -32,7 +32,7 @@ import ncpipe.models
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.models.build import Family
 from ncpipe.models.network import Network
-from ncpipe.specs import Count, OwnData, OwnModel
+from ncpipe.config.specs import Count, OwnData, OwnModel
 """
 HEAD = '''
 """Networks and data of a study."""
@@ -46,7 +46,7 @@ from torch import nn
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.models.build import Family
 from ncpipe.models.network import Network
-from ncpipe.specs import Count, OwnData, OwnModel
+from ncpipe.config.specs import Count, OwnData, OwnModel
 '''
 SPEC = '''
 @dataclass(frozen=True)
@@ -571,8 +571,8 @@ PATCHES = {
     "update": "from ncpipe.metrics.catalogue import CATALOGUE\nCATALOGUE.update({'a': 1})\n",
     "setdefault": "from ncpipe.datasets.prepare import SOURCES\nSOURCES.setdefault('a', len)\n",
     "del": "from ncpipe.training.objective import FITS\ndel FITS['ce']\n",
-    "pop": "from ncpipe.specs import SIDES\nSIDES.pop('digits')\n",
-    "through a module": "from ncpipe import losses\nlosses.LOSSES['ce'] = len\n",
+    "pop": "from ncpipe.config.specs import SIDES\nSIDES.pop('digits')\n",
+    "through a module": "from ncpipe.metrics import loss_functions as losses\nlosses.LOSSES['ce'] = len\n",
     "replaced": "from ncpipe.models import build\nbuild.FAMILIES = {**build.FAMILIES, int: 3}\n",
 }
 

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 
-from ncpipe.errors import InputError
-from ncpipe.params import Convergence, Slopes
+from ncpipe.config.params import Convergence, Slopes
+from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines, failures, judge_run, judge_runs
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.keys import RUN

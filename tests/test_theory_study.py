@@ -18,20 +18,20 @@ from pipeline import PARAMS, ROOT, Clone
 from ruamel.yaml import YAML
 from traced import Traced
 
-from ncpipe.code import EXPERIMENT_STAGES, SWEEP_STAGES, TALK, reached
-from ncpipe.commands.construct import construct as construct_stage
-from ncpipe.commands.counterexample import write_counterexample
 from ncpipe.commands.fetch import fetch
-from ncpipe.errors import InputError
+from ncpipe.config.params import load_params
 from ncpipe.features.passes import extract
-from ncpipe.figures.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.params import load_params
-from ncpipe.proofs.networks import construct
-from ncpipe.proofs.shifts import shifts
-from ncpipe.proofs.study_rows import Kind, constructed_row, counterexample_rows
-from ncpipe.stamps import choices_of
-from ncpipe.tables.proof_slopes import constructed_slopes, trained_means, with_nc2
+from ncpipe.papers.s25.commands.construct import construct as construct_stage
+from ncpipe.papers.s25.commands.counterexample import write_counterexample
+from ncpipe.papers.s25.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
+from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
+from ncpipe.papers.s25.shifts import shifts
+from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
+from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES, TALK, reached
+from ncpipe.runs.fingerprint import choices_of
+from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.networks import construct
 
 EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
 

@@ -17,11 +17,11 @@ from conftest import (
     vector_data,
 )
 
+from ncpipe.config.records import read
+from ncpipe.config.specs import Experiment, Run, Schedule
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import arrange, build_model, input_shape
-from ncpipe.randomness import seeded_generator
-from ncpipe.records import read
-from ncpipe.specs import Experiment, Run, Schedule
+from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, penalty, penalty_strengths
 from ncpipe.training.schedules import factor

@@ -17,21 +17,21 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
+from ncpipe.config.records import check, read
+from ncpipe.config.specs import Experiment, ImageData
+from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.datasets.transfer import parted
-from ncpipe.errors import InputError
 from ncpipe.features.files import read_features
 from ncpipe.metrics import transfer as episodes
 from ncpipe.metrics.catalogue import UNKNOWN, entry
 from ncpipe.metrics.collapse import cdnv
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.transfer import nearest_shots, ridge_shots, transfer_metrics
-from ncpipe.records import check, read
-from ncpipe.specs import Experiment, ImageData
-from ncpipe.stamps import choices_of
-from ncpipe.transfer_specs import Transfer
+from ncpipe.runs.fingerprint import choices_of
+from ncpipe.system.errors import InputError
 
 KEYS: dict[str, Any] = {
     "source": [7, 2, 5], "target": [0, 1, 9], "shots": [1, 5], "episodes": 20, "seed": 4,

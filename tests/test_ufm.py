@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from ncpipe.errors import InputError
-from ncpipe.losses import LOSSES
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.optima.numerical import minimise_ufm
-from ncpipe.optima.ufm import Decay, gradient_norm, kappa, nuclear_norm_loss, optimum
+from ncpipe.metrics.loss_functions import LOSSES
+from ncpipe.system.errors import InputError
+from ncpipe.theory.numerical import minimise_ufm
+from ncpipe.theory.ufm import Decay, gradient_norm, kappa, nuclear_norm_loss, optimum
 
 BIASES = [None, 0.0, 0.01, 0.3, 5.0]
 # K, n, m, lambda_A, lambda_F: kappa 0.28, 0.05, 0.89, 1 + 1e-6 and 1.8

@@ -10,12 +10,12 @@ import torch
 from reference_metrics import Array, cosine
 from typer.testing import CliRunner
 
-from ncpipe.cli import app
-from ncpipe.errors import InputError
+from ncpipe.commands.cli import app
 from ncpipe.metrics import pairs
 from ncpipe.metrics.catalogue import ENTRIES, TOKENS, entry
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays, wilson_interval
+from ncpipe.system.errors import InputError
 
 VOCABULARY, OCCUR, WIDTH = 260, 200, 24
 LEAST = 3

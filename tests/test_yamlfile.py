@@ -10,8 +10,8 @@ from dvc.utils.serialize._yaml import loads_yaml
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ncpipe.errors import InputError
-from ncpipe.yamlfile import parse_yaml
+from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.system.errors import InputError
 
 REFUSED = object()
 

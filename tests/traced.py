@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ncpipe.code import PACKAGE, ROOT, Definition
+from ncpipe.runs.code_digests import PACKAGE, ROOT, Definition
 
 
 class Traced:

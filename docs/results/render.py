@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 from ncpipe.tables.compare import Term, difference_interval, slope_terms
 from ncpipe.tables.points import LAST
 from ncpipe.tables.sentences import p_text, power

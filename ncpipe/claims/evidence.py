@@ -25,8 +25,8 @@ from ncpipe.claims.ledger import (
     Value,
     place_of,
 )
+from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.params import Slopes
 from ncpipe.tables.compare import (
     Term,
     Terms,

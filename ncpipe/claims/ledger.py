@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ncpipe.bounds import Bound, Count, Fraction, Index, Number, Positive
-from ncpipe.errors import InputError, cut, shown
+from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.records import check, suggest
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
-from ncpipe.params import Params, load_params
-from ncpipe.records import check, suggest
-from ncpipe.yamlfile import read_yaml
+from ncpipe.system.errors import InputError, cut, shown
 
 CLAIMS_FILE = Path("claims.yaml")
 RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may be about

@@ -1,9 +1,9 @@
 """Stage aggregate: all experiments of the sweep in a few tidy tables."""
 
-from ncpipe.artifacts import GRID, RESULTS, publish_folder, write_json
-from ncpipe.console import say
+from ncpipe.config.params import load_params
 from ncpipe.metrics.catalogue import SINGULAR
-from ncpipe.params import load_params
+from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
+from ncpipe.system.console import say
 from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_measured
 from ncpipe.tables.gaps import unbounded_sentences

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.params import Slopes, load_params
+from ncpipe.config.params import Slopes, load_params
+from ncpipe.papers.s24.tables.low_rank import claim_numbers
+from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
-from ncpipe.tables.low_rank import claim_numbers
 
 
 def claims() -> None:
@@ -27,9 +27,10 @@ def claims() -> None:
     """
     ledger = load_claims()
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
-        from ncpipe.claims.theory import check_calls  # takes a second to import
+        from ncpipe.claims.theory import check_calls  # both take a second to import
+        from ncpipe.papers.theory_calls import CALLS
 
-        check_calls(theories)
+        check_calls(theories, CALLS)
     sweep = None
     if any(isinstance(claim, Measured) for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
@@ -78,8 +79,9 @@ def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
         import torch
 
         from ncpipe.claims.theory import evaluate
+        from ncpipe.papers.theory_calls import CALLS
 
         torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
-        return evaluate(claim)
+        return evaluate(claim, CALLS)
     assert sweep is not None
     return answer(claim, *sweep)

@@ -4,11 +4,11 @@ import re
 import time
 from pathlib import Path
 
-from ncpipe.artifacts import remove
-from ncpipe.console import say
-from ncpipe.errors import InputError, shown
 from ncpipe.runs.folders import store_folder
 from ncpipe.runs.store import CHECKPOINT, share_all
+from ncpipe.system.artifacts import remove
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, shown
 
 HOUR = 3600.0  # seconds, in which what is half written may be somebody's
 RUN = re.compile(r"[0-9a-f]{64}")

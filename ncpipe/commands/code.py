@@ -7,8 +7,12 @@ reads and writes for every run: half of what it costs.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
-from ncpipe.code import (
+from ncpipe.commands.dry_pass import check_study
+from ncpipe.commands.study_modules import study_modules
+from ncpipe.commands.watched import check_listed, check_watched
+from ncpipe.config.params import PARAMS_FILE, Params, load_params
+from ncpipe.config.study import FILE
+from ncpipe.runs.code_digests import (
     PACKAGE,
     ROOT,
     TRAIN,
@@ -17,15 +21,11 @@ from ncpipe.code import (
     study_doubt,
     sweep_digests,
 )
-from ncpipe.commands.dry_pass import check_study
-from ncpipe.commands.study_modules import study_modules
-from ncpipe.commands.watched import check_listed, check_watched
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.params import PARAMS_FILE, Params, load_params
+from ncpipe.runs.fingerprint import choices_of, shared_inputs
 from ncpipe.runs.store import adopt_places, share_all
-from ncpipe.stamps import choices_of, shared_inputs
-from ncpipe.study import FILE
+from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 FILL = "fill"  # the stage that trains the whole sweep: what all of its runs follow from
 LINK = Path(PACKAGE)  # beside params.yaml: the package, in a study a link to it

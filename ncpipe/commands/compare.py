@@ -12,15 +12,15 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from ncpipe.artifacts import RESULTS
 from ncpipe.commands.revisions import read_revision
-from ncpipe.console import say
-from ncpipe.errors import InputError
+from ncpipe.config.params import PARAMS_FILE, Slopes
+from ncpipe.config.records import read
+from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.figures.labels import paper_columns
-from ncpipe.params import PARAMS_FILE, Slopes
-from ncpipe.records import read
+from ncpipe.system.artifacts import RESULTS
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, compare_results
-from ncpipe.yamlfile import parse_yaml
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")

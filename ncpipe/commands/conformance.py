@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ncpipe.conformance.suite import (
+from ncpipe.metrics.conformance.suite import (
     ARRAYS,
     FEATURES,
     METRICS,
@@ -26,8 +26,8 @@ from ncpipe.conformance.suite import (
     judge,
     scores,
 )
-from ncpipe.console import say
-from ncpipe.errors import InputError
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 SECONDS = 600  # that a command may take for one file
 Values = Mapping[str, float]

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncpipe.artifacts import PREPARED, RAW
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.watched import check_watched
-from ncpipe.errors import InputError, cut
-from ncpipe.params import Params
-from ncpipe.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
-from ncpipe.study import loaded, own_mistakes
+from ncpipe.config.params import Params
+from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
+from ncpipe.config.study import loaded, own_mistakes
+from ncpipe.system.artifacts import PREPARED, RAW
+from ncpipe.system.errors import InputError, cut
 
 if TYPE_CHECKING:
     from ncpipe.datasets.prepared import Prepared, Split

@@ -9,17 +9,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ncpipe.artifacts import FEATURES, PREPARED, RUNS, publish_folder
-from ncpipe.commands.grid import read_grid
-from ncpipe.console import say
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Compute, Device
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
-from ncpipe.params import load_params
-from ncpipe.specs import Compute, Device
-from ncpipe.stamps import Stamp, stamps_of
+from ncpipe.runs.fingerprint import Stamp, stamps_of
+from ncpipe.runs.grid import read_grid
+from ncpipe.runs.run_folder import read_kept, read_state
+from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
+from ncpipe.system.console import say
 from ncpipe.training.device import prepare_device
-from ncpipe.training.run_folder import read_kept, read_state
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ncpipe.artifacts import PREPARED, RAW
-from ncpipe.bounds import Number
 from ncpipe.commands.watched import check_watched
-from ncpipe.console import say
-from ncpipe.params import load_params
-from ncpipe.specs import ArraysData, Data, FreeData, data_place
+from ncpipe.config.bounds import Number
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import ArraysData, Data, FreeData, data_place
+from ncpipe.system.artifacts import PREPARED, RAW
+from ncpipe.system.console import say
 
 
 def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:

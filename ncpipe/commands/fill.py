@@ -3,12 +3,12 @@
 import os
 
 from ncpipe.commands.code import check_asked
-from ncpipe.console import say
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Device
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.store import missing_of, sweep_stamps
-from ncpipe.specs import Device
+from ncpipe.system.console import say
 
 
 def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:

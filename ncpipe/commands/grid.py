@@ -2,15 +2,13 @@
 
 import csv
 
-from ncpipe.arguments import asked
-from ncpipe.artifacts import GRID, publish_folder
-from ncpipe.bounds import Number
-from ncpipe.errors import InputError, cut, shown
+from ncpipe.config.arguments import asked
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.records import suggest
 from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
-from ncpipe.params import Params, load_params
-from ncpipe.records import suggest
-from ncpipe.specs import Run
-from ncpipe.yamlfile import parse_number
+from ncpipe.runs.grid import grid_columns
+from ncpipe.system.artifacts import GRID, publish_folder
+from ncpipe.system.errors import InputError, cut, shown
 
 
 def write_grid() -> None:
@@ -25,16 +23,11 @@ def write_grid() -> None:
         for name in params.sweep.experiments:
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(_columns(params))
+                writer.writerow(grid_columns(params))
                 writer.writerows(
                     (run.depth, *([] if run.value is None else [run.value]), run.seed)
                     for run in params.runs_of(name)
                 )
-
-
-def _columns(params: Params) -> list[str]:
-    """depth and seed, and between them the key that is the study's axis."""
-    return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
 
 
 def check_metrics(params: Params) -> None:
@@ -57,23 +50,3 @@ def check_metrics(params: Params) -> None:
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))
-
-
-def read_grid(params: Params, experiment: str) -> list[Run]:
-    """The runs of one experiment, as the grid stage wrote them."""
-    path = GRID / f"{experiment}.csv"
-    if not path.is_file():
-        raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
-        places = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
-    except (IndexError, TypeError, ValueError):
-        header, places = [], []
-    if not places or header != _columns(params):
-        raise InputError(f"{path}: damaged; run ncpipe grid")
-    return [params.run(experiment, *place) for place in places]
-
-
-def _value(row: list[str]) -> Number | None:
-    return parse_number(row[1]) if len(row) > 2 else None

@@ -9,16 +9,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ncpipe.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
-from ncpipe.commands.grid import read_grid
+from ncpipe.config.loss_specs import is_plain, smoothing_of
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import MarkovData, Run
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
+from ncpipe.datasets.stored import read_facts
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.low_rank import low_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import Features
-from ncpipe.loss_specs import is_plain, smoothing_of
 from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
@@ -41,12 +41,13 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
 from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
-from ncpipe.optima.gap import Objective, Reached, gap_to_optimum
-from ncpipe.params import load_params
-from ncpipe.specs import MarkovData, Run
-from ncpipe.stamps import RUN_RECORD, Stamp, read_facts, stamps_of
+from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, stamps_of
+from ncpipe.runs.grid import read_grid
+from ncpipe.runs.run_folder import read_history, read_state
+from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gap import Objective, Reached, gap_to_optimum
 from ncpipe.training.device import fix_order_of_sums
-from ncpipe.training.run_folder import read_history, read_state
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
 

@@ -7,13 +7,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from ncpipe.console import say
 from ncpipe.datasets.array_files import Names, read_arrays
-from ncpipe.errors import InputError
 from ncpipe.metrics.checks import check_arrays, count_classes
 from ncpipe.metrics.report import print_measurements, write_csv, write_json
 from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays
 from ncpipe.metrics.vocabulary import measure_token_arrays
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.claims.ledger import CLAIMS_FILE
-from ncpipe.code import PACKAGE, ROOT
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.params import NAME, PARAMS_FILE, load_params
-from ncpipe.schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
+from ncpipe.commands.json_schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
+from ncpipe.config.params import NAME, PARAMS_FILE, load_params
+from ncpipe.runs.code_digests import PACKAGE, ROOT
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 # In a checkout the study that is the template; in an installed package a copy of its files.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
@@ -27,7 +27,7 @@ HEAD = """\
 #
 # What is to be found out, and what the theory says, stands under `about`. Cost: half a minute as it stands.
 """
-STARTERS = ROOT / PACKAGE / "starters"
+STARTERS = ROOT / PACKAGE / "commands/starters"
 OWN_DEPS = f"    deps:\n      - {PACKAGE}\n      - study.py\n"
 FETCHED = "      - data/code/experiments/${item.experiment}/fetch.txt\n"
 # What dvc.yaml has in a study with an axis: in place of each text the other, as often as it is there.
@@ -211,7 +211,7 @@ def _with_data(folder: Path, text: str, data: Path) -> str:
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:
     """params.yaml whose sweep varies a number of the experiments: what it is, and twice that."""
-    from ncpipe.yamlfile import parse_yaml
+    from ncpipe.config.yaml_file import parse_yaml
 
     found = []
     for spec in parse_yaml(text)["experiments"].values():

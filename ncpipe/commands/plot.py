@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.artifacts import FIGURES, RESULTS, publish_folder
-from ncpipe.commands.drawing import Drawn, draw
-from ncpipe.errors import InputError
+from ncpipe.config.params import load_params
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.params import load_params
+from ncpipe.runs.figure_pool import Drawn, draw
+from ncpipe.system.artifacts import FIGURES, RESULTS, publish_folder
+from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
 

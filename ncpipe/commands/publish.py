@@ -13,7 +13,13 @@ from typing import Any
 import psutil
 
 from ncpipe import __version__
-from ncpipe.artifacts import (
+from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
+from ncpipe.config.params import PARAMS_FILE, Params, load_params
+from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
+from ncpipe.figures.save import save_figure
+from ncpipe.runs.batch_log import digest_in_log, training_times
+from ncpipe.runs.fingerprint import RUN_RECORD
+from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_TABLE,
     RESULTS,
@@ -22,14 +28,8 @@ from ncpipe.artifacts import (
     read_json,
     write_json,
 )
-from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
-from ncpipe.figures.save import save_figure
-from ncpipe.params import PARAMS_FILE, Params, load_params
-from ncpipe.runs.batch_log import digest_in_log, training_times
-from ncpipe.stamps import RUN_RECORD
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
 
 SHOWN = {

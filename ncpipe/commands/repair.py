@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.console import say
-from ncpipe.dvc_repair import (
+from ncpipe.runs.dvc_repair import (
     DATA,
     LOCK,
     drop_damaged,
@@ -18,7 +17,8 @@ from ncpipe.dvc_repair import (
     mend_rwlock,
     rwlock_in_use,
 )
-from ncpipe.errors import InputError
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 
 def repair(paths: Sequence[Path] = ()) -> None:

@@ -9,7 +9,18 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from ncpipe.artifacts import (
+from ncpipe.commands.stage_times import stage_times
+from ncpipe.config.params import PARAMS_FILE, Asked, Params, load_params
+from ncpipe.figures.labels import caption
+from ncpipe.metrics.catalogue import own_metrics
+from ncpipe.report.chart_data import chart_data
+from ncpipe.report.grids import Grid, grid
+from ncpipe.report.page import Chapter, Contents, Provenance, render
+from ncpipe.report.pictures import Picture, read_pictures
+from ncpipe.report.rates import rate_rows
+from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
+from ncpipe.runs.fingerprint import RUN_RECORD
+from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_TABLE,
     FIGURES,
@@ -22,18 +33,7 @@ from ncpipe.artifacts import (
     publish_file,
     read_json,
 )
-from ncpipe.commands.stage_times import stage_times
-from ncpipe.console import duration, say
-from ncpipe.figures.labels import caption
-from ncpipe.metrics.catalogue import own_metrics
-from ncpipe.params import PARAMS_FILE, Asked, Params, load_params
-from ncpipe.report.chart_data import chart_data
-from ncpipe.report.grids import Grid, grid
-from ncpipe.report.page import Chapter, Contents, Provenance, render
-from ncpipe.report.pictures import Picture, read_pictures
-from ncpipe.report.rates import rate_rows
-from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
-from ncpipe.stamps import RUN_RECORD
+from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.headlines import headline_series

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import COMPARISON, METRICS, RESULTS
 from ncpipe.commands.compare import (
     Compared,
     compared,
@@ -18,13 +17,14 @@ from ncpipe.commands.compare import (
 )
 from ncpipe.commands.report import write_page
 from ncpipe.commands.revisions import read_revision
-from ncpipe.errors import InputError
 from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.figures.save import save_figure
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Cell, Grid, data_uri
 from ncpipe.report.page import Contents, Provenance
 from ncpipe.report.pictures import Picture, read_pictures
+from ncpipe.system.artifacts import COMPARISON, METRICS, RESULTS
+from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import abscissa
 
 TABLES = ("runs", "points", "slopes", "history", "summary")  # of which charts and the figure are made

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
 from ncpipe.commands.report import contents
 from ncpipe.commands.status import ENDED, Seen, counted, look
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.params import PARAMS_FILE, load_params
+from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.datasets.stored import data_checksum
 from ncpipe.report.chart_data import curve_data
 from ncpipe.report.page import NOTHING, Contents, render
+from ncpipe.runs.fingerprint import RUN_RECORD, Stamp
 from ncpipe.runs.store import stored
-from ncpipe.stamps import RUN_RECORD, Stamp, data_checksum
+from ncpipe.system.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines, judge_runs
 
 HOST = "127.0.0.1"
@@ -89,7 +90,7 @@ def _contents(seen: Seen) -> Contents:
     ended = {run: state for run, state in seen.states.items() if state in ENDED}
     if not ended:
         return nothing
-    from ncpipe.training.run_folder import read_history  # which loads PyTorch
+    from ncpipe.runs.run_folder import read_history  # which loads PyTorch
 
     params = load_params()
     runs, history = [], []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncpipe.errors import InputError
+from ncpipe.system.errors import InputError
 
 WORKSPACE = "workspace"  # what DVC, too, calls the files as they lie there
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ncpipe.schema import SCHEMAS, schema_text
-from ncpipe.study import load_study
+from ncpipe.commands.json_schema import SCHEMAS, schema_text
+from ncpipe.config.study import load_study
 
 
 def write_schema() -> None:

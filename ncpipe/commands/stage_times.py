@@ -5,7 +5,7 @@ import csv
 import time
 from collections.abc import Iterator
 
-from ncpipe.artifacts import LOGS
+from ncpipe.system.artifacts import LOGS
 
 STAGE_LOG = LOGS / "stages.csv"
 HEAD = "stage,item,seconds\n"

@@ -13,17 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ncpipe.artifacts import RESULTS, RUNS
-from ncpipe.console import duration
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run
 from ncpipe.runs.engines.jobs import Job, read_jobs
-from ncpipe.runs.engines.queue import job_states, summary
+from ncpipe.runs.engines.slurm_commands import job_states, summary
 from ncpipe.runs.failures import log_of
+from ncpipe.runs.fingerprint import Stamp, is_current
 from ncpipe.runs.heartbeat import Sign, signs
 from ncpipe.runs.store import has, saved_epochs, sweep_stamps
-from ncpipe.specs import Run
-from ncpipe.stamps import Stamp, is_current
+from ncpipe.system.artifacts import RESULTS, RUNS
+from ncpipe.system.console import duration
+from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import run_keys
 
 REFRESH = 2.0  # seconds

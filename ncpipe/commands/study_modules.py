@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncpipe.code import PACKAGE, ROOT, STUDY
-from ncpipe.params import PARAMS_FILE
+from ncpipe.config.params import PARAMS_FILE
+from ncpipe.runs.code_digests import PACKAGE, ROOT, STUDY
 
 LIKE_A_PATH = re.compile(r"[\w./-]+")
 SKIPPED = {PACKAGE, "data", "__pycache__"}

@@ -1,35 +1,40 @@
-"""`ncpipe sweep`: what the sweep lacks, by an engine, and then plain `dvc repro`."""
+"""`ncpipe sweep`: train what the sweep lacks by an engine, then run plain `dvc repro`."""
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import psutil
 
-from ncpipe.artifacts import PREPARED
 from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.repair import mend_quickly, mend_torn_lock
-from ncpipe.console import duration, say
-from ncpipe.errors import InputError
-from ncpipe.params import load_params
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.records import suggest
+from ncpipe.config.specs import Device
+from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc, stale_stages
-from ncpipe.runs.engines.choice import open_engine, outlook_of, works_of
+from ncpipe.runs.engines.choice import dry_run_of, open_engine, tasks_of
+from ncpipe.runs.engines.job_log import cost_lines, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.protocol import drive
-from ncpipe.runs.engines.queue import cancel
-from ncpipe.runs.engines.work import Ended
+from ncpipe.runs.engines.protocol import run_tasks
+from ncpipe.runs.engines.slurm_commands import cancel, still_running
+from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import adopt_places, checkpoint_of, has, is_missing, missing_of, sweep_stamps
-from ncpipe.specs import Device
-from ncpipe.stamps import FACTS, Stamp
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import duration, say
+from ncpipe.system.errors import InputError, shown
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
 Jobs = Literal["wait", "detach", "collect"]
+UNKNOWN = "0" * 64  # checksum of data that are not prepared
 
 
 def sweep(
@@ -42,26 +47,26 @@ def sweep(
 ) -> None:
     """Bring the whole pipeline up to date, training all that is missing side by side.
 
-    What neither the store nor data/runs has trains in batches into the store; `dvc repro` takes it from there
-    and does the rest. If a batch fails the others are kept; with keep_going they train to their end, and DVC
-    goes as far as it gets. options: where the batches train. jobs: with an engine whose jobs outlive this
-    command, whether it waits for them, detaches itself from them, or collects what they have finished by now
-    and submits what was lost.
+    Runs that neither the store nor data/runs has are trained in batches into the store; `dvc repro` takes
+    them from there and does the rest. If a batch fails the others are kept; with keep_going they train to
+    their end, and DVC goes as far as it gets. options: where the batches train. jobs: with an engine whose
+    jobs outlive this command, whether it waits for them, detaches itself from them, or collects what they
+    have finished by now and submits what was lost.
     """
     params = load_params()
     check_metrics(params)
+    check_rules(options, params)
     _prepare()
     stamps = sweep_stamps(load_params(), params.compute_on(device))
-    keys = {stamp.key() for stamp in stamps}
-    if others := [job for job in read_jobs() if not job.keys & keys]:
-        cancel(others)
-        say(f"sweep: {len(others)} jobs cancelled, whose runs params.yaml, data or code no longer ask for")
+    costs_before = len(read_costs())
+    _cancel_others({stamp.key() for stamp in stamps})
     adopt_places()
     missing = missing_of(stamps)
     say(f"sweep: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
     settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(stamps))
     if jobs != "wait":
         failed = _look_at_jobs(missing, settings, options, jobs)
+        _print_costs(costs_before)
         left = missing_of(missing)
         if jobs == "collect" and left:
             say(f"sweep: {len(left)} runs to come")
@@ -69,18 +74,54 @@ def sweep(
             raise InputError(f"{failed} runs failed, see above and data/logs; the others are kept")
         if jobs == "detach" or left:
             return
-    elif missing and _train(missing, settings, options):
-        say("sweep: some runs failed, see above; dvc takes the others from the store")
-        dvc("repro", "--keep-going")
-        raise InputError("some runs failed, see above; the others are kept")
+    elif missing:
+        try:
+            failures = _train(missing, settings, options)
+        finally:
+            _print_costs(costs_before)
+        if failures:
+            say("sweep: some runs failed, see above; dvc takes the others from the store")
+            dvc("repro", "--keep-going")
+            raise InputError("some runs failed, see above; the others are kept")
     dvc("repro")
 
 
+def check_rules(options: Options, params: Params) -> None:
+    """Raise InputError for a rule of engine.yaml that names no experiment."""
+    for index, rule in enumerate(options.slurm.rules):
+        for name in rule.experiments:
+            if name not in params.experiments:
+                known = suggest(name, params.experiments)
+                raise InputError(f"engine.yaml: slurm.rules[{index}].experiments: {shown(name)}: {known}")
+
+
 def cancel_jobs() -> None:
-    """End all jobs of this folder; what they have finished is in the store."""
+    """End all jobs of this folder; what they have finished is kept. InputError if some may still run."""
     jobs = read_jobs()
-    cancel(jobs)
-    say(f"sweep: {len(jobs)} jobs cancelled; what they have finished or saved is kept")
+    left, why = cancel(jobs)
+    say(f"sweep: {len(jobs) - len(left)} jobs cancelled; what they have finished or saved is kept")
+    if left:
+        raise InputError(still_running(left, why))
+
+
+def _cancel_others(keys: set[str]) -> None:
+    """Cancel jobs none of whose runs is asked for now."""
+    others = [job for job in read_jobs() if not job.keys & keys]
+    if not others:
+        return
+    left, why = cancel(others)
+    say(
+        f"sweep: {len(others) - len(left)} jobs cancelled, whose runs params.yaml, data or code no longer "
+        "ask for"
+    )
+    if left:
+        say(f"sweep: {still_running(left, why)}")
+
+
+def _print_costs(before: int) -> None:
+    """Print what the jobs cost that were collected since the log had so many rows."""
+    if costs := [cost for cost in read_costs()[before:] if cost.engine != "local"]:
+        say("\n".join(cost_lines(costs)))
 
 
 def _prepare() -> None:
@@ -95,16 +136,15 @@ def _prepare() -> None:
 
 
 def print_plan(device: Device | None, workers: int | None, options: Options = LOCAL) -> None:
-    """What `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing.
+    """Print what `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing.
 
-    With another engine than the local one: what it would be given, in which tasks, and where.
+    With an engine other than the local one: in which tasks it would train what, and where. Runs whose data
+    are not prepared count as missing; what only the data tell is left open.
     """
     start = time.time() - psutil.Process().create_time()  # all it did so far is what a stage begins with
     params = load_params()
+    check_rules(options, params)
     compute = params.compute_on(device)
-    for data in dict.fromkeys(run.data for run in params.grid()):
-        if not (PREPARED / data / FACTS).is_file():
-            say(f"{data}: data not prepared, so not in the plan; run dvc repro fetch")
     begin = time.monotonic()
     stale = stale_stages()
     status = time.monotonic() - begin
@@ -112,24 +152,34 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
     edited -= {("fill", None)}
     stamps = sweep_stamps(params, compute)
+    known = {stamp.run for stamp in stamps}
+    unprepared = [Stamp(run, UNKNOWN, compute) for run in params.grid() if run not in known]
     missing, under_way = [stamp for stamp in stamps if is_missing(stamp)], keys_in_jobs()
     if jobs := {under_way[stamp.key()].id for stamp in missing if stamp.key() in under_way}:
         print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
     missing = [stamp for stamp in missing if stamp.key() not in under_way]
     planned: list[Planned] = []
-    if missing and options.engine != "local":
-        _print_outlook(missing, Settings(compute, workers, 0.0, True, len(missing)), options)
+    todo = [*missing, *unprepared]
+    if todo and options.engine != "local":
+        _print_dry_run(todo, Settings(compute, workers, 0.0, True, len(todo)), options)
     else:
         place = prepare_device(compute)
         count = worker_count(compute, place, workers)
         planned, _ = plan_all(missing, place, count, keep_going=True)
-        if planned:
-            _print_batches(planned)
-        print(headline(planned, count, str(place)))
+        if todo:
+            _print_batches(planned, groups(unprepared))
+        if planned or not unprepared:
+            print(headline(planned, count, str(place)))
+    if unprepared:
+        names = ", ".join(dict.fromkeys(stamp.run.experiment for stamp in unprepared))
+        print(
+            f"{len(unprepared)} runs to train at most of {names}: their data are not prepared, so it is not "
+            "known\nwhether the store has some and what they take; dvc repro fetch prepares them"
+        )
     if not stale | edited:
         print("the rest is up to date")
         return
-    changed = {stamp.run.experiment for stamp in stamps if is_missing(stamp)}
+    changed = {stamp.run.experiment for stamp in (*stamps, *unprepared) if is_missing(stamp)}
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
     changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
@@ -138,7 +188,7 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         for name, runs in remade.items()
         if all((PREPARED / run.data / FACTS).is_file() for run in runs)
     }
-    if missing and options.engine != "local":
+    if todo and options.engine != "local":
         try:
             place = prepare_device(compute)
         except InputError as error:
@@ -146,23 +196,23 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
             return
     rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
     print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
-    if options.engine == "local" or not missing:
+    if (options.engine == "local" or not todo) and not unprepared:
         print(f"in all about {duration(train_seconds(planned, count) + rest)}")
 
 
-def _print_outlook(missing: Sequence[Stamp], settings: Settings, options: Options) -> None:
-    outlook = outlook_of(works_of(missing, settings), options, settings.compute)
-    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {outlook.name:>8}")
+def _print_dry_run(missing: Sequence[Stamp], settings: Settings, options: Options) -> None:
+    found = dry_run_of(tasks_of(missing, settings), options, settings.compute)
+    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {found.name:>8}")
     for batch in groups(missing):
         run, keys = batch[0].run, {stamp.key() for stamp in batch}
-        tasks = sum(any(not keys.isdisjoint(work.keys) for work in piece) for piece in outlook.pieces)
+        tasks = sum(any(not keys.isdisjoint(task.keys) for task in piece) for piece in found.pieces)
         left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
         print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
     print(
         "\nshape: runs that can train side by side; runs: how many; epochs: that each has left; "
-        f"{outlook.name}: over which\nthey are dealt out\n"
+        f"{found.name}: over which\nthey are dealt out\n"
     )
-    print("\n".join(outlook.said))
+    print("\n".join(found.lines))
 
 
 def _name(batch: Sequence[Stamp]) -> str:
@@ -171,36 +221,40 @@ def _name(batch: Sequence[Stamp]) -> str:
     return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
 
 
-def _print_batches(planned: Sequence[Planned]) -> None:
+def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[Stamp]]) -> None:
+    """Print a line for each batch, and one for each shape of which nothing is known before its data are."""
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
     for batch in planned:
         counted = f"{len(batch.stamps):>5} {batch.epochs:>7}"
         print(f"{_name(batch.stamps):<40} {counted} {batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}")
+    for group in unknown:
+        epochs = group[0].run.spec.epochs
+        print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {'?':>9} {'?':>8}")
     print(
         "\nbatch: runs of one shape, which train side by side; runs: how many; epochs: that each has left; "
         "memory: of\nall its runs; alone: the time that it takes while no other batch trains\n"
     )
 
 
-def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> list[Ended]:
-    """Train into the store; return what failed. What is in jobs already is waited for."""
-    failed: list[Ended] = []
+def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> list[TaskResult]:
+    """Train into the store and return what failed. Runs that are in jobs already are waited for."""
+    failed: list[TaskResult] = []
     jobs = read_jobs()
     if jobs and options.engine != "slurm":
         say(f"sweep: waits for {len(jobs)} jobs of an earlier sweep; --collect would not wait")
-        engine = open_engine(Options("slurm", jobs[0].options), settings)
-        failed += drive(engine, [], settings.keep_going)
+        engine = open_engine(Options("slurm", options.slurm), replace(settings, keep_options=True))
+        failed += run_tasks(engine, [], settings.keep_going)
     return failed + fill(missing, settings, options)
 
 
 def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options, how: Jobs) -> int:
     """Take what jobs have finished and submit what they lost; with `detach` also what is in no job.
 
-    How many runs failed, of which it is said why.
+    `collect` keeps the options that each job had. Returns how many runs failed, whose reasons are printed.
     """
     jobs = read_jobs()
     if how == "collect" and jobs:
-        options = Options("slurm", jobs[0].options)
+        options, settings = Options("slurm", options.slurm), replace(settings, keep_options=True)
     if options.engine != "slurm":
         if how == "detach":
             raise InputError(f"--detach: jobs of the engine {options.engine} end with the sweep; use slurm")
@@ -209,5 +263,5 @@ def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options
     under_way = keys_in_jobs(jobs)
     todo = [stamp for stamp in missing if how == "detach" and stamp.key() not in under_way]
     engine = open_engine(options, settings)
-    failed = drive(engine, works_of(todo, settings), keep_going=True, wait=False)
-    return len({key for end in failed for key in end.work.keys if not has(key)})
+    failed = run_tasks(engine, tasks_of(todo, settings), keep_going=True, wait=False)
+    return len({key for result in failed for key in result.task.keys if not has(key)})

@@ -4,17 +4,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.bounds import Number
 from ncpipe.commands.code import check_asked
-from ncpipe.console import say
-from ncpipe.errors import InputError
-from ncpipe.params import Params, load_params
+from ncpipe.config.bounds import Number
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.specs import Device, Run
+from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import is_placed, missing_of, sweep_stamps, take
-from ncpipe.specs import Device, Run
-from ncpipe.stamps import Stamp, data_checksum
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 
 def train(

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from ncpipe.code import PIPELINE, dependencies
-from ncpipe.errors import InputError
-from ncpipe.yamlfile import read_yaml
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.runs.code_digests import PIPELINE, dependencies
+from ncpipe.system.errors import InputError
 
 
 def check_watched(stage: str, file: str) -> None:

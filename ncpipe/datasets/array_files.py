@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ncpipe.bounds import free_memory
-from ncpipe.errors import InputError, cut, word
+from ncpipe.config.bounds import free_memory
+from ncpipe.system.errors import InputError, cut, word
 
 MAGIC = np.lib.format.MAGIC_PREFIX
 HEADERS = {

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import ArraysData
+from ncpipe.config.study import call
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import ArraysData
-from ncpipe.study import call
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
 

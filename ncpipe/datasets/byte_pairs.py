@@ -7,7 +7,7 @@ from typing import Any, cast
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from ncpipe.errors import InputError
+from ncpipe.system.errors import InputError
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ncpipe.config.specs import ImageData
 from ncpipe.datasets.images import Pool, from_draws
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.specs import ImageData
 
 LARGEST = 16
 CLASSES = 10

@@ -2,9 +2,9 @@
 
 import torch
 
+from ncpipe.config.specs import FreeData
 from ncpipe.datasets.free_labels import free_facts, free_labels
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.specs import FreeData
 
 
 def prepare_free(spec: FreeData) -> Prepared:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ncpipe.config.specs import FreeData
 from ncpipe.datasets.stored import store
-from ncpipe.specs import FreeData
 
 
 def rows_and_copies(spec: FreeData) -> tuple[int, int]:

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from ncpipe.bounds import free_memory
+from ncpipe.config.bounds import free_memory
+from ncpipe.config.specs import GaussianMixtureData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import GaussianMixtureData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 COPIES = 3  # of the samples in float64, while they are drawn
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import ImageData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import ImageData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import TextData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.datasets.review_tokens import Tokenizer, encode, load_tokenizer, tokenizer_facts
 from ncpipe.datasets.sources import download, first_existing, progress_bar, read_members, require_md5
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import TextData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 ARCHIVE = "aclImdb_v1.tar.gz"

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Data, Imbalance, LabelNoise
 from ncpipe.datasets.facts import counted
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Data, Imbalance, LabelNoise
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 
 def changed(data: Prepared, spec: Data) -> Prepared:

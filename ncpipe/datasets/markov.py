@@ -6,11 +6,11 @@ K  words    r  hidden features    p(c | a, b)  probability of word c after a and
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import MarkovData
 from ncpipe.datasets.next_tokens import check_every_token, next_token_facts
 from ncpipe.datasets.prepared import Prepared, TokenSplit
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import MarkovData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 HIDDEN = 16
 STEPS = 10_000  # of the power iteration, which takes some dozens

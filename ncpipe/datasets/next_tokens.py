@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import NextTokenData
 from ncpipe.datasets.byte_pairs import train_byte_pairs
 from ncpipe.datasets.prepared import Prepared, TokenSplit
-from ncpipe.errors import InputError
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import NextTokenData
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 
 def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:

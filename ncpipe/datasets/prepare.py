@@ -5,10 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ncpipe.datasets.labels import changed
-from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError
-from ncpipe.specs import (
+from ncpipe.config.specs import (
     ArraysData,
     Data,
     FreeData,
@@ -18,8 +15,11 @@ from ncpipe.specs import (
     NextTokenData,
     TextData,
 )
-from ncpipe.study import loaded
-from ncpipe.transfer_specs import OtherImages, Transfer
+from ncpipe.config.study import loaded
+from ncpipe.config.transfer_specs import OtherImages, Transfer
+from ncpipe.datasets.labels import changed
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.system.errors import InputError
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:

@@ -10,11 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ncpipe.artifacts import sha256_of
-from ncpipe.datasets.stored import TENSORS, store
-from ncpipe.errors import InputError
-from ncpipe.stamps import FACTS, read_facts
-from ncpipe.tensor_files import load_tensors
+from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
+from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.errors import InputError
+from ncpipe.system.tensor_files import load_tensors
 
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ncpipe.config.specs import TextData
 from ncpipe.datasets.byte_pairs import PAD, UNKNOWN, train_byte_pairs
-from ncpipe.errors import InputError
-from ncpipe.specs import TextData
+from ncpipe.system.errors import InputError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 # transformers gives each kind of tokenizer its own class; what is used here they all have.

@@ -19,8 +19,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ncpipe.artifacts import publish_file
-from ncpipe.errors import InputError, shown
+from ncpipe.system.artifacts import publish_file
+from ncpipe.system.errors import InputError, shown
 
 CHUNK = 1 << 20
 TIMEOUT = 60.0

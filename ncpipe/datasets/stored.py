@@ -5,10 +5,12 @@ Brings no torch, which takes seconds to load.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from ncpipe.artifacts import publish_folder, sha256_of, write_json
-from ncpipe.stamps import FACTS
+from ncpipe.system.artifacts import publish_folder, read_json, sha256_of, write_json
+from ncpipe.system.errors import InputError
 
+FACTS = "facts.json"  # beside the tensors
 TENSORS = "tensors.safetensors"
 
 
@@ -31,3 +33,34 @@ def store(
             "facts": dict(facts),
         }
         write_json(partial / FACTS, record)
+
+
+def data_checksum(folder: Path) -> str:
+    """Checksum that a prepared data set was written with; InputError if there is none."""
+    return read_facts(folder)["checksum"]
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a prepared data set says of itself: kind, classes, vocabulary, checksum and facts.
+
+    Raises InputError if it is missing, or is not what `ncpipe.datasets.prepared` writes.
+    """
+    facts = read_json(folder / FACTS)
+    if not isinstance(facts, dict) or not all(
+        key in facts and holds(facts[key]) for key, holds in _SHAPE.items()
+    ):
+        raise InputError(f"{folder / FACTS}: damaged; run ncpipe repair {folder}")
+    return facts
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+_SHAPE: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda value: value in ("vector", "image", "tokens", "next_tokens", "free"),
+    "classes": _is_count,
+    "vocabulary": lambda value: value is None or _is_count(value),
+    "checksum": lambda value: isinstance(value, str) and len(value) == 64,
+    "facts": lambda value: isinstance(value, dict),
+}

@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
+from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.facts import counted
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
-from ncpipe.transfer_specs import Transfer
+from ncpipe.system.errors import InputError
 
 
 def parted(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepared:

@@ -10,13 +10,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.errors import InputError
 from ncpipe.features.passes import Features, LayerOnSplit, Traits
 from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
-from ncpipe.tensor_files import load_tensors
+from ncpipe.system.errors import InputError
+from ncpipe.system.tensor_files import load_tensors
 
 TRAITS = "network"  # the note in a file that holds them
 

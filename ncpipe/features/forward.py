@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
 from ncpipe.models.build import arrange, build_network, input_shape
 from ncpipe.models.network import Network
-from ncpipe.specs import Run
+from ncpipe.system.errors import InputError
 
 ROWS = 50_000  # samples x tokens of one forward pass
 

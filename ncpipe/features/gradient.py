@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import OwnLoss, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.objective import outputs_of
 from ncpipe.models.build import arrange, input_shape
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.models.penalties import entry_strength, strengths
-from ncpipe.specs import OwnLoss, Run
 from ncpipe.training.objective import class_counts, compares_samples, fit_times_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ncpipe.architectures.architecture import Head
+from ncpipe.config.architectures.architecture import Head
+from ncpipe.config.specs import Run
 from ncpipe.features.passes import Features
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.scales import times_two_to
 from ncpipe.metrics.spectrum import RANK_TOLERANCE, singular_values
 from ncpipe.metrics.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
 from ncpipe.metrics.table import TRAIN, measure_layer
-from ncpipe.optima.dufm_runs import head_levels, levels_of
-from ncpipe.optima.dufm_solutions import Solution, layers
-from ncpipe.specs import Run
+from ncpipe.theory.dufm_runs import head_levels, levels_of
+from ncpipe.theory.dufm_solutions import Solution, layers
 
 MARK = "-"  # between the ranks of layers
 DATA_CUT = 0.05  # of s_1: class means on data carry noise that free features do not

@@ -6,9 +6,9 @@ N  samples    d  feature width    K  classes
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Split
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.specs import Run
 from ncpipe.training.objective import Outputs, class_counts, fit_times_samples
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.arguments import asked
+from ncpipe.config.arguments import asked
+from ncpipe.config.specs import Run
+from ncpipe.config.study import call, loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
-from ncpipe.specs import Run
-from ncpipe.study import call, loaded
+from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network, places
 from ncpipe.features.gradient import gradient_norm
@@ -19,7 +20,6 @@ from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import arrange
 from ncpipe.models.network import Network, Role
 from ncpipe.models.penalties import entry_strength, penalties
-from ncpipe.specs import Run
 
 
 @dataclass(frozen=True)

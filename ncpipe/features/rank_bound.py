@@ -1,6 +1,6 @@
 """How far a trained run's decayed matrices are from rank K, against what the spread of their inputs allows.
 
-The bound of `ncpipe.optima.rank_bound`, of a network: |W - nearest of rank K| is at most
+The bound of `ncpipe.papers.k23.rank_bound`, of a network: |W - nearest of rank K| is at most
 
     (sqrt(sum_i |delta_i|^2) sqrt(N TCV) + |G|)/lambda
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.objective import outputs_of
 from ncpipe.metrics.collapse import tcv
@@ -26,7 +27,6 @@ from ncpipe.models.build import arrange
 from ncpipe.models.layers import Affine
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import entry_strength, strengths
-from ncpipe.specs import Run
 from ncpipe.training.objective import class_counts, fit_times_samples
 
 ROWS = 20_000  # samples of the one pass, which keeps what its way back needs

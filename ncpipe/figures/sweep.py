@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.errors import InputError
 from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
@@ -17,6 +16,7 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.metrics.catalogue import own_metrics, own_splits
+from ncpipe.system.errors import InputError
 
 
 def sweep_figures(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ncpipe.arguments import READABLE, asked, unreadable
-from ncpipe.study import loaded
+from ncpipe.config.arguments import READABLE, asked, unreadable
+from ncpipe.config.study import loaded
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.hooks import _a, _call, _evaluating, _linear, _linear_layers, _to
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import DECISIONS, IGNORED, TokenPass, check_room, measure_vocabulary
+from ncpipe.system.errors import InputError
 
 SHOWN = 12  # names of a batch's entries in an error
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.meters import check_classifier
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, check_every_class
+from ncpipe.system.errors import InputError
 
 # Metrics whose value at collapse is that of the optimum for classes of equal size.
 BALANCED = ("nc2_*", "nc3_*")

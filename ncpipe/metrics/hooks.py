@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ncpipe.errors import InputError, MeasurementWarning
 from ncpipe.metrics.checks import check_finite, check_statistics, doubts
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORED, Classes, chosen_classes, kept_places, renumbered
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
+from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
 Select = Callable[[Tensor, Any], Tensor]

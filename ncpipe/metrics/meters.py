@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.collapse import between_directions
 from ncpipe.metrics.decisions import logit_margins, misalignments
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
+from ncpipe.system.errors import InputError
 
 FAR = 2.0**20
 

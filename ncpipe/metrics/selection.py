@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
+from ncpipe.system.errors import InputError
 
 IGNORED = -100  # PyTorch's own default of `ignore_index`
 Classes = Literal["all", "present"] | Sequence[int]

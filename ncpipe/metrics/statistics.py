@@ -11,9 +11,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import rounding_cutoff
+from ncpipe.system.errors import InputError
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
 # the cache, and makes threads wait for each other more often.

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_statistics, count_classes
 from ncpipe.metrics.collapse import (
     between_trace,
@@ -38,6 +37,7 @@ from ncpipe.metrics.scales import size_exponent, times_two_to, value_times_two_t
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
+from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ncpipe.metrics.collapse import cdnv
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.randomness import seeded_generator
+from ncpipe.system.randomness import seeded_generator
 
 
 def transfer_metrics(

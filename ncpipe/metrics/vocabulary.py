@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
 from ncpipe.metrics.checks import Array, as_tensor, check_finite, check_statistics
 from ncpipe.metrics.collapse import cdnv_and_log
 from ncpipe.metrics.geometry import nc3_duality, simplex_fits
@@ -33,6 +32,7 @@ from ncpipe.metrics.table import (
     one_pass_metrics,
 )
 from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
+from ncpipe.system.errors import InputError
 
 DECISIONS = 2000  # positions that NC4 is taken on: its 95 % interval is at most 4.4 points wide
 QUANTILE = 1.959963984540054  # of the normal distribution, at 97.5 %
@@ -97,7 +97,7 @@ class TokenPass:
 
 def check_room(vocabulary: int, width: int, device: torch.device) -> None:
     """Raise InputError if the statistics of so many tokens do not fit into the device's free memory."""
-    from ncpipe.bounds import free_memory  # only here: the metrics need PyTorch and NumPy alone
+    from ncpipe.config.bounds import free_memory  # only here: the metrics need PyTorch and NumPy alone
 
     need = ARRAYS * 8 * vocabulary * width
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.architectures.architecture import Architecture
-from ncpipe.architectures.conv_net import ConvNetModel
-from ncpipe.architectures.dufm import DufmModel
-from ncpipe.architectures.mlp import MLPModel
-from ncpipe.architectures.resnet import ResNetModel
-from ncpipe.architectures.resnet_cifar import CifarResNetModel
-from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.config.architectures.architecture import Architecture
+from ncpipe.config.architectures.conv_net import ConvNetModel
+from ncpipe.config.architectures.dufm import DufmModel
+from ncpipe.config.architectures.mlp import MLPModel
+from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.specs import Run
+from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, dufm, mlp, resnet, resnet_cifar, transformer
 from ncpipe.models.heads import as_loss_has_it, check_room, set_simplex
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Network
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Run
-from ncpipe.study import loaded
+from ncpipe.system.randomness import seeded_generator
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ncpipe.architectures.conv_net import ConvNetModel
-from ncpipe.errors import InputError
+from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Layer, Network, Owner, Role
+from ncpipe.system.errors import InputError
 
 
 class ConvNet(Network):

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from ncpipe.architectures.dufm import DufmModel
+from ncpipe.config.architectures.dufm import DufmModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine
 from ncpipe.models.network import Layer, Network, Owner, Role

@@ -6,9 +6,9 @@ K  classes    d  feature width
 import torch
 from torch import Tensor
 
-from ncpipe.errors import InputError
-from ncpipe.loss_specs import ON_SPHERE, Loss, name_of, too_narrow
+from ncpipe.config.loss_specs import ON_SPHERE, Loss, name_of, too_narrow
 from ncpipe.models.network import Network
+from ncpipe.system.errors import InputError
 
 
 def as_loss_has_it(network: Network, loss: Loss) -> Network:

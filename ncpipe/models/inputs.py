@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ncpipe.errors import InputError
+from ncpipe.system.errors import InputError
 
 POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, against a row of a layer's width
 

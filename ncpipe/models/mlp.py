@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ncpipe.architectures.mlp import MLPModel
+from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.models.inputs import InputShape, flattened
 from ncpipe.models.layers import Affine, BatchNorm
 from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from ncpipe.config.specs import Experiment, Penalty
 from ncpipe.models.network import INNER, Role
-from ncpipe.specs import Experiment, Penalty
 
 
 def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:

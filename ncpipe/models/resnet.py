@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from ncpipe.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.models.inputs import InputShape, flattened
 from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
 from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices

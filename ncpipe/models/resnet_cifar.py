@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ncpipe.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.network import Layer, Network, Owner, Role
 

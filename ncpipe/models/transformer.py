@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from ncpipe.architectures.transformer import TransformerModel
+from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.models.inputs import InputShape, patches
 from ncpipe.models.layers import (
     MLP,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry, series_name
-from ncpipe.params import Slopes
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
 from ncpipe.tables.compare import Results, compare_results

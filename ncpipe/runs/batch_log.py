@@ -5,9 +5,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncpipe.artifacts import LOGS
-from ncpipe.specs import Run
-from ncpipe.stamps import Stamp, seal_key
+from ncpipe.config.specs import Run
+from ncpipe.runs.fingerprint import Stamp, seal_key
+from ncpipe.system.artifacts import LOGS
 
 BATCH_LOG = LOGS / "batches.csv"
 HEAD = "experiment,depth,runs,device,seconds,ended,digests\n"

@@ -10,30 +10,30 @@ from types import MappingProxyType
 
 import torch
 
-from ncpipe.architectures.architecture import Architecture
-from ncpipe.architectures.conv_net import ConvNetModel
-from ncpipe.architectures.dufm import DufmModel
-from ncpipe.architectures.mlp import MLPModel
-from ncpipe.architectures.resnet import ResNetModel
-from ncpipe.architectures.resnet_cifar import CifarResNetModel
-from ncpipe.architectures.transformer import TransformerModel
-from ncpipe.artifacts import PREPARED
-from ncpipe.bounds import usable_cores
-from ncpipe.console import Progress, Unseen, say
+from ncpipe.config.architectures.architecture import Architecture
+from ncpipe.config.architectures.conv_net import ConvNetModel
+from ncpipe.config.architectures.dufm import DufmModel
+from ncpipe.config.architectures.mlp import MLPModel
+from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.bounds import usable_cores
+from ncpipe.config.specs import Compute, Run
+from ncpipe.config.study import own_mistakes
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.errors import InputError, NotEnoughMemory
 from ncpipe.runs.batch_log import FINISHED, STOPPED, log_time
 from ncpipe.runs.failures import logged
+from ncpipe.runs.fingerprint import Stamp, check_code
 from ncpipe.runs.heartbeat import Life
+from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import checkpoint_of, stored, write_beside
-from ncpipe.specs import Compute, Run
-from ncpipe.stamps import Stamp, check_code
-from ncpipe.study import own_mistakes
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import Progress, Unseen, say
+from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped, train_batch
-from ncpipe.training.run_folder import write_run
 from ncpipe.training.session import Trained
 
 MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
@@ -200,13 +200,13 @@ def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tenso
 
 
 def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
-    from ncpipe.proofs.networks import WARM_START, constructed_state
+    from ncpipe.theory.constructions.networks import WARM_START, constructed_state
 
     return constructed_state(run, data, WARM_START)
 
 
 def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
-    from ncpipe.optima.dufm_runs import solution_state
+    from ncpipe.theory.dufm_runs import solution_state
 
     return solution_state(run)
 

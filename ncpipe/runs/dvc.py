@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ncpipe.dvc_repair import LOCK, is_torn
-from ncpipe.errors import InputError
+from ncpipe.runs.dvc_repair import LOCK, is_torn
+from ncpipe.system.errors import InputError
 
 
 def dvc(*arguments: str, capture: bool = False) -> str:

@@ -5,8 +5,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ncpipe.artifacts import LOGS
-from ncpipe.specs import Run
+from ncpipe.config.specs import Run
+from ncpipe.system.artifacts import LOGS
 
 
 def log_of(run: Run) -> Path:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import CODE, GRID, PREPARED, RUNS, digest_of, read_json
-from ncpipe.errors import InputError
 from ncpipe.runs.folders import check_stored, put_in_place, store_folder
+from ncpipe.system.artifacts import CODE, GRID, PREPARED, RUNS, digest_of, read_json
+from ncpipe.system.errors import InputError
 
 OPTIONS = ("--experiment", "--depth", "--value", "--seed")
 
@@ -66,7 +66,7 @@ def _runs(asked: dict[str, str], axis: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _inputs(shared: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """A run's inputs, as its run.json has them (`ncpipe.stamps.inputs_of`)."""
+    """A run's inputs, as its run.json has them (`ncpipe.runs.fingerprint.inputs_of`)."""
     inputs = json.loads(json.dumps(shared)) | {"depth": run["depth"], "seed": run["seed"]}
     place = PREPARED / run["experiment"]
     if run["axis"]:

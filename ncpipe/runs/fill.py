@@ -5,23 +5,23 @@ from collections.abc import Iterable, Sequence
 
 from filelock import FileLock, Timeout
 
-from ncpipe.runs.engines.choice import open_engine, works_of
+from ncpipe.runs.engines.choice import open_engine, tasks_of
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.protocol import drive
-from ncpipe.runs.engines.work import Ended
+from ncpipe.runs.engines.protocol import run_tasks
+from ncpipe.runs.engines.task import TaskResult
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import batch_lock, missing_of
-from ncpipe.stamps import Stamp
 
 
-def fill(stamps: Sequence[Stamp], settings: Settings, options: Options = LOCAL) -> list[Ended]:
+def fill(stamps: Sequence[Stamp], settings: Settings, options: Options = LOCAL) -> list[TaskResult]:
     """Train those of the runs that the store does not have, by an engine; return what could not be trained.
 
     Runs of a shape have a lock, which is held as long as they train: what another process trains is waited
     for, in this clone and in all that share the store. What is in jobs already is waited for by their engine,
     and left to it by the others. InputError for the first that fails, unless it is to keep going.
     """
-    failed: list[Ended] = []
+    failed: list[TaskResult] = []
     left = missing_of(stamps)
     while left:
         locks = {stamp.key(): batch_lock(stamp) for stamp in left}
@@ -37,7 +37,7 @@ def fill(stamps: Sequence[Stamp], settings: Settings, options: Options = LOCAL) 
             todo = [stamp for stamp in missing_of(own) if stamp.key() not in under_way]
             if todo or (under_way and options.engine == "slurm"):
                 engine = open_engine(options, settings)
-                failed += drive(engine, works_of(todo, settings), settings.keep_going)
+                failed += run_tasks(engine, tasks_of(todo, settings), settings.keep_going)
         left = missing_of(left)
     return failed
 

@@ -11,9 +11,9 @@ import shutil
 import threading
 from pathlib import Path
 
-from ncpipe.artifacts import check_seal, publish_folder
-from ncpipe.dvc_repair import cache_folder, dvc_folder
-from ncpipe.errors import InputError
+from ncpipe.runs.dvc_repair import cache_folder, dvc_folder
+from ncpipe.system.artifacts import check_seal, publish_folder
+from ncpipe.system.errors import InputError
 
 NAME = "ncpipe"  # below DVC's cache directory; `dvc gc` leaves it alone
 ALONE = Path("data/.store")  # in a folder without DVC

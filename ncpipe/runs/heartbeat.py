@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 
 import psutil
 
-from ncpipe.artifacts import LOGS
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
+from ncpipe.system.artifacts import LOGS
 
 PLACE = LOGS / "training"
 EVERY = 2.0  # seconds

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.console import duration, say
+from ncpipe.config.specs import Run
+from ncpipe.config.study import own_mistakes
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
 from ncpipe.runs.batches import Batch, batches_that_fit, groups, parts_of_each
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import checkpoint_of
-from ncpipe.specs import Run
-from ncpipe.stamps import Stamp
-from ncpipe.study import own_mistakes
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import duration, say
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES

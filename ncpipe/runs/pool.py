@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ncpipe.bounds import free_memory
-from ncpipe.study import load_study, own_mistakes
+from ncpipe.config.bounds import free_memory
+from ncpipe.config.study import load_study, own_mistakes
 
 WORTH = 3.0  # seconds of work that a further process is started for, which takes two or three itself
 TURNS = 2  # tasks that each process has, so that it need not wait for the next

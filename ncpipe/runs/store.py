@@ -1,4 +1,4 @@
-"""The store of finished runs: a sealed folder for each, by its fingerprint (`ncpipe.stamps.Stamp.key`).
+"""The store of finished runs: a sealed folder for each, by its fingerprint (`Stamp.key`).
 
 A run in training, or one that was stopped, has a checkpoint there. Nothing else leads from the store to a
 project: any run that is found anywhere can be taken up, and what is taken is, to the bit, what was sealed.
@@ -16,14 +16,15 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ncpipe.artifacts import PREPARED, RUNS, SEAL, reach_disk, read_json, remove
-from ncpipe.console import say
-from ncpipe.dvc_repair import cache_folder, drop_damaged, dvc_folder
-from ncpipe.errors import InputError
-from ncpipe.params import Params
+from ncpipe.config.params import Params
+from ncpipe.config.specs import Compute
+from ncpipe.datasets.stored import data_checksum
+from ncpipe.runs.dvc_repair import cache_folder, drop_damaged, dvc_folder
+from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, check_whole, is_current
 from ncpipe.runs.folders import begin_store, check_stored, link, put_in_place, store_folder
-from ncpipe.specs import Compute
-from ncpipe.stamps import RUN_RECORD, Stamp, check_whole, data_checksum, is_current
+from ncpipe.system.artifacts import PREPARED, RUNS, SEAL, reach_disk, read_json, remove
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 CHECKPOINT = ".checkpoint"
 HEAD = 4096  # bytes: more than the lines before a checkpoint's state

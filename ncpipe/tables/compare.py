@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
 from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights

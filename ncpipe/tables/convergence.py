@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from ncpipe.params import Convergence
+from ncpipe.config.params import Convergence
 from ncpipe.tables.keys import abscissa, run_keys, symbol
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ncpipe.artifacts import METRICS
-from ncpipe.errors import InputError
+from ncpipe.system.artifacts import METRICS
+from ncpipe.system.errors import InputError
 
 
 def present(path: Path, stage: str) -> Path:

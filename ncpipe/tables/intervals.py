@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 
 
 def drawn_means(groups: Sequence[np.ndarray], name: str, rule: Slopes) -> np.ndarray | None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ncpipe.errors import InputError
+from ncpipe.system.errors import InputError
 from ncpipe.tables.floors import floor_of
 from ncpipe.tables.keys import place_keys, run_keys
 

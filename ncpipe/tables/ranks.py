@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ncpipe.params import Slopes
+from ncpipe.config.params import Slopes
 
 RHO = ["rho", "rho_p_value"]
 PERMUTATIONS = 9999  # a p-value of 0.05 is known to 0.002

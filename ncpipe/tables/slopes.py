@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry
-from ncpipe.params import Slopes
 from ncpipe.tables.intervals import combination_interval, drawn_means
 from ncpipe.tables.keys import abscissa, line_keys
 from ncpipe.tables.linearity import line_test

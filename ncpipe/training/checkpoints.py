@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.artifacts import reach_disk, remove
-from ncpipe.console import say
-from ncpipe.errors import cut
+from ncpipe.system.artifacts import reach_disk, remove
+from ncpipe.system.console import say
+from ncpipe.system.errors import cut
 
 KIND = f"ncpipe checkpoint 1, torch {torch.__version__}".encode()
 

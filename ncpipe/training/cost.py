@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.errors import InputError, NotEnoughMemory
 from ncpipe.models.build import arrange, build_network, input_shape, lay_out_network
 from ncpipe.models.network import Network
-from ncpipe.specs import Lbfgs, Run, TorchOptimizer
+from ncpipe.system.errors import NotEnoughMemory
 from ncpipe.training.device import free_bytes, is_out_of_memory
 from ncpipe.training.objective import Outputs, class_counts, compares_samples, fit_times_samples
 from ncpipe.training.replay import WARM_UP

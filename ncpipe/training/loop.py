@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.device import DTYPES
 from ncpipe.training.session import Session, Trained

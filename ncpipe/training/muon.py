@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ncpipe.config.specs import Muon
 from ncpipe.models.network import INNER, Role
-from ncpipe.specs import Muon
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.stack import Stack
 

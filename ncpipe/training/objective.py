@@ -10,10 +10,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ncpipe.arguments import asked, call_by_name
+from ncpipe.config.arguments import asked, call_by_name
+from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
+from ncpipe.config.specs import Experiment, OwnLoss, Run
+from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
-from ncpipe.losses import (
+from ncpipe.metrics.loss_functions import (
     cross_entropy,
     focal,
     half_distance_to,
@@ -24,8 +26,6 @@ from ncpipe.losses import (
     supervised_contrast,
 )
 from ncpipe.models.penalties import entry_strength, is_penalised, strengths
-from ncpipe.specs import Experiment, OwnLoss, Run
-from ncpipe.study import loaded
 from ncpipe.training.stack import Stack
 
 PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothing is learned from them

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.arguments import call_by_name
-from ncpipe.errors import InputError
-from ncpipe.study import loaded
+from ncpipe.config.arguments import call_by_name
+from ncpipe.config.study import loaded
+from ncpipe.system.errors import InputError
 from ncpipe.training.stack import Stack
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ncpipe.specs import CosineSchedule, Schedule, StepSchedule
+from ncpipe.config.specs import CosineSchedule, Schedule, StepSchedule
 
 
 def factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncpipe.config.loss_specs import SupCon
+from ncpipe.config.specs import Experiment, Lbfgs, Run
+from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.errors import InputError
-from ncpipe.loss_specs import SupCon
 from ncpipe.models.build import arrange, build_network, input_shape
 from ncpipe.models.network import batch_norms
-from ncpipe.randomness import seeded_generator
-from ncpipe.specs import Experiment, Lbfgs, Run
-from ncpipe.study import loaded
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.augmentation import augmented, draw_moves
 from ncpipe.training.batch_statistics import settle
 from ncpipe.training.checkpoints import State, copied

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.errors import InputError, cut
-from ncpipe.records import suggest
-from ncpipe.specs import TorchOptimizer
+from ncpipe.config.records import suggest
+from ncpipe.config.specs import TorchOptimizer
+from ncpipe.system.errors import InputError, cut
 from ncpipe.training.checkpoints import State, copied
 from ncpipe.training.stack import Stack
 

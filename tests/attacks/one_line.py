@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ncpipe.errors import LINE, InputError
+from ncpipe.system.errors import LINE, InputError
 
 SECONDS = 20.0  # 2 on a quiet machine: what takes longer is under way to a job of hours
 

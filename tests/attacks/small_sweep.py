@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pipeline import PARAMS, Clone
 
-from ncpipe.artifacts import RUNS, read_json
-from ncpipe.errors import InputError
+from ncpipe.runs.fingerprint import check_whole
 from ncpipe.runs.folders import ALONE
-from ncpipe.stamps import check_whole
+from ncpipe.system.artifacts import RUNS, read_json
+from ncpipe.system.errors import InputError
 
 TORN = r"dvc\.lock|rwlock|NoneType|unexpected error"  # in what DVC says of a file that it has left torn
 OUTPUTS = [f"data/{name}" for name in ("grid", "prepared", "runs", "features", "metrics", "results")]

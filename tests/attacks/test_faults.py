@@ -23,11 +23,11 @@ from conftest import contents, experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back, spread
 
-from ncpipe.artifacts import RUNS
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.errors import InputError
 from ncpipe.runs.folders import ALONE
+from ncpipe.system.artifacts import RUNS
+from ncpipe.system.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parent / "faulty_disk"))
 from faults import KINDS, arm

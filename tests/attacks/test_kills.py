@@ -25,9 +25,9 @@ from conftest import experiment_tree, write_params
 from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
 
-from ncpipe.artifacts import RUNS, sha256_of
 from ncpipe.commands.fetch import fetch
 from ncpipe.runs.folders import ALONE
+from ncpipe.system.artifacts import RUNS, sha256_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "450"))

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from one_line import refusal
 
+from ncpipe.config.records import read
+from ncpipe.config.specs import ImageData, TextData
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.sources import LARGEST_MEMBER, read_members
 from ncpipe.datasets.torchvision_images import CIFAR  # loaded here, as that takes seconds
-from ncpipe.records import read
-from ncpipe.specs import ImageData, TextData
 
 assert "cifar10" in CIFAR
 PLACES = {

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from one_line import refusal
 
 from ncpipe.__main__ import main
-from ncpipe.params import Params, load_params, parse_params
-from ncpipe.schema import json_schema
-from ncpipe.yamlfile import parse_yaml, read_yaml
+from ncpipe.commands.json_schema import json_schema
+from ncpipe.config.params import Params, load_params, parse_params
+from ncpipe.config.yaml_file import parse_yaml, read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [ROOT / "params.yaml", *sorted(ROOT.glob("stages/*/params.yaml"))]

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ncpipe.conformance.suite import EXPECTED, KINDS, ROUGHLY, conforms
-from ncpipe.conformance.suite import FEATURES as FOLDER
+from ncpipe.metrics.conformance.suite import EXPECTED, KINDS, ROUGHLY, conforms
+from ncpipe.metrics.conformance.suite import FEATURES as FOLDER
 from ncpipe.metrics.table import measure_arrays
 
 ANSWERS = json.loads(EXPECTED.read_text())

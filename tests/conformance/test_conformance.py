@@ -14,14 +14,14 @@ from make_features import FOLDER, write
 from peers import rows
 from typer.testing import CliRunner, Result
 
-from ncpipe.cli import app
+from ncpipe.commands.cli import app
 from ncpipe.commands.metrics import NAMES as READ
-from ncpipe.conformance import suite
-from ncpipe.conformance.suite import conforms
 from ncpipe.datasets.array_files import read_arrays
-from ncpipe.errors import InputError
 from ncpipe.metrics import statistics
+from ncpipe.metrics.conformance import suite
+from ncpipe.metrics.conformance.suite import conforms
 from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")

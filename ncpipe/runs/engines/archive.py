@@ -1,6 +1,6 @@
-"""Folders as bytes: data that a worker lacks, and runs that it gives back.
+"""Archives: data that a worker lacks, and runs that it gives back, as bytes.
 
-A parcel is a tar of a folder's files and of nothing else. Its bytes depend on their names and contents alone.
+An archive is a tar of a folder's files alone. Its bytes depend on their names and contents alone.
 """
 
 import io
@@ -8,14 +8,14 @@ import tarfile
 import uuid
 from pathlib import Path, PurePosixPath
 
-from ncpipe.artifacts import move_folder, reach_disk, remove
-from ncpipe.errors import InputError
 from ncpipe.runs.folders import check_stored
 from ncpipe.runs.store import has, stored, write_beside
+from ncpipe.system.artifacts import move_folder, reach_disk, remove
+from ncpipe.system.errors import InputError
 
 
 def pack(folder: Path) -> bytes:
-    """A folder's files, in the order of their names, without owners and times."""
+    """Return an archive of a folder's files, in the order of their names, without owners and times."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -26,36 +26,36 @@ def pack(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def unpack(parcel: bytes, folder: Path) -> None:
-    """Write a parcel's files into a folder; InputError if it is no parcel or names what lies elsewhere."""
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write an archive's files into a folder. InputError if it is damaged or has files of other folders."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(parcel), mode="r:") as tar:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for entry in tar:
                 place = PurePosixPath(entry.name)
                 content = tar.extractfile(entry) if entry.isreg() else None
                 if content is None or place.is_absolute() or ".." in place.parts:
-                    raise InputError(f"{folder}: its parcel has {entry.name}, which is no file of a folder")
+                    raise InputError(f"{folder}: its archive has {entry.name}, which is no file of a folder")
                 path = folder / place
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
     except tarfile.TarError as error:
-        raise InputError(f"{folder}: its parcel is damaged ({error})") from None
+        raise InputError(f"{folder}: its archive is damaged ({error})") from None
 
 
-def unpack_as(parcel: bytes, target: Path) -> None:
-    """Write a parcel as `target`, whole or not at all, beside others who may be writing the same."""
+def unpack_as(archive: bytes, target: Path) -> None:
+    """Write an archive as `target`, whole or not at all, while others may be writing the same."""
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     partial.mkdir(parents=True)
     try:
-        unpack(parcel, partial)
+        unpack(archive, partial)
         reach_disk([*partial.rglob("*"), partial])
         move_folder(partial, target)
     finally:
         remove(partial)
 
 
-def receive(key: str, parcel: bytes) -> bool:
-    """Put a run that was trained elsewhere into the store; False if it is there, from whomever.
+def receive(key: str, archive: bytes) -> bool:
+    """Put a run that was trained elsewhere into the store; False if it is there already.
 
     InputError if it is not to the bit what was written there: it is checked before it has its name.
     """
@@ -63,7 +63,7 @@ def receive(key: str, parcel: bytes) -> bool:
         return False
 
     def write(folder: Path) -> None:
-        unpack(parcel, folder)
+        unpack(archive, folder)
         check_stored(folder, key)
         reach_disk([*folder.rglob("*"), folder])
 

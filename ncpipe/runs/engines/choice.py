@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import groups
 from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
 from ncpipe.runs.engines.protocol import Engine
 from ncpipe.runs.engines.task import DryRun, Task, task_of
-from ncpipe.specs import Compute
-from ncpipe.stamps import Stamp
+from ncpipe.runs.fingerprint import Stamp
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:

@@ -1,16 +1,20 @@
 """What jobs cost: data/logs/jobs.csv, a row for each job that has been collected. No stage reads it."""
 
+import contextlib
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Sequence
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncpipe.artifacts import LOGS
-from ncpipe.console import duration
+from ncpipe.system.artifacts import LOGS
+from ncpipe.system.console import duration, recorded_lines
 
 JOB_LOG = LOGS / "jobs.csv"
+JOB_LOGS = LOGS / "jobs"  # what jobs printed that have been collected
 DIGITS = 16  # of a run's fingerprint
 
 
@@ -86,6 +90,35 @@ def _cost(row: dict[str, str]) -> JobCost:
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
+    """Write all lines of the block to a file of data/logs/jobs, for `ncpipe logs`.
+
+    A row of the log says which runs these are. Where nothing can be written, the block runs all the same.
+    """
+    begin = time.time()
+    name = f"{engine}-{begin:.0f}-{os.getpid()}"
+    try:
+        JOB_LOGS.mkdir(parents=True, exist_ok=True)
+        file = (JOB_LOGS / f"{name}.log").open("a", encoding="utf-8", buffering=1)
+    except OSError:
+        yield
+        return
+    state = "STOPPED"
+    with file:
+        try:
+            with recorded_lines(file.write):
+                yield
+            state = "COMPLETED"
+        finally:
+            cost = JobCost(
+                engine, name, state, cores, 0, time.time() - begin, None, None, None, 0, len(keys), file.name,
+                digests_of(keys),
+            )  # fmt: skip
+            with contextlib.suppress(OSError):
+                write_costs([cost])
+
+
 def cost_table(costs: Sequence[JobCost]) -> list[tuple[str, ...]]:
     """Return a head and a row for each array of jobs (each engine without arrays), and one for all."""
     head = ("jobs", "count", "runs", "core hours", "GPU hours", "memory used/asked", "waited", "requeued")
@@ -125,4 +158,6 @@ def cost_lines(costs: Sequence[JobCost]) -> list[str]:
     """Return the table as lines of text, columns aligned."""
     rows = cost_table(costs)
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

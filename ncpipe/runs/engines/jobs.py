@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import JOBS, LOGS, json_text, publish_file, reach_disk, remove
-from ncpipe.records import read
+from ncpipe.config.records import read
+from ncpipe.runs.engines.job_log import JOB_LOGS
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.task import Task, from_json, to_json
+from ncpipe.system.artifacts import JOBS, json_text, publish_file, reach_disk, remove
 
-JOB_LOGS = LOGS / "jobs"  # what jobs printed that have been collected
 ARRAY_FILE = "array.json"
 TASKS, RESULT, LOG, REFUSED = ".tasks.json", ".result.json", ".log", ".refused"
 
@@ -68,7 +68,7 @@ class Job:
         return JOBS / self.array / f"{self.index}{ending}"
 
     def forget(self) -> None:
-        """Remove a job whose end is known, and keep its log; the last job of an array takes the folder along."""
+        """Remove a job whose end is known, but for its log; the last one of an array removes the folder."""
         with contextlib.suppress(OSError):
             JOB_LOGS.mkdir(parents=True, exist_ok=True)
             shutil.move(self.file(LOG), self.collected_log)

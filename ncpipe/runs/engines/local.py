@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncpipe.console import Progress, say
-from ncpipe.errors import InputError
 from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
+from ncpipe.runs.engines.job_log import kept_log
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import stamps_of_task
 from ncpipe.runs.plan import headline, plan_all
 from ncpipe.runs.store import checkpoint_of
+from ncpipe.system.console import Progress, say
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
@@ -32,9 +33,9 @@ class LocalEngine:
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         tasks, self.tasks = self.tasks, []
-        settings = self.settings
-        place = prepare_device(settings.compute)
-        count = worker_count(settings.compute, place, settings.workers)
+        settings, compute = self.settings, self.settings.compute
+        place = prepare_device(compute)
+        count = worker_count(compute, place, settings.workers)
         todo = [stamp for task in tasks for stamp in stamps_of_task(task)]
         errors: list[InputError] = []
         if not settings.planned:
@@ -50,14 +51,15 @@ class LocalEngine:
             spent, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
         progress = Progress(settings.name, settings.runs, spent + left, settings.runs - len(todo), spent)
         try:
-            errors += train_batches(
-                batches,
-                count,
-                settings.checkpoint_seconds,
-                progress,
-                lambda stamp: weights[stamp.key()],
-                settings.keep_going,
-            )
+            with kept_log("local", [stamp.key() for stamp in todo], compute.threads * count):
+                errors += train_batches(
+                    batches,
+                    count,
+                    settings.checkpoint_seconds,
+                    progress,
+                    lambda stamp: weights[stamp.key()],
+                    settings.keep_going,
+                )
         finally:
             progress.close()
         reason = "; ".join(map(str, errors))

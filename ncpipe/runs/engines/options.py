@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.bounds import Bound
-from ncpipe.errors import InputError, cut, shown
-from ncpipe.records import read
-from ncpipe.specs import Compute
-from ncpipe.yamlfile import parse_yaml, read_yaml
+from ncpipe.config.bounds import Bound
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute
+from ncpipe.config.yaml_file import parse_yaml, read_yaml
+from ncpipe.system.errors import InputError, cut, shown
 
 ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm", "ray"]
@@ -174,9 +174,9 @@ class Slurm:
         for one, other in (("time", "minutes"), ("mem", "memory_gb"), ("gres", "gpus")):
             if getattr(self, one) is not None and getattr(self, other):
                 raise ValueError(f"{one}: says the same as {other}; leave one of the two out")
-        if self.gres is not None and (found := re.search(r"gpu\b.*?:(\d+)\b(?!:)", self.gres)):
-            if int(found[1]) > 1:
-                raise ValueError(f"gres: {self.gres} is {found[1]} GPUs, and a job trains on one; make it 1")
+        found = re.search(r"gpu\b.*?:(\d+)\b(?!:)", self.gres or "")
+        if found and int(found[1]) > 1:
+            raise ValueError(f"gres: {self.gres} is {found[1]} GPUs, and a job trains on one; make it 1")
         for line in self.sbatch:
             if not (FLAG.fullmatch(line) and line.isprintable()):
                 raise ValueError(f"sbatch: {shown(line)} is no option; write it as --name=value or --name")

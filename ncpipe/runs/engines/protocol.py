@@ -1,17 +1,17 @@
 """What an engine does, and how the driver runs tasks by one.
 
-The driver decides what is to be trained; engines know nothing of DVC. They take `Task`s and give `TaskResult`s
-(`ncpipe.runs.engines.task`); the results are folders in the store, which are checked to the bit before DVC
-sees them.
+The driver decides what is to be trained; engines know nothing of DVC. They take `Task`s and give
+`TaskResult`s (`ncpipe.runs.engines.task`); the results are folders in the store, which are checked to the bit
+before DVC sees them.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ncpipe.console import say
-from ncpipe.errors import InputError
 from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 LOST = 3  # times that a task is tried again whose process or machine ended, without progress in between
 
@@ -45,9 +45,7 @@ class Engine(Protocol):
         """Return the same task with more memory; None where no more can be asked for."""
 
 
-def run_tasks(
-    engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: bool = True
-) -> list[TaskResult]:
+def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: bool = True) -> list[TaskResult]:
     """Train tasks into the store by an engine, and what may yet succeed once more; return what failed.
 
     Unless `keep_going`, the first that fails for good is an InputError. On that and on Ctrl-C what trains is
@@ -105,9 +103,9 @@ def next_try(result: TaskResult, engine: Engine) -> list[Task]:
 
 def _line(result: TaskResult) -> str:
     """What happened, in one line."""
-    how = {"failed": "failed", "memory": "ran out of memory", "lost": "was lost", "preempted": "was preempted"}
+    how = {"memory": "ran out of memory", "lost": "was lost", "preempted": "was preempted"}
     first = result.reason.strip().partition("\n")[0].removeprefix(f"{result.task.name}: ")
-    return f"{result.task.name} {how[result.state]}" + (f" ({first})" if first else "")
+    return f"{result.task.name} {how.get(result.state, result.state)}" + (f" ({first})" if first else "")
 
 
 def _how(result: TaskResult, again: Sequence[Task]) -> str:

@@ -1,7 +1,7 @@
 """The engine that trains on a Ray cluster: a task for each batch, as large as its device has room for.
 
-What a run takes is asked where it would train. A task then asks Ray for that share of a GPU, or for that much
-memory, and trains one batch. Ray does not try a task again: the driver does, and says why (`protocol.drive`).
+The memory of a run is measured where it would train. A task then asks Ray for that share of a GPU, or for
+that much memory, and trains one batch. Ray does not try a task again: the driver does (`protocol.run_tasks`).
 
 Ray is imported here and nowhere else, and only where a sweep asks for it.
 """
@@ -21,16 +21,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.console import say
-from ncpipe.errors import InputError, cut
+import psutil
+
+from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import MEMORY_SHARE
+from ncpipe.runs.engines.archive import pack, receive
+from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, digests_of, write_costs
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.parcels import pack, receive
-from ncpipe.runs.engines.remote import Home, at_home, data_of, need_there, train_there
-from ncpipe.runs.engines.work import Ended, Outlook, State, Work
+from ncpipe.runs.engines.remote import Origin, data_of, need_there, origin, train_there
+from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 from ncpipe.runs.engines.worker import Need
-from ncpipe.specs import Compute
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONTEXT = 1e9  # bytes that a process takes on a GPU before it trains anything
@@ -58,17 +61,17 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a task does, and for how many pieces its kind of work is to be split."""
+class Submitted:
+    """What a task of Ray's does, and into how many batches, at least, its runs are to be split."""
 
     kind: Kind
-    work: Work
+    task: Task
     pieces: int = 1
 
 
 @dataclass
 class RayEngine:
-    """Work as tasks of a cluster, its own one or that at an address."""
+    """Tasks of a cluster, its own one or that at an address."""
 
     options: Ray
     settings: Settings
@@ -79,37 +82,41 @@ class RayEngine:
         self.ray = connect(self.options)
         self.stack = contextlib.ExitStack()
         self.stack.callback(self.ray.shutdown)
-        self.home = self.stack.enter_context(at_home())
+        self.origin = self.stack.enter_context(origin())
         self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
-        self.tasks: dict[Any, Task] = {}  # by the reference of what they give back
-        self.parcels: dict[tuple[str, ...], dict[str, bytes]] = {}  # of what has ended, until it is collected
+        self.tasks: dict[Any, Submitted] = {}  # by the reference of what they return
+        self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of tasks that ended, until collected
         self.needs: dict[str, Need] = {}  # by the keys of runs
         self.data: dict[str, Any] = {}  # references of prepared data, by name and by digest
 
-    def submit(self, works: Sequence[Work]) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         cluster = cluster_of(self.ray)
         check_cluster(self.settings.compute, cluster, self.options)
-        new = sum(work.tries == 0 for work in works)
-        for work in works:
-            pieces = pieces_of(new, self.settings.compute, cluster) if work.tries == 0 else 1
-            if work.keys[0] in self.needs:
-                self._train(work, pieces)
+        new = sum(task.epochs_before < 0 for task in tasks)
+        for task in tasks:
+            pieces = pieces_of(new, self.settings.compute, cluster) if task.epochs_before < 0 else 1
+            if task.keys[0] in self.needs:
+                self._train(task, pieces)
             else:
-                self._start(Task("need", work, pieces), _need, self._shares(1e-3 if self.uses_gpu else 0, 0))
+                share = self._shares(1e-3 if self.uses_gpu else 0, 0)
+                self._start(Submitted("need", task, pieces), _need, share)
 
-    def watch(self, wait: bool = True) -> Iterator[Ended]:
+    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         heard = time.monotonic()
         while self.tasks:
             patience = 1.0 if wait else 0.0
             ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=patience)
+            results = []
             for reference in ready:
-                task = self.tasks.pop(reference)
-                found = self._result(reference, task)
+                submitted = self.tasks.pop(reference)
+                found = self._result(reference, submitted)
                 if isinstance(found, Need):
-                    self.needs |= dict.fromkeys(task.work.keys, found)
-                    self._train(task.work, task.pieces)
+                    self.needs |= dict.fromkeys(submitted.task.keys, found)
+                    self._train(submitted.task, submitted.pieces)
                 else:
-                    yield found
+                    results.append(found)
+            if results:
+                yield results
             if ready:
                 heard = time.monotonic()
             elif not wait:
@@ -119,9 +126,13 @@ class RayEngine:
                 self._say_how_it_stands()
         self.stack.close()
 
-    def collect(self, ended: Ended) -> None:
-        for key, parcel in self.parcels.pop(ended.work.keys, {}).items():
-            receive(key, parcel)
+    def collect(self, result: TaskResult) -> None:
+        for key, archive in self.archives.pop(result.task.keys, {}).items():
+            receive(key, archive)
+
+    def more_memory(self, task: Task) -> Task | None:
+        """A task has the memory that its runs were measured to take; there is no more to ask for."""
+        return None
 
     def cancel(self) -> None:
         references = list(self.tasks)
@@ -134,49 +145,72 @@ class RayEngine:
                 self.ray.wait(references, num_returns=len(references), timeout=PATIENCE if not force else 1.0)
         self.stack.close()
 
-    def _train(self, work: Work, pieces: int) -> None:
-        need = self.needs[work.keys[0]]
-        for part in parts_of(work, need, pieces):
+    def _train(self, task: Task, pieces: int) -> None:
+        need = self.needs[task.keys[0]]
+        for part in parts_of(task, need, pieces):
             share = gpu_share(len(part.runs), need) if self.uses_gpu else 0.0
-            self._start(Task("train", part), _train, self._shares(share, len(part.runs) * need.run))
+            own = Submitted("train", part.submitted())
+            self._start(own, _train, self._shares(share, len(part.runs) * need.run))
 
     def _shares(self, gpu: float, memory: float) -> dict[str, float]:
-        """What a task asks for; no more memory than some machine has, or it would wait for ever."""
+        """Return what a task asks for; no more memory than some machine has, or it would wait for ever."""
         asked = {"num_cpus": self.settings.compute.threads, "num_gpus": gpu}
         if not self.uses_gpu:
             asked["memory"] = int(min(memory, cluster_of(self.ray).most_memory))
         return asked
 
-    def _start(self, task: Task, function: Any, shares: Mapping[str, float]) -> None:
-        data = {name: self._parcel(name) for name in data_of(task.work)}
-        remote = self.ray.remote(function).options(max_retries=0, name=task.work.name, **shares)
-        self.tasks[remote.remote(task.work, self.home, data)] = task
+    def _start(self, submitted: Submitted, function: Any, shares: Mapping[str, float]) -> None:
+        task = submitted.task
+        data = {name: self._archive(name) for name in data_of(task)}
+        remote = self.ray.remote(function).options(max_retries=0, name=task.name, **shares)
+        self.tasks[remote.remote(task, self.origin, data)] = submitted
 
-    def _parcel(self, name: str) -> Any:
-        """The reference of a prepared data set as bytes; equal ones are there once."""
+    def _archive(self, name: str) -> Any:
+        """Return the reference of a prepared data set as an archive; equal ones are stored once."""
         if name not in self.data:
-            parcel = pack(PREPARED / name)
-            digest = hashlib.sha256(parcel).hexdigest()
+            archive = pack(PREPARED / name)
+            digest = hashlib.sha256(archive).hexdigest()
             if digest not in self.data:
-                self.data[digest] = self.ray.put(parcel)
+                self.data[digest] = self.ray.put(archive)
             self.data[name] = self.data[digest]
         return self.data[name]
 
-    def _result(self, reference: Any, task: Task) -> Need | Ended:
+    def _result(self, reference: Any, submitted: Submitted) -> Need | TaskResult:
+        task = submitted.task
         try:
             found = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            return Ended(task.work, state_of(error), f"{task.work.name}: {reason_of(error)}")
+            return TaskResult(task, state_of(error), f"{task.name}: {reason_of(error)}")
         if isinstance(found, Need):
             return found
-        ended, parcels, machine = found
-        if parcels:
-            self.parcels[task.work.keys] = parcels
-        if ended.state == "done" and task.kind == "train":
-            left = sum(len(task.work.runs) for task in self.tasks.values())
+        result, archives, machine = found
+        if archives:
+            self.archives[task.keys] = archives
+        if submitted.kind == "train":
+            self._log(task, result, machine)
+        if result.state == "done" and submitted.kind == "train":
+            left = sum(len(other.task.runs) for other in self.tasks.values())
             done, runs = self.settings.runs - left, self.settings.runs
-            say(f"ray: {done} of {runs} runs, {task.work.name} by {machine}")
-        return Ended(task.work, ended.state, ended.reason)
+            say(f"ray: {done} of {runs} runs, {task.name} by {machine.name}")
+        return TaskResult(task, result.state, result.reason)
+
+    def _log(self, task: Task, result: TaskResult, machine: "Machine") -> None:
+        """Keep what the worker printed and what the task took."""
+        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{machine.began:.0f}.log"
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"on {machine.name}\n{result.log}", encoding="utf-8")
+        need = self.needs[task.keys[0]]
+        gpus = gpu_share(len(task.runs), need) if self.uses_gpu else 0.0
+        asked = None if self.uses_gpu else len(task.runs) * need.run / 2**20
+        write_costs(
+            [
+                JobCost(
+                    "ray", machine.name, result.state, self.settings.compute.threads, gpus, machine.seconds,
+                    None, machine.megabytes, asked, 0, len(task.runs), str(file), digests_of(task.keys),
+                )
+            ]
+        )  # fmt: skip
 
     def _say_how_it_stands(self) -> None:
         cluster = cluster_of(self.ray)
@@ -229,7 +263,7 @@ def environment(host: str) -> dict[str, str]:
 
 
 def cluster_of(ray: Any) -> Cluster:
-    """What the machines have that are alive now."""
+    """Return what the machines have that are alive now."""
     own = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return Cluster(
         sum(resources.get("GPU", 0.0) for resources in own),
@@ -259,52 +293,52 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
         )
 
 
-def pieces_of(works: int, compute: Compute, cluster: Cluster) -> int:
-    """In how many batches to train each of so many shapes, at least, so that no place is left idle."""
+def pieces_of(tasks: int, compute: Compute, cluster: Cluster) -> int:
+    """Return into how many batches, at least, to split each of so many shapes, so that no place is idle."""
     places = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
-    return math.ceil(TURNS * places / works)
+    return math.ceil(TURNS * places / tasks)
 
 
-def outlook(works: Sequence[Work], options: Ray, compute: Compute) -> Outlook:
-    """What `submit` would do with this work, for which the cluster is asked what it has."""
+def dry_run(tasks: Sequence[Task], options: Ray, compute: Compute) -> DryRun:
+    """Return what `submit` would do with these tasks; the cluster is asked what it has."""
     ray = connect(options)
     try:
         cluster = cluster_of(ray)
     finally:
         ray.shutdown()
     check_cluster(compute, cluster, options)
-    batches = [part for work in works for part in work.in_parts(pieces_of(len(works), compute, cluster))]
+    batches = [part for task in tasks for part in task.in_parts(pieces_of(len(tasks), compute, cluster))]
     where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
     has = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
     counted = ", ".join(f"{count} {name if count == 1 else f'{name}s'}" for count, name in has if count)
     cores = f"{compute.threads} {'core' if compute.threads == 1 else 'cores'}"
     asked = f"a share of a GPU and {cores}" if uses_gpu(compute, cluster) else f"{cores} and its memory"
-    runs = sum(len(work.runs) for work in works)
-    return Outlook(
+    runs = sum(len(task.runs) for task in tasks)
+    return DryRun(
         [[batch] for batch in batches],
         "batches",
         [
             f"{runs} runs for {where} ({counted}): {len(batches)} batches or more, each asks for {asked}",
-            "how many runs fit into a batch, and how long it takes, a device of the cluster decides",
+            "a device of the cluster decides how many runs fit into a batch, and how long it takes",
         ],
     )
 
 
-def parts_of(work: Work, need: Need, pieces: int) -> list[Work]:
-    """Batches that fit into a device of which as much is free as where it was asked, at least `pieces`."""
+def parts_of(task: Task, need: Need, pieces: int) -> list[Task]:
+    """Return batches, at least `pieces`, that fit into a device with as much memory free as was measured."""
     free = MEMORY_SHARE * (need.free - (0 if need.device == "cpu" else CONTEXT))
     fit = max(1, int(free / need.run))
-    return work.in_parts(max(pieces, math.ceil(len(work.runs) / fit)))
+    return task.in_parts(max(pieces, math.ceil(len(task.runs) / fit)))
 
 
 def gpu_share(runs: int, need: Need) -> float:
-    """Of a GPU, for a batch of so many runs: that of its memory, in steps, and never nothing."""
+    """Return the share of a GPU for a batch of so many runs: that of its memory, in steps of STEP."""
     share = (runs * need.run / MEMORY_SHARE + CONTEXT) / need.free
     return min(1.0, math.ceil(share / STEP - 1e-9) * STEP)
 
 
 def state_of(error: Exception) -> State:
-    """What the end of a task means for its work, by the name of Ray's error."""
+    """Return what Ray's error means for the task, by the error's name."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if "OutOfMemoryError" in names:
         return "memory"
@@ -312,7 +346,7 @@ def state_of(error: Exception) -> State:
 
 
 def reason_of(error: Exception) -> str:
-    """The error's last word, and which machine, as far as Ray knows."""
+    """Return the error in a line."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [""]
     said = lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]
     return cut(f"{type(error).__name__}: {said}")
@@ -321,29 +355,40 @@ def reason_of(error: Exception) -> str:
 # What runs in a task. It has a process to itself.
 
 
-def _need(work: Work, home: Home, data: Mapping[str, Any]) -> Any:
-    found = need_there(work, home, _loads(data))
-    return found if isinstance(found, Need) else (found, {}, "")
+@dataclass(frozen=True)
+class Machine:
+    """Where a task trained, when it began (seconds since 1970), how long it took and what memory it used."""
+
+    name: str
+    began: float
+    seconds: float
+    megabytes: float
 
 
-def _train(work: Work, home: Home, data: Mapping[str, Any]) -> Any:
+def _need(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
+    found = need_there(task, source, _loads(data))
+    return found if isinstance(found, Need) else (found, {}, None)
+
+
+def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
     """Train in a thread: cancelled, a task's main thread has an interrupt, which it only sees while it waits.
 
     One batch at a time: Ray starts as many tasks as there is room for.
     """
-    stop = threading.Event()
+    stop, began = threading.Event(), time.time()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        alone = dataclasses.replace(work, workers=1)
-        future = pool.submit(train_there, alone, home, _loads(data), stop)
+        alone = dataclasses.replace(task, workers=1)
+        future = pool.submit(train_there, alone, source, _loads(data), stop)
         try:
             while not future.done():
                 concurrent.futures.wait([future], LOOK)
         except BaseException:
             stop.set()
             raise
-    ended, parcels = future.result()
-    return ended, parcels, socket.gethostname()
+    result, archives = future.result()
+    used = psutil.Process().memory_info().rss / 2**20
+    return result, archives, Machine(socket.gethostname(), began, time.time() - began, used)
 
 
 def _loads(data: Mapping[str, Any]) -> dict[str, Any]:

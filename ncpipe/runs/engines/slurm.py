@@ -14,11 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import JOBS, remove
-from ncpipe.console import say
-from ncpipe.errors import InputError
 from ncpipe.runs.engines.job_log import JobCost, digests_of, write_costs
-from ncpipe.runs.engines.jobs import REFUSED, RESULT, LOG, Job, read_jobs, write_array, write_number
+from ncpipe.runs.engines.jobs import LOG, REFUSED, RESULT, Job, read_jobs, write_array, write_number
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.slurm_commands import (
     JobState,
@@ -27,12 +24,16 @@ from ncpipe.runs.engines.slurm_commands import (
     check_submission,
     job_states,
     last_line,
+    still_running,
     submit,
     summary,
     usages,
 )
 from ncpipe.runs.engines.slurm_script import batch_script, sbatch_options
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
+from ncpipe.system.artifacts import JOBS, remove
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 POLL = 5.0  # seconds between two looks at the queue
 SETTLED = 10.0  # seconds after which what a job has written is visible here, on a shared disk
@@ -113,7 +114,7 @@ class SlurmEngine:
         left, why = cancel(list(self.jobs.values()))
         self.jobs = {job.id: job for job in left}
         if left:
-            say(still_running(left, why))
+            say(f"sweep: {still_running(left, why)}")
 
     def more_memory(self, task: Task) -> Task | None:
         more = replace(task, memory_tries=task.memory_tries + 1)
@@ -159,15 +160,6 @@ class SlurmEngine:
             f"sweep: {runs} runs in {len(pieces)} {'task' if len(pieces) == 1 else 'tasks'} of job {number} "
             f"({time.monotonic() - start:.1f} s)"
         )
-
-
-def still_running(jobs: Sequence[Job], why: str) -> str:
-    """Return a line on jobs that were to be cancelled, and may still run."""
-    names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
-    return (
-        f"sweep: {len(jobs)} jobs may still run (scancel: {why}); they stay recorded. Run ncpipe sweep --cancel "
-        f"again, or scancel {' '.join(names)}"
-    )
 
 
 def check_slurm(options: Slurm) -> None:
@@ -216,10 +208,9 @@ def dry_run(tasks: Sequence[Task], options: Slurm) -> DryRun:
         jobs = deal(some, own.array)
         pieces += jobs
         runs = sum(len(task.runs) for task in some)
-        counted = f"{len(jobs)} {'task' if len(jobs) == 1 else 'tasks'}"
+        counted = f"{len(jobs)} {'task' if len(jobs) == 1 else 'tasks'} of a job array"
         lines += [
-            f"{runs} runs to submit to Slurm: {counted} of a job array, {min(own.at_once, len(jobs))} of them "
-            "at a time",
+            f"{runs} runs to submit to Slurm: {counted}, {min(own.at_once, len(jobs))} of them at a time",
             f"a task: {_asked(own)}; {own.limit:g} minutes, then it queues again",
         ]
     lines.append("each node's device decides how many runs train side by side, in what memory and time")
@@ -333,7 +324,7 @@ def cost_of(job: Job, state: str, usage: Usage | None) -> JobCost:
         own = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
     if usage is None:
         options = job.options.grown(job.tasks[0].memory_tries) or job.options
-        restarts, begun = own.get("restarts", 0), own.get("begun")
+        restarts, begun = own.get("restarts", 0), own.get("begun", 0.0)
         waited = max(0.0, begun - job.submitted) if own and not restarts else None  # else it ran in between
         usage = Usage(
             options.cpus, options.gpus, own.get("seconds", 0.0), waited, own.get("megabytes"),

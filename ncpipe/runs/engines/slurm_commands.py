@@ -1,4 +1,4 @@
-"""What is asked of Slurm: states, submission, cancelling and accounting. Needs no torch, for `ncpipe status`."""
+"""Slurm's commands: states, submission, cancelling, accounting. Needs no torch, for `ncpipe status`."""
 
 import os
 import subprocess
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncpipe.errors import InputError, cut
 from ncpipe.runs.engines.jobs import Job
 from ncpipe.runs.engines.options import minutes_of
+from ncpipe.system.errors import InputError, cut
 
 PATIENCE = 300  # seconds that a command of Slurm's may take
 OVER = {
@@ -187,6 +187,15 @@ def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
         if job.id not in left:
             job.forget()
     return going, said
+
+
+def still_running(jobs: Sequence[Job], why: str) -> str:
+    """Return a line on jobs that were to be cancelled, and may still run."""
+    names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
+    return (
+        f"{len(jobs)} jobs may still run (scancel: {why}); they stay recorded. Run ncpipe sweep "
+        f"--cancel again, or scancel {' '.join(names)}"
+    )
 
 
 def summary(jobs: Sequence[Job], states: Mapping[str, JobState]) -> str:

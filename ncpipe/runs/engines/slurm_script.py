@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.artifacts import JOBS
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.folders import store_folder
+from ncpipe.system.artifacts import JOBS
 
 MODULE = "ncpipe.runs.engines.slurm_worker"
 # The shell stays while the worker runs: a container has no scontrol, so it is the shell that queues the job
@@ -21,11 +21,14 @@ worker=$!
 trap 'kill -USR2 $worker' USR2
 trap 'kill -TERM $worker' TERM
 while kill -0 $worker 2>/dev/null; do wait $worker; done
+wait $worker
+code=$?
 if [ -e "$job.again" ]; then
     rm -f "$job.again"
     scontrol requeue "$SLURM_JOB_ID" 2>"$job.refused"
+    exit
 fi
-exit 0
+exit $code
 """
 
 
@@ -95,4 +98,3 @@ def sbatch_options(array: str, count: int, options: Slurm, before: Sequence[str]
         "--requeue",
         *own,
     ]
-

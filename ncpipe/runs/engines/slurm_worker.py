@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncpipe.artifacts import publish_file
 from ncpipe.runs.engines.jobs import RESULT, TASKS
 from ncpipe.runs.engines.task import Task, TaskResult, from_json
-from ncpipe.runs.engines.worker import train_task
-from ncpipe.training.loop import Stopped
+from ncpipe.system.artifacts import publish_file
 
 LOOK = 0.05  # seconds between two looks at the training
 AGAIN = ".again"
@@ -34,27 +32,30 @@ class Worker:
         self.tasks = list(tasks)
         self.results: list[TaskResult] = []
         self.signal: int | None = None  # the last one that came
-        self._stop, self._over = threading.Event(), False
+        self._stop = threading.Event()
+
+    def listen(self) -> None:
+        """Note signals from now on; without this they would end the process."""
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._hear)
 
     def run(self) -> bool:
         """Train until all is done or a signal comes; return whether all was done."""
-        for number in (signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, self._hear)
         thread = threading.Thread(target=self._train)
         thread.start()
-        while not self._over:
-            time.sleep(LOOK)
-        thread.join()
+        while thread.is_alive():
+            thread.join(LOOK)
         return len(self.results) == len(self.tasks)
 
     def _train(self) -> None:
-        try:
-            for task in self.tasks:
+        from ncpipe.runs.engines.worker import train_task  # only now: loads PyTorch, which takes seconds
+        from ncpipe.training.loop import Stopped
+
+        for task in self.tasks:
+            try:
                 self.results.append(train_task(task, self._stop))
-        except Stopped:
-            pass
-        finally:
-            self._over = True
+            except Stopped:
+                return
 
     def _hear(self, number: int, frame: Any) -> None:
         self.signal = number
@@ -67,6 +68,7 @@ def main(job: str) -> int:
     tasks = from_json(Path(f"{job}{TASKS}").read_text(encoding="utf-8"))
     before = sum(task.epochs_done() for task in tasks)
     worker = Worker(tasks)
+    worker.listen()
     reason = ""
     if not worker.run():
         if worker.signal == signal.SIGTERM:

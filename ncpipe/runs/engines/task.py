@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ncpipe.config.specs import Run
+from ncpipe.runs.fingerprint import Stamp
 from ncpipe.runs.store import checkpoint_path, epochs_in, has
-from ncpipe.specs import Run
-from ncpipe.stamps import Stamp
 
 # done; failed: may succeed if each run is tried alone; refused: cannot succeed, by its runs' own fault;
 # memory: needs more memory than it had; lost: the process, its machine or its time limit ended it;

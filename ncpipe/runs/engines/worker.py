@@ -9,17 +9,17 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncpipe.artifacts import PREPARED
-from ncpipe.console import Progress, Unseen
+from ncpipe.config.records import read
+from ncpipe.config.specs import Compute, Experiment, Run
+from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.errors import InputError, NotEnoughMemory
-from ncpipe.records import read
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
 from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.fingerprint import Stamp, stamps_of
 from ncpipe.runs.store import has
-from ncpipe.specs import Compute, Experiment, Run
-from ncpipe.stamps import Stamp, stamps_of
-from ncpipe.study import load_study, loaded
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.console import Progress, Unseen
+from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.cost import bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped

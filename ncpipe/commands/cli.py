@@ -1,0 +1,570 @@
+"""The `ncpipe` program: arguments in, one call out. Stages import what they need only when they run."""
+
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from safetensors import SafetensorError
+
+from ncpipe import __version__
+from ncpipe.commands import paper_commands
+from ncpipe.commands.options import (
+    ALL,
+    CheckpointSeconds,
+    Command,
+    Device,
+    Experiment,
+    Group,
+    Processes,
+    Value,
+    Workers,
+    begin,
+)
+from ncpipe.system.artifacts import RUNS, remove_tried_links
+from ncpipe.system.errors import InputError
+from ncpipe.system.signals import came_of_interrupt, hear_the_end
+
+app = typer.Typer(
+    cls=Group,
+    name="ncpipe",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+command = functools.partial(app.command, cls=Command)
+stage = functools.partial(command, rich_help_panel="Stages, which `dvc repro` runs")
+
+
+for name, paper in paper_commands.APPS.items():
+    app.add_typer(paper, name=name, rich_help_panel="Stages of one paper's studies")
+
+
+def _all_or_number(text: str) -> int | None:
+    """Read a depth or a seed; None for all of them."""
+    if text == ALL:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no whole number; give a number, or {ALL}") from None
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Neural collapse against depth. Commands read params.yaml here and write below data/; `dvc repro` runs
+    those stages that are stale. `metrics` measures any features."""
+    if address := os.environ.get("DVC_STAGE"):  # which DVC sets for what it runs
+        from ncpipe.commands.code import check_unedited
+
+        check_unedited(address)
+
+
+@stage()
+def code() -> None:
+    """Write digests of the code behind every other stage to data/code: comments and layout do not count."""
+    from ncpipe.commands.code import write_code
+
+    write_code()
+
+
+@stage()
+def grid() -> None:
+    """Check params.yaml and write the runs of the sweep to data/grid, one table per experiment."""
+    from ncpipe.commands.grid import write_grid
+
+    write_grid()
+
+
+@stage()
+def fetch(
+    experiment: Experiment,
+    mirror: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="NCPIPE_MIRROR",
+            help="Folder with the official files, read instead of the network.",
+            show_default=False,
+        ),
+    ] = None,
+    value: Value = None,
+) -> None:
+    """Download (or take from a mirror) an experiment's data set; balance, normalise, check and store it."""
+    from ncpipe.commands.fetch import fetch as fetch_data
+
+    fetch_data(experiment, mirror, _number(value))
+
+
+@stage()
+def train(
+    experiment: Experiment,
+    depth: Annotated[
+        Any, typer.Argument(parser=_all_or_number, metavar="DEPTH", help=f"Depth of the network, or {ALL}.")
+    ] = None,
+    seed: Annotated[
+        Any,
+        typer.Argument(
+            parser=_all_or_number, metavar="SEED", help=f"Seed of weights and mini-batches, or {ALL}."
+        ),
+    ] = None,
+    device: Device = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave the sweep's other missing runs of these shapes for later.")
+    ] = False,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    value: Value = None,
+) -> None:
+    """Train networks (and those of the sweep that fit beside them), or take them from the store; write them
+    to data/runs. Without depth, value or seed: all that the sweep has of the experiment."""
+    from ncpipe.commands.train import train as train_runs
+
+    train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
+
+
+@stage()
+def fill(
+    device: Device = None, workers: Workers = None, checkpoint_seconds: CheckpointSeconds = 60.0
+) -> None:
+    """Train all that the sweep lacks into the store, side by side on all cores."""
+    from ncpipe.commands.fill import fill_store
+
+    fill_store(device, workers, checkpoint_seconds)
+
+
+@command()
+def clean(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Those not used for so long: 12h, 30d, 8w.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them, remove nothing.")] = False,
+) -> None:
+    """List stored runs and checkpoints by when they were used last, and remove those of an age."""
+    from ncpipe.commands.clean import clean as clean_store
+
+    clean_store(older_than, dry_run)
+
+
+@command()
+def sweep(
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the batches with memory and time, or what jobs would be given; train nothing.",
+        ),
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Train the other batches when one fails.")
+    ] = False,
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    engine: Annotated[
+        Literal["local", "slurm", "ray"] | None,
+        typer.Option(
+            help="Where to train, in place of what engine.yaml says (docs/clusters.md).", show_default=False
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Of the engine, as in engine.yaml.",
+            show_default=False,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: -o address=...", show_default=False)
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit jobs and end; they go on, in Slurm.")
+    ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option("--collect", help="Take what jobs have finished by now, submit again what was lost."),
+    ] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the jobs of this folder.")] = False,
+) -> None:
+    """Bring the pipeline up to date: all stale runs side by side, then `dvc repro`. Same results, faster."""
+    if dry_run + detach + collect + cancel > 1:
+        raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
+    from ncpipe.runs.engines.options import load_options
+
+    given = [*(option or ()), *([] if address is None else [f"address={address}"])]
+    options = load_options(engine, given)
+    begin("sweep")
+    from ncpipe.commands.sweep import cancel_jobs, print_plan
+    from ncpipe.commands.sweep import sweep as run_sweep
+
+    if dry_run:
+        print_plan(device, workers, options)
+    elif cancel:
+        cancel_jobs()
+    else:
+        jobs: Literal["wait", "detach", "collect"] = "detach" if detach else "collect" if collect else "wait"
+        run_sweep(device, workers, checkpoint_seconds, keep_going, options, jobs)
+
+
+@stage()
+def extract(experiment: Experiment, device: Device = None, workers: Processes = None) -> None:
+    """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
+    begin(f"extract {experiment}")
+    from ncpipe.commands.extract import double_compute, extract_experiment
+    from ncpipe.config.params import load_params
+    from ncpipe.runs.store import share
+    from ncpipe.training.device import prepare_device
+
+    double = double_compute(load_params().compute, device)
+    on_cpu = prepare_device(double).type == "cpu"  # a GPU is one process's
+    with _hands(experiment, workers if on_cpu else 1) as hands:
+        extract_experiment(experiment, device, hands.each)
+    share(path.parent for path in (RUNS / experiment).rglob("run.json"))  # DVC's cache has them by now
+
+
+@stage()
+def measure(experiment: Experiment, workers: Processes = None) -> None:
+    """Compute every metric of an experiment's runs from their features; write tidy tables."""
+    begin(f"measure {experiment}")
+    from ncpipe.commands.measure import measure as measure_experiment
+
+    with _hands(experiment, workers) as hands:
+        measure_experiment(experiment, hands.each)
+
+
+def _hands(experiment: str, workers: int | None) -> Any:
+    """Processes that share an experiment's runs; None for one per core."""
+    from ncpipe.config.bounds import usable_cores
+    from ncpipe.config.params import load_params
+    from ncpipe.runs.pool import Pool
+
+    params = load_params()
+    return Pool(workers or max(1, usable_cores() // params.compute.threads), len(params.runs_of(experiment)))
+
+
+@stage()
+def aggregate() -> None:
+    """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
+    from ncpipe.commands.aggregate import aggregate as aggregate_sweep
+
+    aggregate_sweep()
+
+
+@stage()
+def plot(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Folder that `ncpipe publish` wrote; once for each.", show_default=False),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--to", help="Where --from draws: a folder of its own.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw the figures of the sweep from data/results, or of published tables; PNG and SVG."""
+    from ncpipe.commands.plot import plot as plot_sweep
+    from ncpipe.commands.plot import plot_published
+
+    if (sources is None) != (target is None):
+        raise InputError("give --from and --to together: what to draw, and the folder to draw into")
+    if sources is None or target is None:
+        plot_sweep()
+    else:
+        plot_published(sources, target)
+
+
+@command()
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Where to; replaced if it is there.", show_default=False)],
+) -> None:
+    """Copy the sweep's tables, sentences and parameters with their provenance to a folder for git."""
+    from ncpipe.commands.publish import publish as publish_sweep
+
+    publish_sweep(folder)
+
+
+@stage()
+def claims() -> None:
+    """Set the sentences of claims.yaml beside this sweep's numbers; write data/claims."""
+    from ncpipe.commands.claims import claims as judge_claims
+
+    judge_claims()
+
+
+@stage()
+def report(
+    revisions: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --compare: as those of `ncpipe compare`.", show_default=False),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Set revisions beside each other, the first one first.")
+    ] = False,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            help="Write there instead, with commit and machine; a comparison else is data/comparison.html.",
+            show_default=False,
+        ),
+    ] = None,
+    times: Annotated[
+        bool, typer.Option("--times", help="With --to: what stages and training took too.")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve it on this machine, with where the runs are, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --live; 0 takes a free one.")] = 8765,
+) -> None:
+    """Write one page of everything that the study found, data/report.html: it opens without a network."""
+    from ncpipe.commands.report import report as write_page
+    from ncpipe.commands.report import report_to
+
+    if bool(revisions) != compare:
+        raise InputError(
+            "report: give --compare and what to compare, as `ncpipe report --compare HEAD workspace`"
+        )
+    if times and (compare or target is None):
+        raise InputError("report: --times goes with --to; the stage's own page has no times")
+    if live and (compare or target is not None):
+        raise InputError("report: --live goes with neither --compare nor --to")
+    if live:
+        from ncpipe.commands.report_live import serve
+
+        serve(port)
+    elif revisions:
+        from ncpipe.commands.report_comparison import report_comparison
+
+        report_comparison(revisions, target)
+    elif target is None:
+        write_page()
+    else:
+        report_to(target, times)
+
+
+@command()
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+) -> None:
+    """Serve the report to this machine while runs train, until Ctrl-C; the same as report --live."""
+    from ncpipe.commands.report_live import serve as serve_page
+
+    serve_page(port)
+
+
+@command()
+def compare(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(
+            help="Experiments of DVC's, git revisions, or `workspace`; the first is what the others are held "
+            "against.",
+            show_default=False,
+        ),
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="A long table, every digit.")] = False,
+) -> None:
+    """Print what differs: parameters and, per experiment, slopes, gaps and counts with their differences."""
+    from ncpipe.commands.compare import compare as compare_revisions
+
+    compare_revisions(revisions, as_csv)
+
+
+@command()
+def metrics(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help=".npz or .safetensors with features (N,d), labels (N,); optional weight (K,d), bias (K,), "
+            "test_features, test_labels.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON; inf and nan are strings.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Columns layer, split, metric, value.")] = False,
+    classes: Annotated[
+        Literal["all", "present"],
+        typer.Option(
+            help="`present` leaves classes without samples out, as most tokens of a vocabulary are."
+        ),
+    ] = "all",
+    min_per_class: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leave out classes with fewer samples; implies --classes present."),
+    ] = None,
+    decisions: Annotated[
+        int, typer.Option(min=1, help="With --classes present: samples drawn for NC4, NC3 and margins.")
+    ] = 2000,
+) -> None:
+    """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
+    if as_json and as_csv:
+        raise InputError("give --json or --csv, not both")
+    from ncpipe.commands.metrics import Present, print_metrics
+
+    present = classes == "present" or min_per_class is not None
+    print_metrics(
+        file,
+        "json" if as_json else "csv" if as_csv else "table",
+        Present(min_per_class or 1, decisions) if present else None,
+    )
+
+
+@command()
+def conformance(
+    function: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function of NumPy arrays features (N, d) and labels (N,), and of weight, bias, "
+            "test_features, test_labels if it names them. It returns values by metric, or one number.",
+            show_default=False,
+        ),
+    ] = None,
+    npz_command: Annotated[
+        str | None,
+        typer.Option(help="A program instead, run with a file's path in place of {}; it prints JSON."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Score this metric alone.")] = None,
+) -> None:
+    """Score an implementation of collapse metrics on files whose metrics are known exactly."""
+    from ncpipe.commands.conformance import conformance as score
+
+    if not score(function, npz_command, metric):
+        raise typer.Exit(1)
+
+
+@command()
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every other second, until all is done.")
+    ] = False,
+) -> None:
+    """Print how far the sweep is: runs that are done, in training (epoch, time to go), waiting, stale."""
+    from ncpipe.commands.status import status as print_status
+
+    print_status(watch)
+
+
+@command()
+def repair(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Damaged results below data/, to be made again.", show_default=False),
+    ] = None,
+) -> None:
+    """Mend what a stopped DVC has left torn, and damage in DVC's cache; say what was done."""
+    from ncpipe.commands.repair import repair as repair_dvc
+
+    repair_dvc(paths or ())
+
+
+@command()
+def new(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Of stages/NAME in this checkout; a path makes a git and DVC project there, which runs the "
+            "installed package.",
+            show_default=False,
+        ),
+    ],
+    own_code: Annotated[
+        bool,
+        typer.Option(
+            "--own-code", help="With a study.py: a network, data set, metric, loss and optimizer of your own."
+        ),
+    ] = False,
+    axis: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="A number of the experiments to vary, as model.width."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An .npz or .safetensors file of arrays, which is copied."),
+    ] = None,
+) -> None:
+    """Make a study of your own from the template."""
+    from ncpipe.commands.new import Wanted
+    from ncpipe.commands.new import new as make_study
+
+    make_study(place, Wanted(own_code, axis, data))
+
+
+@command()
+def schema() -> None:
+    """Write the schemas by which editors complete and explain the keys of params.yaml and claims.yaml."""
+    from ncpipe.commands.schema import write_schema
+
+    write_schema()
+
+
+def _number(text: str | None) -> int | float | None:
+    from ncpipe.config.yaml_file import parse_number
+
+    return None if text is None else parse_number(text)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from ncpipe.training.device import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
+def _own_mistake(error: Exception) -> InputError | None:
+    """What study.py did wrong, if it was that; who has read none has not loaded what reads it."""
+    if "ncpipe.config.study" not in sys.modules:
+        return None
+    from ncpipe.config.study import own_mistake
+
+    return own_mistake(error)
+
+
+def run_cli() -> None:
+    """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
+    from ncpipe.commands.stage_times import timed
+
+    hear_the_end()
+    if "DVC_STAGE" in os.environ:
+        remove_tried_links()
+    try:
+        with timed(os.environ.get("DVC_STAGE")):
+            app(prog_name="ncpipe")
+    except InputError as error:
+        sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
+    except Exception as error:
+        if _is_out_of_memory(error):
+            said = "not enough memory on this machine; make data, model.width or the depth smaller"
+        elif mistake := _own_mistake(error):
+            said = str(mistake)
+        elif isinstance(error, OSError):
+            said = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))
+        elif isinstance(error, SafetensorError):  # readers turn theirs into an InputError: of a writer
+            said = str(error)
+        elif came_of_interrupt(error):
+            raise KeyboardInterrupt from None
+        else:
+            raise
+        sys.exit(f"ncpipe: {said}; nothing half-written was kept")
+    except SystemExit as stop:
+        if stop.code == 130:  # how typer ends on Ctrl-C, without a word
+            raise KeyboardInterrupt from None
+        raise

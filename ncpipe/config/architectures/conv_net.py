@@ -1,0 +1,71 @@
+"""Spec of a small convolutional network with a ReLU head; `ncpipe.models.conv_net` has the network."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from ncpipe.config.architectures.architecture import Architecture, Head, Kind, numbered_head
+from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.bounds import Bound, Count, NonNegative, Positive, Size
+
+
+@dataclass(frozen=True)
+class ConvNetModel(Architecture):
+    """Convolutions with batch norm, their pixels mapped linearly to features, and S24's head of L matrices.
+
+    No bias anywhere but in batch norm. Convolutions are drawn with variance 2 / fan_in; nothing bounds the
+    features.
+    architecture: conv_net.
+    pooled: side of the squares of pixels that are averaged before all else; 1 takes images as they are.
+    channels: channels of each 3 x 3 convolution; each but the first halves the image's sides.
+    width: width of the features that enter the head, and of its layers.
+    feature_gain: the map to the features is drawn with variance feature_gain^2 / fan_in.
+    gain: the head's and the last layer's weights are drawn with variance gain^2 / fan_in.
+    batch_norm_eps: added to the variance that a batch normalisation divides by.
+    classifier: kind of the last layer; learned by default.
+    """
+
+    # fixed, and so no keys
+    norm: ClassVar[str] = "batch"  # type: ignore[misc]
+    initialisation: ClassVar[str] = "normal"  # type: ignore[misc]
+    last_bias: ClassVar[bool] = False  # type: ignore[misc]
+
+    architecture: Literal["conv_net"]
+    pooled: Annotated[int, Bound(1, 64, why="little would be left of an image")]
+    channels: tuple[Count, ...]
+    width: Size
+    feature_gain: Positive
+    gain: Positive
+    batch_norm_eps: NonNegative
+    classifier: Classifier | None = None
+
+    def __post_init__(self) -> None:
+        if not self.channels:
+            raise ValueError("channels: empty; list at least one")
+
+    @property
+    def feature_width(self) -> int:
+        return self.width
+
+    @property
+    def reads_images(self) -> bool:
+        return True
+
+    @property
+    def has_head(self) -> bool:
+        return True
+
+    def head(self, depth: int) -> Head:
+        return numbered_head(depth)
+
+    def misfit(self, kind: Kind, source: str) -> str:
+        if kind == "image":
+            return ""
+        return f"model.architecture: {self.architecture} takes images, {source} has none"
+
+    def side_misfit(self, side: int | None) -> str:
+        if side is None or side % self.pooled == 0:
+            return ""
+        return f"model.pooled: {self.pooled} does not divide the input's side {side}"
+
+    def depth_misfit(self, depth: int) -> str:
+        return "" if depth >= 2 else "L >= 2 (L counts the head's matrices, the last layer's included)"

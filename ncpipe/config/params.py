@@ -1,0 +1,476 @@
+"""params.yaml -> frozen specs: the one reader of the file, and the one place that expands the grid."""
+
+import dataclasses
+import math
+import re
+import typing
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.config.records import check, joined, read, suggest
+from ncpipe.config.specs import Compute, Device, Experiment, Run, recorded
+from ncpipe.config.study import load_study, loaded
+from ncpipe.config.yaml_file import key_lines, read_yaml
+from ncpipe.system.errors import LINE, InputError, cut, shown
+
+PARAMS_FILE = Path("params.yaml")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+RESERVED = {"item", "key", "true", "false", "null"} | {  # by DVC and YAML; by Windows, in any folder:
+    *("con", "prn", "aux", "nul"),
+    *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(1, 10)),
+}
+MOST_RUNS = 100_000
+MOST_LINES = 100  # mistakes that are listed
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs: every experiment at every depth and every value of the axis, if it has one, with every seed.
+
+    experiments: names under `experiments`.
+    depths: L, as the architectures' definitions count it.
+    seeds: seeds of the initial weights and of the mini-batches.
+    axis: one more key to vary, the dotted one of an experiment, as penalty.value; the stages fetch and train
+    of the study's dvc.yaml have to vary it too.
+    values: numbers that the axis takes, in place of what the experiments say.
+    """
+
+    experiments: tuple[str, ...]
+    depths: tuple[Depth, ...]
+    seeds: tuple[Index, ...]
+    axis: str | None = None
+    values: tuple[Number, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.values and self.axis is None:
+            raise ValueError("values without an axis; name the key whose values these are, or remove them")
+
+
+AXES = typing.get_type_hints(Sweep, include_extras=True)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """When a run that ended finite counts as converged (`ncpipe.tables.convergence`).
+
+    train_error: largest train error at the end.
+    window: share of the epochs, the last ones, over which the loss is looked at.
+    tolerance: largest relative change of the regularised loss over this window.
+    gradient: largest gradient norm of the regularised loss at the end; null sets no limit.
+    """
+
+    train_error: NonNegative
+    window: Fraction
+    tolerance: Positive
+    gradient: Positive | None = None
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Log-log slopes over depth, with intervals from a bootstrap over seeds.
+
+    draws: number of bootstrap samples.
+    seed: seed of the bootstrap and of permutation tests.
+    level: confidence level of intervals; tests use the significance level 1 - level.
+    """
+
+    draws: Draws
+    seed: Index
+    level: Fraction
+
+
+@dataclass(frozen=True)
+class EffectiveDepth:
+    """The first layer that separates the classes [K23 sec. 4.2].
+
+    tolerance: largest nearest-class-centre train error of a layer that does.
+    """
+
+    tolerance: NonNegative
+
+
+@dataclass(frozen=True)
+class Constructed:
+    """Networks built from S25's proofs, for every experiment of the sweep.
+
+    kinds: `printed` and `sharp` are App. A's with the strengths of the text or the least that serve, `shifts`
+    has biases alone.
+    depths: L; those that are too small for a kind are left out.
+    draws: first layers that are tried for a ResNet.
+    detours: arcs that are tried where a geodesic comes too near to a sample.
+    attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
+    seed: seed of the first layer.
+    """
+
+    kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
+    depths: tuple[Depth, ...]
+    draws: Draws
+    detours: Draws
+    attention_exponent: Positive
+    seed: Index
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """S25 App. C's example.
+
+    experiment: an L-RN2 whose model, loss and lambda these networks have; its data are not used.
+    classes: K.
+    per_class: n.
+    sizes: epsilon; the first is that at which depths are varied.
+    depths: L; the first is that at which sizes are varied.
+    seed: seed of the perturbation.
+    """
+
+    experiment: str
+    classes: Annotated[int, Bound(2, 64, why="a Newton step has the square of K d unknowns")]
+    per_class: Annotated[int, Bound(2, 10_000, why="the proof's blocks serve each sample")]
+    sizes: tuple[Positive, ...]
+    depths: tuple[Annotated[int, Bound(2, 10_000, why=DEEP)], ...]
+    seed: Index
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What the study in stages/theory sets beside its trained networks.
+
+    constructed: networks built from S25's proofs.
+    counterexample: S25 App. C's example.
+    """
+
+    constructed: Constructed
+    counterexample: Counterexample
+
+
+@dataclass(frozen=True)
+class Series:
+    """Further runs of one experiment, trained and measured in one stage, in a study that has it.
+
+    depth: L.
+    seeds: seeds of the initial weights.
+    axis: a key of the experiment to vary, as model.width; none if it is left out.
+    values: numbers that it takes.
+    """
+
+    depth: Depth
+    seeds: tuple[Index, ...]
+    axis: str | None = None
+    values: tuple[Number, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, needed in (("seeds", True), ("values", self.axis is not None)):
+            listed = getattr(self, key)
+            if needed and not listed:
+                raise ValueError(f"{key}: empty, so there is nothing to run; list at least one")
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"{key}: one is listed twice; remove it")
+        if self.values and self.axis is None:
+            raise ValueError("values without an axis; name the key whose values these are, or remove them")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an experiment is for, in words that the report has and no result depends on.
+
+    question: the question that its runs answer.
+    expected: the answer that a theory or a paper predicts.
+    """
+
+    question: str
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class Params:
+    """A params.yaml.
+
+    sweep: the grid of runs.
+    compute: device, threads and precision.
+    convergence: when a run counts as converged.
+    slopes: how power laws in depth are fitted.
+    effective_depth: when a layer counts as separating the classes.
+    experiments: every setting of a run but its depth and seed, by the experiment's name.
+    about: question and expectation of each experiment, for the report; an edit regenerates the report alone.
+    theory: settings of the study in stages/theory.
+    series: further runs of an experiment, by its name; used by stages/low_rank.
+    """
+
+    sweep: Sweep
+    compute: Compute
+    convergence: Convergence
+    slopes: Slopes
+    effective_depth: EffectiveDepth
+    experiments: dict[str, Experiment]
+    about: dict[str, Asked] | None = None
+    theory: Theory | None = None
+    series: dict[str, Series] | None = None
+
+    def compute_on(self, device: Device | None) -> Compute:
+        """How runs are computed, with another device if one is given."""
+        return self.compute if device is None else dataclasses.replace(self.compute, device=device)
+
+    def study(self) -> Theory:
+        """The keys of the theory study; InputError where there are none."""
+        if self.theory is None:
+            raise InputError("theory: missing; this command belongs to stages/theory")
+        return self.theory
+
+    def series_runs(self, name: str) -> tuple[Run, ...]:
+        """The runs of a series, by value and seed; InputError where there is none of this name."""
+        if self.series is None:
+            raise InputError("series: missing; this command belongs to stages/low_rank")
+        if name not in self.series:
+            raise InputError(cut(f"series: unknown {shown(name)}; {suggest(name, self.series)}"))
+        own, spec = self.series[name], self.experiments[name]
+        specs: dict[Number | None, Experiment] = {None: spec}
+        if own.axis:
+            varied = {value: _varied(name, spec, own.axis, value, f"series.{name}") for value in own.values}
+            specs = {value: typing.cast(Experiment, varied[value][0]) for value in sorted(varied)}
+        return tuple(
+            Run(name, own.depth, seed, spec, own.axis, value)
+            for value, spec in specs.items()
+            for seed in sorted(own.seeds)
+        )
+
+    def grid(self) -> tuple[Run, ...]:
+        """All runs of the sweep: experiments in the file's order; depths, values and seeds ascending."""
+        return tuple(run for name in self.sweep.experiments for run in self.runs_of(name))
+
+    def runs_of(self, experiment: str) -> tuple[Run, ...]:
+        """The sweep's runs of one experiment, by depth, value and seed."""
+        specs = {value: self.experiment(experiment, value) for value in self.values()}
+        return tuple(
+            Run(experiment, depth, seed, spec, self.sweep.axis, value)
+            for depth in sorted(self.sweep.depths)
+            for value, spec in specs.items()
+            for seed in sorted(self.sweep.seeds)
+        )
+
+    def values(self) -> tuple[Number | None, ...]:
+        """Those of the sweep's axis, ascending; None alone if it has no axis."""
+        return tuple(sorted(self.sweep.values)) or (None,)
+
+    def experiment(self, name: str, value: Number | None = None) -> Experiment:
+        """What an experiment's runs are, at a value of the sweep's axis if it has one."""
+        if name not in self.experiments:
+            raise InputError(
+                cut(f"experiment {shown(name)} is not in params.yaml; {suggest(name, self.experiments)}")
+            )
+        spec, axis = self.experiments[name], self.sweep.axis
+        if axis is None and value is not None:
+            raise InputError(f"value {value}: sweep.axis of params.yaml names no key that has values")
+        if axis is not None and value is None:
+            raise InputError(
+                f"sweep.axis is {axis}: name one of its values, --value=...; dvc.yaml does it in the stages "
+                "fetch and train by a matrix over sweep.values"
+            )
+        if axis is None or value is None:
+            return spec
+        varied, mistakes = _varied(name, spec, axis, value)
+        if mistakes:
+            raise InputError("\n".join(map(cut, mistakes)))
+        return typing.cast(Experiment, varied)
+
+    def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
+        """One run, in the sweep or not."""
+        spec = self.experiment(experiment, value)
+        read(Depth, depth, "depth")
+        read(Index, seed, "seed")
+        for mistake in _depth_mistake(experiment, spec, depth, "depth"):
+            raise InputError(mistake)
+        return Run(experiment, depth, seed, spec, self.sweep.axis, value)
+
+
+def load_params(path: Path = PARAMS_FILE) -> Params:
+    """Read and check a params file.
+
+    Runs the study.py beside it, if there is one, whose networks, data sets and metrics it may name. Raises
+    InputError, in a line for each mistake that names its key, for anything that no run could use.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
+    load_study(path.parent)
+    try:
+        tree = read_yaml(path)
+    except InputError as error:
+        raise InputError(cut(f"{path}: {error}")) from None
+    try:
+        return parse_params(tree)
+    except InputError as error:
+        mistakes = str(error).splitlines()
+        places = key_lines(path.read_text(encoding="utf-8-sig"))
+        lines = [
+            _with_line(f"{path}: {mistake}", _line_of(mistake, places)) for mistake in mistakes[:MOST_LINES]
+        ]
+        if len(mistakes) > MOST_LINES:
+            lines.append(f"{path}: {len(mistakes) - MOST_LINES} more mistakes")
+        raise InputError("\n".join(lines)) from None
+
+
+def _with_line(message: str, place: str) -> str:
+    """The message and its line, as long as a message may be."""
+    return cut(message, LINE - len(place)) + place
+
+
+def _line_of(mistake: str, places: Mapping[str, int]) -> str:
+    """` (line 12)`: of the key that a mistake begins with, or of the nearest one above it that is there."""
+    key = mistake.partition(": ")[0]
+    while key and key not in places:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return f" (line {places[key]})" if key else ""
+
+
+def parse_params(tree: object) -> Params:
+    """Checked parameters from the plain values of a YAML file; InputError has a line for each mistake."""
+    params, mistakes = check(Params, tree, own=loaded().records)
+    experiments = _mapping_at(tree, "experiments")
+    mistakes += _name_mistakes(experiments)
+    mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
+    if params is None:  # what is whole in itself may still contradict the rest
+        raw = _mapping_at(tree, "sweep")
+        sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
+        specs = {
+            name: check(Experiment, value, own=loaded().records)[0] for name, value in experiments.items()
+        }
+        rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
+    else:
+        sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
+        mistakes += _theory_mistakes(params)
+        mistakes += _series_mistakes(params)
+    mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+    return params
+
+
+def _theory_mistakes(params: Params) -> list[str]:
+    if params.theory is None or (name := params.theory.counterexample.experiment) in params.experiments:
+        return []
+    return [
+        cut(f"theory.counterexample.experiment: unknown {shown(name)}; {suggest(name, params.experiments)}")
+    ]
+
+
+def _series_mistakes(params: Params) -> Iterator[str]:
+    """What no runs can be made of in `series`."""
+    for name, own in (params.series or {}).items():
+        spec, key = params.experiments.get(name), f"series.{name}"
+        if spec is None:
+            yield cut(f"{key}: no experiment of this name; {suggest(name, params.experiments)}")
+            continue
+        varied = [_varied(name, spec, own.axis, value, key) for value in own.values] if own.axis else []
+        yield from dict.fromkeys(cut(mistake) for _, mistakes in varied for mistake in mistakes)
+        for each in [found for found, _ in varied if found] if own.axis else [spec]:
+            yield from map(cut, _depth_mistake(name, each, own.depth, f"{key}.depth"))
+
+
+def _about_mistakes(about: Iterable[object], experiments: Collection[object]) -> list[str]:
+    names = [str(name) for name in experiments]
+    return [
+        cut(f"{joined('about', str(name))}: no experiment has this name; {suggest(str(name), names)}")
+        for name in about
+        if str(name) not in names
+    ]
+
+
+def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:
+    value = tree.get(key) if isinstance(tree, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _name_mistakes(experiments: Iterable[object]) -> list[str]:
+    found = []
+    folded: dict[str, str] = {}
+    for name in map(str, experiments):
+        if not NAME.fullmatch(name):
+            found.append(
+                f"{joined('experiments', name)}: a name is letters, digits and _ and begins with a letter "
+                "(stage and folder names are made of it)"
+            )
+        elif name.lower() in RESERVED:
+            found.append(f"experiments.{name}: DVC or Windows reserves this name; choose another")
+        elif (other := folded.setdefault(name.lower(), name)) != name:
+            found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
+    return found
+
+
+def _sweep_mistakes(
+    sweep: Mapping[str, Any],
+    experiments: Mapping[Any, Experiment | None],
+    rule: Convergence | None,
+) -> Iterator[str]:
+    """What no grid can be made of. In `sweep` None is what does not read, and what is missing has no key."""
+    axis, values_of_axis = sweep.get("axis"), sweep.get("values", ())
+    for key in ("experiments", "depths", "seeds", *(["values"] if axis else [])):
+        values = values_of_axis if key == "values" else sweep.get(key)
+        if values == ():
+            yield f"sweep.{key}: empty, so there is nothing to run; list at least one"
+        for value in (value for value, times in Counter(values or ()).items() if times > 1):
+            yield f"sweep.{key}: {shown(value)} is listed twice; remove one"
+    axes = [values_of_axis] if axis else []
+    runs = math.prod(len(values or ()) for values in map(sweep.get, ("experiments", "depths", "seeds")))
+    runs *= math.prod(len(values or ()) for values in axes)
+    if runs > MOST_RUNS:
+        yield f"sweep: {runs} runs; DVC keeps a stage for each, and {MOST_RUNS} are the most"
+        return
+    told: set[str] = set()  # of the axis: what is wrong in every experiment is said of the first
+    for name in dict.fromkeys(sweep.get("experiments") or ()):
+        if name not in experiments:
+            yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"
+            continue
+        specs = [experiments[name]]
+        if axis and specs[0]:
+            varied = [_varied(name, specs[0], axis, value) for value in values_of_axis or ()]
+            specs = [spec for spec, _ in varied]
+            for mistake in (mistake for _, mistakes in varied for mistake in mistakes):
+                if (same := mistake.replace(f"experiments.{name}", "", 1)) not in told:
+                    told.add(same)
+                    yield mistake
+        for spec in filter(None, specs):
+            for depth in dict.fromkeys(sweep.get("depths") or ()):
+                yield from _depth_mistake(name, spec, depth, "sweep.depths")
+            if rule:
+                yield from _log_every_mistake(name, spec, rule)
+
+
+def _varied(
+    name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep"
+) -> tuple[Experiment | None, list[str]]:
+    """An experiment with the value at the axis, a dotted key; or None and the mistakes.
+
+    where: the key that axis and values stand below.
+    """
+    tree = place = recorded(spec)
+    *above, key = axis.split(".")
+    for step in above:
+        if not isinstance(place.get(step), dict):
+            place[step] = {}
+        place = place[step]
+    place[key] = value
+    varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
+    own = f"experiments.{name}.{axis}: "
+    to_blame = ("values" if m.startswith(own) and f"{own}unknown" not in m else "axis" for m in mistakes)
+    return varied, [f"{where}.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]
+
+
+def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
+    if problem := spec.depth_misfit(depth):
+        yield f"{key}: {depth} does not suit {name}: {problem}"
+
+
+def _log_every_mistake(name: str, spec: Experiment, rule: Convergence) -> Iterator[str]:
+    """Convergence is judged from the rows in the last `window` of the epochs: it takes two of them.
+
+    Fewer epochs than one in the window leave no value that works; `tables.convergence` says so of the runs.
+    """
+    largest = math.floor(rule.window * spec.epochs + 1e-9)  # as `tables.convergence` rounds it
+    if 1 <= largest < spec.log_every:
+        yield (
+            f"experiments.{name}.log_every: {spec.log_every} is too coarse to judge convergence over the "
+            f"last {100 * rule.window:.3g} % of {spec.epochs} epochs; it must be <= {largest} "
+            "(convergence.window x epochs)"
+        )

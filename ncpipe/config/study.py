@@ -1,0 +1,250 @@
+"""study.py beside params.yaml: networks, data sets, losses, optimizers and metrics of one study.
+
+It is to ncpipe what conftest.py is to pytest, and may hold five tables of what the package has too:
+
+NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
+DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
+          is a frozen dataclass below OwnData
+LOSSES    spec -> function of what it names (`ncpipe.config.arguments`); a spec is a frozen dataclass below
+          OwnLoss
+OPTIMIZERS  the same, below OwnOptimizer
+METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it names
+
+What the first key of a spec takes (`architecture`, `source`, `name`) and a metric's name are then known in
+params.yaml. The file is code of the study: who reads the params.yaml beside it runs it, nobody else.
+"""
+
+import ast
+import contextlib
+import functools
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ncpipe.config import choices
+from ncpipe.config.architectures.architecture import Architecture
+from ncpipe.config.arguments import READABLE, unreadable
+from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
+from ncpipe.system.errors import InputError, cut
+
+FILE = "study.py"
+MODULE = "study"
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "METRICS")
+# Of the tables whose keys are records: the base of these, and the package's union that they join.
+RECORDS: Mapping[str, tuple[type, Any]] = {
+    "NETWORKS": (Architecture, Model),
+    "DATA": (OwnData, Data),
+    "LOSSES": (OwnLoss, Loss),
+    "OPTIMIZERS": (OwnOptimizer, Optimizer),
+}
+PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
+SAID_BY_A_SPEC = {
+    "NETWORKS": ("norm", "initialisation", "last_bias"),
+    "DATA": ("kind",),
+    "LOSSES": (),
+    "OPTIMIZERS": ("learning_rate",),
+}
+Table = Mapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study.py defines, each table by what it says of an entry; lines: where its names are defined.
+
+    path: of the file, as tracebacks name it; empty if there is none.
+    """
+
+    networks: Table
+    data: Table
+    losses: Table
+    optimizers: Table
+    metrics: Table
+    lines: Mapping[str, int]
+    path: str
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """All of them, by name."""
+        own = (self.networks, self.data, self.losses, self.optimizers, self.metrics)
+        return dict(zip(TABLES, own, strict=True))
+
+    @property
+    def records(self) -> tuple[tuple[type, type], ...]:
+        """The specs, each behind a record of the package whose union it joins."""
+        return tuple(
+            (_records_of(union)[0], spec)
+            for name, (_, union) in RECORDS.items()
+            for spec in self.tables[name]
+        )
+
+    def mistake(self, name: str, what: str) -> InputError:
+        """What is wrong, with the line that defines `name`."""
+        return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
+
+
+NOTHING = Study({}, {}, {}, {}, {}, {}, "")
+_loaded = NOTHING
+
+
+def loaded() -> Study:
+    """The study of the params.yaml that was read last."""
+    return _loaded
+
+
+def load_study(folder: Path) -> Study:
+    """Run the study.py of a folder, if it has one; InputError, in one line with its line, if that fails."""
+    global _loaded
+    path = (folder / FILE).resolve()
+    _loaded = _run(path, path.read_bytes()) if path.is_file() else NOTHING
+    return _loaded
+
+
+def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a function of study.py gives; InputError, in one line with its line, if it raises."""
+    try:
+        return function(*arguments, **named)
+    except InputError:
+        raise
+    except Exception as error:
+        begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+        raise _failure(error, *(_last_place(error, _loaded.path) or (begins, ""))) from None
+
+
+@contextlib.contextmanager
+def own_mistakes() -> Iterator[None]:
+    """What study.py raises in the block, or leads others to raise, becomes an InputError (`own_mistake`)."""
+    try:
+        yield
+    except Exception as error:
+        mistake = own_mistake(error)
+        if mistake is None:
+            raise
+        raise mistake from error
+
+
+def own_mistake(error: Exception) -> InputError | None:
+    """An error that was raised in study.py, or below it, in one line with its line; None of any other."""
+    place = None if isinstance(error, InputError) else _last_place(error, _loaded.path)
+    return None if place is None else _failure(error, *place)
+
+
+@functools.cache  # the same classes as long as the file is the same
+def _run(path: Path, source: bytes) -> Study:
+    module = types.ModuleType(MODULE)
+    module.__file__ = str(path)
+    sys.modules[MODULE] = module  # where dataclasses look their own module up
+    try:
+        tree = ast.parse(source, str(path))
+        exec(compile(tree, str(path), "exec"), module.__dict__)
+    except SyntaxError as error:
+        raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        raise _failure(error, *(_last_place(error, str(path)) or (1, ""))) from None
+    for home, name in choices.TABLES:  # the package's are read-only, so what is a dict has been put there
+        if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
+            raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
+    tables = [getattr(module, name, {}) for name in TABLES]
+    networks, data, losses, optimizers, metrics = tables
+    study = Study(networks, data, losses, optimizers, metrics, _lines(tree), str(path))
+    for name, table in zip(TABLES, tables, strict=True):
+        if not isinstance(table, dict):
+            raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
+    for name, (base, union) in RECORDS.items():
+        _check_specs(study, name, base, union)
+    for spec, family in study.networks.items():
+        if not (callable(getattr(family, "arrange", None)) and callable(getattr(family, "build", None))):
+            raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
+    for name in TABLES[1:]:
+        for key, function in study.tables[name].items():
+            what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
+            if not callable(function):
+                raise study.mistake(name, f"{what} is of type {type(function).__name__}, no function")
+            if name in RECORDS and name in READABLE and (problem := unreadable(function, READABLE[name])):
+                raise study.mistake(getattr(function, "__name__", name), f"{what} {problem}")
+    return study
+
+
+def _records_of(union: Any) -> list[type]:
+    """The records of a union that may have names beside them."""
+    members: tuple[type, ...] = typing.get_args(union)
+    return [member for member in members if is_dataclass(member)]
+
+
+def _failure(error: BaseException, line: int, within: str) -> InputError:
+    what = " ".join(str(error).split()) or "no message"
+    if types.MappingProxyType.__name__ in what:
+        what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
+    where = f"{within}: " if within else ""
+    return InputError(cut(f"{FILE}: line {line}: {where}{type(error).__name__}: {what}"))
+
+
+def _last_place(error: BaseException, path: str) -> tuple[int, str] | None:
+    """The last line of a study.py on the way to an error, and its class and method; None if there is none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [
+        (line, frame.f_code.co_qualname)
+        for frame, line in frames
+        if path and frame.f_code.co_filename == path
+    ]
+    if not places:
+        return None
+    line, name = places[-1]
+    return line, "" if name.startswith("<") else name
+
+
+def _lines(tree: ast.Module) -> dict[str, int]:
+    """The line of each name that is defined at the top."""
+    lines = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            lines[statement.name] = statement.lineno
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            lines |= {target.id: statement.lineno for target in targets if isinstance(target, ast.Name)}
+    return lines
+
+
+def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
+    """InputError unless the keys of a table are specs that can stand beside those of the package."""
+    records = _records_of(union)
+    key = _first_key(records[0])
+    taken = {word: "the package" for spec in records for word in _words(spec, key)}
+    for spec in study.tables[table]:
+        name = getattr(spec, "__name__", repr(spec))
+        if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
+            raise study.mistake(
+                name if name in study.lines else table,
+                f"{name} in {table} is no spec: make it a frozen dataclass below {base.__name__} "
+                f"({base.__module__})",
+            )
+        if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
+        if _first_key(spec) != key:
+            raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
+        try:
+            words = _words(spec, key)
+        except (NameError, TypeError) as error:
+            raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
+        if not words or not all(isinstance(word, str) for word in words):
+            raise study.mistake(name, f"{name}.{key} is no name; write {key}: Literal['...']")
+        for word in words:
+            if (owner := taken.setdefault(word, name)) != name:
+                raise study.mistake(name, f"{key} {word!r} exists already, in {owner}; take another name")
+        known = {field.name for field in fields(spec)}
+        for said in SAID_BY_A_SPEC[table]:
+            if said not in known and not hasattr(spec, said):
+                raise study.mistake(name, f"{name} says no {said}; make it a key or a ClassVar")
+
+
+def _first_key(spec: Any) -> str:
+    return next((field.name for field in fields(spec)), "")
+
+
+def _words(spec: type, key: str) -> tuple[Any, ...]:
+    kind = typing.get_type_hints(spec, include_extras=True)[key]
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

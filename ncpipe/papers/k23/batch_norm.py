@@ -1,0 +1,63 @@
+"""Optimum of features behind batch normalisation and ReLU [K23 A.4, eq. 60-64].
+
+    1/2 |A max(F_BN, 0) - Y|^2 + lambda/2 sum_j (gamma_j^2 + v_j^2 + |a_j|^2)
+
+with row j of F_BN the row of F, centred and of length 1, times gamma_j, plus v_j/sqrt(N).
+
+K  classes    n  samples of a class    N = K n, ordered by class    m  width, columns of features
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.system.errors import InputError
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """features F (N, m), scale gamma and shift v (m,), weight A (K, m)."""
+
+    features: Tensor
+    scale: Tensor
+    shift: Tensor
+    weight: Tensor
+
+
+def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """F_BN (N, m): columns centred, of length gamma_j, plus v_j/sqrt(N) [eq. 60]; constant ones are 0."""
+    centred = features - features.mean(0)
+    lengths = centred.norm(dim=0)
+    unit = centred / torch.where(lengths > 0, lengths, 1.0)
+    return scale * unit + shift / math.sqrt(len(features))
+
+
+def objective(classes: int, decay: float, point: Normalised) -> Tensor:
+    """The loss with its penalty [eq. 61]."""
+    features = normalised(point.features, point.scale, point.shift).clamp(min=0)
+    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(len(features) // classes, 0)
+    fit = (features @ point.weight.T - targets).square().sum() / 2
+    norms = point.scale.square().sum() + point.shift.square().sum() + point.weight.square().sum()
+    return fit + decay / 2 * norms
+
+
+def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalised]:
+    """Least value, K (lambda sqrt(n) - lambda^2/2), K n/2 from lambda = sqrt(n) on; a minimiser with m = K.
+
+    F_BN is proportional to Y: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K),
+    v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
+    """
+    if classes < 2 or per_class < 1 or not decay > 0:
+        raise InputError(
+            "batch normalisation's optimum needs 2 classes, a sample of each and a positive decay"
+        )
+    root = math.sqrt(per_class)
+    square = max(root - decay, 0.0)
+    ones = math.sqrt(square) * torch.ones(classes, dtype=torch.float64)
+    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(per_class, 0)
+    point = Normalised(
+        targets, math.sqrt(1 - 1 / classes) * ones, ones / math.sqrt(classes), torch.diag(ones)
+    )
+    return classes * ((square - root) ** 2 / 2 + decay * square), point

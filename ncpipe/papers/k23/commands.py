@@ -1,0 +1,23 @@
+"""Stage models of the study in stages/regimes_models: K23's models without networks."""
+
+import pandas as pd
+import torch
+
+from ncpipe.figures.save import save_figure
+from ncpipe.papers.k23.curves import CURVES, Point
+from ncpipe.papers.k23.figures import model_curves
+from ncpipe.system.artifacts import MODELS, publish_folder
+from ncpipe.system.console import say
+
+
+def write_models() -> None:
+    """Curves of closed forms and of what matrices do -> data/models/curves.csv and models.png, models.svg."""
+    torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
+    rows: list[Point] = []
+    for curve in CURVES:
+        rows += curve()
+        say(f"models: {curve.__name__.replace('_', ' ')}")
+    points = pd.DataFrame(rows)
+    with publish_folder(MODELS) as folder:
+        points.to_csv(folder / "curves.csv", index=False, lineterminator="\n")
+        save_figure(model_curves(points), folder, "models")

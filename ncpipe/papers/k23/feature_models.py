@@ -1,0 +1,287 @@
+"""Numbers of features models' optima, for claims [S25 Lemma 4.2; K23 sec. 3.1, 5].
+
+Each takes plain numbers and gives one; `_found` is the same number by numerical minimisation, which shares
+no formula with it.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity
+from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory import gufm, smoothing, ufm
+from ncpipe.theory.frames import simplex_frame, zero_sum_basis
+from ncpipe.theory.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
+from ncpipe.theory.ufm import Decay
+
+Classes = Annotated[int, Bound(low=2)]
+Loss = Literal["ce", "mse"]
+STARTS = 4
+LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
+
+
+def gufm_value(loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False) -> float:
+    """Least regularised loss for features of length sqrt(d)."""
+    return gufm.optimal_value(loss, classes, width, strength, bias)
+
+
+def gufm_value_found(
+    loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False
+) -> float:
+    return _gufm(loss, classes, width, strength, bias, per_class=1)[0]
+
+
+def gufm_collapse(
+    loss: Loss, classes: Classes, width: Count, strength: Positive, per_class: Count, bias: bool = False
+) -> float:
+    """The largest of NC1, NC2 and NC3 at a numerical minimum with n free features a class."""
+    _, weight, features = _gufm(loss, classes, width, strength, bias, per_class)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
+    shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
+    return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
+
+
+def gufm_rescaled(
+    loss: Loss, classes: Classes, width: Count, strength: Positive, seed: Index, bias: bool = False
+) -> float:
+    """Loss of a drawn collapsed pair with W at its best scale, over the least one; the scale is unique."""
+    orthogonal = loss == "mse" and not bias
+    frame = torch.eye(classes).double() if orthogonal else simplex_frame(classes)
+    basis = zero_sum_basis(width)
+    least_value = gufm.optimal_value(loss, classes, width, strength, bias)  # says which widths have room
+    drawn = torch.randn(width - 1, frame.shape[1], generator=seeded_generator(seed, "frame"))
+    rows = frame @ torch.linalg.qr(drawn.double()).Q.T @ basis
+    logits, targets = width**0.5 * rows @ rows.T, torch.eye(classes).double()
+    centre = 1 / classes if loss == "mse" and bias else 0.0
+
+    def at(scale: float) -> float:
+        fit = LOSSES[loss](scale * logits + centre, targets).mean()
+        return float(fit + strength / 2 * scale**2 * rows.square().sum())
+
+    return (
+        float(minimize_scalar(at, bounds=(0, 100), method="bounded", options={"xatol": 1e-10}).fun)
+        / least_value
+    )
+
+
+def ufm_value(
+    loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
+) -> float:
+    """Least loss with decay on classifier and features, without bias."""
+    return float(ufm.optimum(loss, classes, per_class, width, Decay(weight, features, None)).value)
+
+
+def ufm_value_found(
+    loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
+) -> float:
+    return _ufm(loss, classes, per_class, width, Decay(weight, features, None)).value
+
+
+def smoothing_value(
+    loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
+) -> float:
+    """Least loss with smoothed labels, decay on classifier and features, a free bias."""
+    kappa = ufm.kappa(classes, per_class, Decay(decay, decay, 0.0))
+    return smoothing.ufm_value(loss, classes, kappa, delta)
+
+
+def smoothing_value_found(
+    loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
+) -> float:
+    return _ufm(loss, classes, per_class, classes, Decay(decay, decay, 0.0), delta).value
+
+
+def minority_threshold(
+    majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
+) -> float:
+    """The decay sqrt(lambda_A lambda_F) from which on minority classes collapse to one point."""
+    return imbalance.minority_threshold(imbalance.Classes(majority, minority, per_minority, ratio))
+
+
+def minority_threshold_found(
+    majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
+) -> float:
+    """The same by bisection on the contrast of numerical minima under cross-entropy; needs two minorities.
+
+    The contrast grows as the square root of the distance from the threshold, so that 1e-3 of W is reached
+    1e-6 below it.
+    """
+    classes = imbalance.Classes(majority, minority, per_minority, ratio)
+    highest = math.sqrt(ratio * per_minority) / classes.samples  # where the majority has collapsed too
+    low, high = 0.1 * highest, highest
+    for _ in range(14):
+        decay = math.sqrt(low * high)
+        lost = minority_contrast(classes, decay) < LOST
+        low, high = (low, decay) if lost else (decay, high)
+    return math.sqrt(low * high)
+
+
+def minority_contrast(classes: imbalance.Classes, decay: float) -> float:
+    """Length of the minority's rows about their mean, over |W|, at a numerical minimum of cross-entropy."""
+    sizes = [classes.ratio * classes.minority] * classes.majorities + [classes.minority] * classes.minorities
+    count = len(sizes)
+    found = minimise_ufm(
+        cross_entropy,
+        torch.eye(count),
+        torch.tensor(sizes, dtype=torch.float64),
+        count,
+        Decay(decay, decay, None),
+        starts=1,
+        seed=0,
+    )
+    whole, rows = found.weight.norm(), found.weight[classes.majorities :]
+    return 0.0 if whole < 1e-6 else float((rows - rows.mean(0)).norm() / whole)
+
+
+def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
+    """R*, the imbalance from which on minorities collapse."""
+    return imbalance.largest_ratio(majority, minority, per_minority, decay)
+
+
+def largest_ratio_found(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
+    """The same by bisection on the contrast of numerical minima under cross-entropy, between 1 and 100."""
+    low, high = 1.0, 100.0
+    for _ in range(14):
+        ratio = math.sqrt(low * high)
+        classes = imbalance.Classes(majority, minority, per_minority, ratio)
+        lost = minority_contrast(classes, decay) < LOST
+        low, high = (low, ratio) if lost else (ratio, high)
+    return math.sqrt(low * high)
+
+
+def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, length: Positive) -> float:
+    """NC2 of numerically optimal features under a fixed simplex, one class `ratio` times the others."""
+    sizes = torch.ones(classes, dtype=torch.float64)
+    sizes[0] = ratio
+    rows = length * math.sqrt(classes / (classes - 1)) * (torch.eye(classes).double() - 1 / classes)
+
+    def objective(flat: Tensor) -> Tensor:
+        features = flat.view(classes, classes)
+        fit = (sizes / sizes.sum() * cross_entropy(features @ rows.T, torch.eye(classes).double())).sum()
+        return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
+
+    found = least(objective, classes**2, starts=STARTS, seed=0)
+    unit = torch.nn.functional.normalize(found.point.view(classes, classes))
+    return float(nc2_etf(unit))
+
+
+def supcon_value(classes: Classes, per_class: Count, temperature: Positive, include_self: bool) -> float:
+    """Least supervised contrastive loss over unit features."""
+    return supcon.supcon_optimum(classes, per_class, temperature, include_self=include_self)
+
+
+def supcon_value_found(
+    classes: Classes, per_class: Count, temperature: Positive, include_self: bool
+) -> float:
+    def objective(flat: Tensor) -> Tensor:
+        unit = torch.nn.functional.normalize(flat.view(classes * per_class, classes))
+        return supcon.supcon_loss(unit, classes, temperature, include_self=include_self)
+
+    return least(objective, classes**2 * per_class, starts=STARTS, seed=0).value
+
+
+def two_linear_logit(strength: Positive) -> float:
+    """z of two linear layers at c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
+    return two_linear.best_logit(strength)
+
+
+def two_linear_logit_found(strength: Positive) -> float:
+    """The best of a grid of 10^6."""
+    logits = np.linspace(0, 1, 1_000_001)
+    return float(logits[((logits - 1) ** 2 / 2 + 1.5 * strength * logits ** (2 / 3)).argmin()])
+
+
+def two_linear_frame(classes: Classes, strength: Positive) -> float:
+    """Largest distance from eq. 39 at a numerical minimum of eq. 36, at c = K (n lambda^3)^(1/3) with n = 1.
+
+    Distances of F and of A_2 A_1 from an orthogonal frame, and 1 - cos of the two.
+    """
+    decay = strength / classes
+
+    def objective(flat: Tensor) -> Tensor:
+        second, first, features = flat.view(3, classes, classes)
+        fit = (second @ first @ features - torch.eye(classes)).square().sum() / (2 * classes)
+        return fit + decay / 2 * flat.square().sum()
+
+    found = least(objective, 3 * classes**2, starts=STARTS, seed=0)
+    second, first, features = found.point.view(3, classes, classes)
+    both = second @ first
+    cosine = torch.nn.functional.cosine_similarity(both.flatten(), features.T.flatten(), dim=0)
+    return max(float(nc2_identity(features.T)), float(nc2_identity(both)), float(1 - cosine))
+
+
+def two_linear_jump(distance: Positive) -> float:
+    """z just below the jump, at a share `distance` before it."""
+    return two_linear.best_logit(two_linear.JUMP * (1 - distance))
+
+
+def batch_norm_value(classes: Classes, per_class: Count, decay: Positive) -> float:
+    """Least loss of features behind batch normalisation and ReLU."""
+    return batch_norm.optimum(classes, per_class, decay)[0]
+
+
+def batch_norm_value_found(classes: Classes, per_class: Count, decay: Positive) -> float:
+    samples = classes * per_class
+
+    def objective(flat: Tensor) -> Tensor:
+        features, gamma, shift, weight = flat.split([samples * classes, classes, classes, classes**2])
+        free = batch_norm.Normalised(
+            features.view(samples, classes), gamma, shift, weight.view(classes, classes)
+        )
+        return batch_norm.objective(classes, decay, free)
+
+    size = samples * classes + 2 * classes + classes**2
+    return least(objective, size, starts=3 * STARTS, seed=0).value
+
+
+def orthoplex_value(classes: Classes, per_class: Count, decay: Positive) -> float:
+    """Least loss of collapsed features along an orthoplex, in half the width that K classes need."""
+    return orthoplex.orthoplex_value(classes, per_class, Decay(decay, decay, None))
+
+
+def orthoplex_value_found(classes: Classes, per_class: Count, decay: Positive) -> float:
+    return _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).value
+
+
+def orthoplex_cosines(classes: Classes, per_class: Count, decay: Positive) -> float:
+    """Largest distance of a cosine between numerical optima's features from -1 and 0, whichever is nearer."""
+    cosines = narrow_cosines(classes, per_class, decay)
+    return float(np.minimum(np.abs(cosines), np.abs(cosines + 1)).max())
+
+
+def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
+    """Cosines (K (K-1),) between features of a numerical minimum in half the width that K classes need."""
+    rows = torch.nn.functional.normalize(
+        _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).features
+    )
+    found: np.ndarray = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)].numpy()
+    return found
+
+
+def _gufm(
+    loss: Loss, classes: int, width: int, strength: float, bias: bool, per_class: int
+) -> tuple[float, Tensor, Tensor]:
+    """Value, weight and features (N, d) of a numerical minimum."""
+    targets = torch.eye(classes).repeat_interleave(per_class, 0)
+    found = minimise_gufm(
+        LOSSES[loss], targets, torch.ones(len(targets)), width, strength, bias, starts=STARTS, seed=0
+    )
+    return found.value, found.weight, found.features
+
+
+def _ufm(
+    loss: Loss, classes: int, per_class: int, width: int, decay: Decay, delta: float = 0.0
+) -> NumericalOptimum:
+    targets = (1 - delta) * torch.eye(classes).double() + delta / classes
+    counts = torch.full((classes,), per_class)
+    return minimise_ufm(LOSSES[loss], targets, counts, width, decay, starts=STARTS, seed=0)

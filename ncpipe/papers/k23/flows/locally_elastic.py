@@ -1,0 +1,107 @@
+"""Locally elastic networks as a stochastic differential equation [K23 sec. 3.2.2, 3.2.3].
+
+    dF~ = B mean(F) dt + sigma dW,    d mean(F)/dt = B mean(F)    [eq. 42, 43]
+
+A sample moves along the class means f_j (not along the representative samples: their noise does not feed
+back), with impact alpha of its own class and beta of the others: block (i, j) of B is E_ij T_ij/K, E = (alpha
+- beta) I + beta 11^T. T is the identity, or turns every impact to the residual of its source, T_ij = d_j
+d_j^T/|d_j|^2 with d_j = e_j - 1/K [eq. 46].
+
+K  classes    m  width    T  times    means (K, m)
+"""
+
+import math
+
+import numpy as np
+from scipy.linalg import expm
+
+from ncpipe.system.errors import InputError
+
+
+def residuals(classes: int) -> np.ndarray:
+    """d_j (K, K), rows e_j - 1/K: a simplex ETF."""
+    found: np.ndarray = np.eye(classes) - 1 / classes
+    return found
+
+
+def drift(classes: int, width: int, own: float, other: float, *, aligned: bool) -> np.ndarray:
+    """B (K m, K m) for impacts alpha = own and beta = other; aligned: along the residuals, m = K, else T = I.
+
+    (E x 11^T) o T/K: K23 writes E x I_K, which would keep only T's diagonals.
+    """
+    if classes < 2:
+        raise InputError(f"classes: {classes}; locally elastic features need at least 2")
+    impact = (own - other) * np.eye(classes) + other
+    if not aligned:
+        found: np.ndarray = np.kron(impact, np.eye(width)) / classes
+        return found
+    if width != classes:
+        raise InputError(f"width: {width}; impacts along the residuals need as many as classes, {classes}")
+    rows = residuals(classes)
+    blocks: np.ndarray = np.einsum("ij,jk,jl->ikjl", impact, rows, rows) / (classes - 1)
+    return blocks.reshape(classes * width, -1)
+
+
+def rates(classes: int, own: float, other: float) -> tuple[float, float]:
+    """Growth rates along the residuals: (alpha - beta)/K once, (alpha + beta/(K-1))/K in K - 1 directions.
+
+    The remaining K (K-1) directions rest. K23's multiplicities after eq. 46 are permuted.
+    """
+    return (own - other) / classes, (own + other / (classes - 1)) / classes
+
+
+def means_at(start: np.ndarray, matrix: np.ndarray, time: float) -> np.ndarray:
+    """Class means (K, m) at a time [eq. 43]."""
+    found: np.ndarray = (expm(time * matrix) @ start.ravel()).reshape(start.shape)
+    return found
+
+
+def etf_error(means: np.ndarray) -> float:
+    """|M M^T/|M M^T| - E_K/sqrt(K-1)| of the centred class means (K, m), 0 for a simplex ETF [K23 eq. 7]."""
+    centred = means - means.mean(0)
+    gram = centred @ centred.T
+    goal = residuals(len(means)) / math.sqrt(len(means) - 1)
+    return float(np.linalg.norm(gram / np.linalg.norm(gram) - goal))
+
+
+def etf_slope(classes: int, other: float) -> float:
+    """Slope in t of log `etf_error`, beta/(K-1): only for beta < 0 do class means go to an ETF.
+
+    nu = min(alpha - beta, alpha + (K-1) beta) > 0, K23's condition for separation, does not imply that sign.
+    """
+    return other / (classes - 1)
+
+
+def simulate(
+    start: np.ndarray, matrix: np.ndarray, noise: float, time: float, *, steps: int, per_class: int, seed: int
+) -> np.ndarray:
+    """Samples (K, n, m) of eq. 42 that start at the class means, by Euler-Maruyama; sigma = noise."""
+    classes, width = start.shape
+    generator = np.random.default_rng(seed)
+    size = time / steps
+    means, samples = start.copy(), np.repeat(start[:, None], per_class, axis=1)
+    for _ in range(steps):
+        step = size * (matrix @ means.ravel()).reshape(means.shape)
+        draw = generator.normal(size=(classes, per_class, width))
+        samples = samples + step[:, None] + math.sqrt(size) * noise * draw
+        means = means + step
+    return samples
+
+
+def nc1_trace_ratio(means: np.ndarray, noise: float, time: float) -> float:
+    """tr Sigma_W/tr Sigma_B = m sigma^2 t/tr Sigma_B of infinitely many samples that started at the means."""
+    centred = means - means.mean(0)
+    return means.shape[1] * noise**2 * time * len(means) / float((centred**2).sum())
+
+
+def log_separation(classes: int, strength: float, power: float, time: float) -> float:
+    """log(|f_i - f_j|/sqrt(t)) at time t, from 0 at t = 1, T = I and alpha - beta = strength/t^power.
+
+    Differences of class means grow by exp(int_1^t (alpha - beta)/K), the noise as sqrt(t): separable in the
+    end iff this goes to infinity, that is for power < 1, and for power = 1 iff strength > K/2.
+    """
+    if power == 1:
+        grown = strength / classes * math.log(time)
+    else:
+        grown = strength / classes * (time ** (1 - power) - 1) / (1 - power)
+    return grown - math.log(time) / 2

@@ -1,0 +1,99 @@
+"""How far a decayed layer's weights are from rank K, and how far the spread of what enters it lets them be.
+
+At a critical point of fit + lambda/2 sum |W_l|^2 every matrix is W_l = -1/lambda sum_i delta_i h_i^T, with
+delta_i the gradient of the fit by sample i's pre-activation and h_i what enters the layer. With class means
+in place of the h_i the sum has rank K at most, so that
+
+    distance(W_l, rank K) <= |sum_i delta_i (h_i - mu_y)^T|/lambda
+                          <= sqrt(sum_i |delta_i|^2) sqrt(N TCV)/lambda
+
+where TCV = 1/N sum_i |h_i - mu_y|^2 = tr Sigma_W is the total cluster variation, its clusters the classes.
+That the distance is at most a constant times TCV/lambda is how the abstract of Zangrando et al. (arXiv
+2402.03991) puts its theorem; derivation and constant here are ours, and have the root of this TCV. Where the
+gradient G_l of the whole objective is not 0, |G_l|/lambda is added. Any network in which a matrix sees one
+vector a sample has it, whatever the loss and the other layers.
+
+N  samples    K  classes    d  width    L  matrices
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ncpipe.metrics.loss_functions import cross_entropy
+from ncpipe.theory.numerical import least
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """Of one matrix: distance, in the Frobenius norm, from rank K; its bound; TCV of what enters; |G_l|."""
+
+    distance: float
+    bound: float
+    variation: float
+    gradient: float
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """inputs (N, d) about random unit vectors, with standard deviation spread/sqrt(d), and labels (N,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+def clusters(classes: int, modes: int, per_mode: int, width: int, spread: float, seed: int) -> Clusters:
+    """A draw of them: every class has several, of as many samples each."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes * modes, width, generator=generator, dtype=torch.float64)
+    centres = centres / centres.norm(dim=1, keepdim=True)
+    mode = torch.arange(classes * modes).repeat_interleave(per_mode)
+    noise = torch.randn(len(mode), width, generator=generator, dtype=torch.float64)
+    return Clusters(centres[mode] + spread * width**-0.5 * noise, mode % classes)
+
+
+def trained_ranks(data: Clusters, depth: int, decay: float, seed: int) -> list[LayerRank]:
+    """Of a perceptron of L = depth matrices with tanh, at the end of L-BFGS on cross-entropy and decay."""
+    width, classes = data.inputs.shape[1], int(data.labels.max()) + 1
+    shapes = [(width, width)] * (depth - 1) + [(classes, width)]
+    sizes = [rows * columns for rows, columns in shapes]
+
+    def matrices(flat: Tensor) -> list[Tensor]:
+        return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+    def objective(flat: Tensor) -> Tensor:
+        value, _, _ = _forward(matrices(flat), data)
+        return value + decay / 2 * flat.square().sum()
+
+    return layer_ranks(matrices(least(objective, sum(sizes), starts=1, seed=seed).point), data, decay)
+
+
+def layer_ranks(weights: list[Tensor], data: Clusters, decay: float) -> list[LayerRank]:
+    """Of every matrix of the perceptron, wherever its weights stand; not of the last, which has K rows."""
+    weights = [weight.detach().requires_grad_() for weight in weights]
+    fit, entering, outgoing = _forward(weights, data)
+    found = []
+    classes = int(data.labels.max()) + 1
+    deltas = torch.autograd.grad(fit, outgoing)
+    for weight, inputs, delta in zip(weights[:-1], entering, deltas, strict=False):
+        h, own = inputs.detach(), weight.detach()
+        means = torch.stack([h[data.labels == label].mean(0) for label in range(classes)])
+        variation = (h - means[data.labels]).square().sum() / len(h)
+        gradient = (delta.T @ h + decay * own).norm()
+        allowed = delta.norm() * (len(h) * variation).sqrt() + gradient
+        beyond = torch.linalg.svdvals(own)[classes:].norm()
+        found.append(LayerRank(*(x.item() for x in (beyond, allowed / decay, variation, gradient))))
+    return found
+
+
+def _forward(weights: list[Tensor], data: Clusters) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Mean cross-entropy, what enters each matrix (N, d), and what comes out of it."""
+    entering, outgoing = [], []
+    h = data.inputs
+    for weight in weights:
+        entering.append(h)
+        outgoing.append(h @ weight.T)
+        h = outgoing[-1].tanh()
+    targets = torch.eye(len(weights[-1]), dtype=torch.float64)[data.labels]
+    return cross_entropy(outgoing[-1], targets).mean(), entering, outgoing

@@ -1,0 +1,74 @@
+"""Networks with a head on data, beside the levels of its features model: runs, and counts by lambda."""
+
+import pandas as pd
+
+from ncpipe.papers.s24.tables.low_rank import with_ranks
+from ncpipe.tables.keys import VARIED
+
+LAMBDA = "penalty.value"  # the axis whose values are lambda, by the penalty's rule
+PLACE = ["experiment", "at"]
+
+
+def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
+    """runs with mean_rank and kept (`tables.low_rank.with_ranks`), at, low_rank and below_dnc.
+
+    at: lambda of the inner layers, or the axis's value where that is another key. low_rank: kept, with a mean
+    rank below K. below_dnc: kept, with a loss below L_DNC; never where there is no such level.
+    """
+    runs = with_ranks(runs)
+    axis, x = VARIED
+    of_lambda = axis not in runs or runs[axis].iloc[0] == LAMBDA
+    at = runs["last_strength"] if of_lambda else runs[x]
+    return runs.assign(
+        at=at,
+        low_rank=runs["kept"] & (runs["mean_rank"] < classes),
+        below_dnc=runs["kept"] & (runs["loss_over_dnc"] < 1),
+    )
+
+
+def by_value(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each experiment and value of `at`: counts of runs, and what those that are kept have.
+
+    runs, lost (give classes up, merge some, or diverge), low_rank, low_rank_below_dnc, mean_rank with
+    rank_low and rank_high, loss_over_dnc with loss_low and loss_high, srg_over_dnc, test_error.
+    """
+    rows = []
+    for (experiment, at), own in runs.groupby(PLACE, sort=False):
+        kept = own[own["kept"]]
+        rows.append(
+            {
+                "experiment": experiment,
+                "at": at,
+                "runs": len(own),
+                "lost": len(own) - len(kept),
+                "low_rank": int(own["low_rank"].sum()),
+                "low_rank_below_dnc": int((own["low_rank"] & own["below_dnc"]).sum()),
+                "mean_rank": kept["mean_rank"].mean(),
+                "rank_low": kept["mean_rank"].min(),
+                "rank_high": kept["mean_rank"].max(),
+                "loss_over_dnc": kept["loss_over_dnc"].mean(),
+                "loss_low": kept["loss_over_dnc"].min(),
+                "loss_high": kept["loss_over_dnc"].max(),
+                "srg_over_dnc": (own["loss_srg"] / own["loss_dnc"]).iloc[0],
+                "test_error": kept["test_error"].mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def best_by_value(runs: pd.DataFrame) -> pd.DataFrame:
+    """The run of the lowest loss of each experiment and value, among those that are kept, if any is."""
+    kept = runs[runs["kept"]]
+    return kept.loc[kept.groupby(PLACE, sort=False)["loss"].idxmin()]
+
+
+def heads_sentence(runs: pd.DataFrame) -> str:
+    """Counts of one experiment's runs in words."""
+    low, lost = runs[runs["low_rank"]], int((~runs["kept"]).sum())
+    parts = [f"{len(low)} of {len(runs)} runs of low rank"]
+    if runs["loss_dnc"].notna().any():
+        parts.append(f"{int(low['below_dnc'].sum())} of these below L_DNC")
+    parts.append(f"{lost} lost classes or diverged")
+    means = runs[runs["kept"]].groupby("at")["mean_rank"].mean()
+    ranks = ", ".join(f"{rank:.1f} at {at:g}" for at, rank in means.items())
+    return "; ".join([*parts, f"mean ranks {ranks}" if ranks else "no ranks"])

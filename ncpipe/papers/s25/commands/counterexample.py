@@ -1,0 +1,19 @@
+"""Stage counterexample: S25 App. C's example."""
+
+import pandas as pd
+import torch
+
+from ncpipe.config.params import load_params
+from ncpipe.papers.s25.study_rows import counterexample_rows
+from ncpipe.system.artifacts import COUNTEREXAMPLE, publish_file
+
+
+def write_counterexample() -> None:
+    """theory.counterexample of params.yaml -> data/counterexample.csv."""
+    params = load_params()
+    torch.set_num_threads(params.compute.threads)
+    study = params.study().counterexample
+    run = params.run(study.experiment, study.depths[0], study.seed)
+    rows = counterexample_rows(run, study.classes, study.per_class, study.sizes, study.depths, study.seed)
+    with publish_file(COUNTEREXAMPLE) as partial:
+        pd.DataFrame(rows).to_csv(partial, index=False, lineterminator="\n")

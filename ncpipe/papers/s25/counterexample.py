@@ -1,0 +1,144 @@
+"""Two-layer blocks on nearly collapsed data: what moving them costs, and what it gains [S25 App. C].
+
+X = I_K (x) 1_n^T + E with E of size epsilon, and lin_0 that takes the k-th unit vector to the k-th optimal
+feature. A residual branch without biases moves all features by at most |W_2 relu(W_1 X)|_F <= (|W_1|^2 +
+|W_2|^2)/2 sqrt(N d), LN at most doubles that, and whatever is collapsed in the end has moved by sqrt(N tr
+Sigma_W) at least. So collapse has a price of the order of lambda epsilon, while the gap to L*_GUFM that it
+closes is of the order of epsilon^2. (The text has sqrt(N)/2 in place of sqrt(N d)/2, for features of norm 1.)
+
+Biases have no penalty, and with them none of this holds: see `ncpipe.papers.s25.shifts`.
+
+N  samples, n of each class    K  classes    d  width    all float64
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.functional import hessian, jacobian
+
+from ncpipe.config.specs import Run
+from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.metrics.collapse import within_trace
+from ncpipe.metrics.loss_functions import LOSSES
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
+from ncpipe.theory.constructions.blocks import idle, join, make_plan, stage_two
+from ncpipe.theory.constructions.embeddings import State
+from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
+from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.theory.optimum import Optimum
+
+Place = Literal["within", "beside"]
+SHORTEST = 1e-3  # share of a Newton step
+
+
+def near_collapsed_data(classes: int, per_class: int, size: float, place: Place, seed: int) -> Prepared:
+    """X = I_K (x) 1_n^T + E, samples (N, D) by class; E has columns in pairs +e, -e of length `size`.
+
+    Directions are uniform. `within`: D = K, as in the text. `beside`: E has K coordinates of its own, D = 2K.
+    Both splits are the same. Raises InputError for an odd `per_class`.
+    """
+    if per_class % 2:
+        raise InputError(f"per_class: {per_class} is odd; the perturbation comes in pairs")
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    generator = seeded_generator(seed, "counterexample")
+    half = torch.randn(classes, per_class // 2, classes, generator=generator, dtype=torch.float64)
+    half = size * half / half.norm(dim=2, keepdim=True)
+    noise = torch.cat([half, -half], 1).flatten(0, 1)
+    units = torch.eye(classes, dtype=torch.float64)[labels]
+    inputs = units + noise if place == "within" else torch.cat([units, noise], 1)
+    split = Split(inputs, labels)
+    facts = {"source": "S25 App. C", "size": size, "place": place, "seed": seed}
+    return Prepared("vector", classes, None, split, split, facts)
+
+
+def aligned_embedding(solved: Optimum, inputs: int) -> State:
+    """lin_0 that takes the k-th unit vector to the k-th optimal feature, so that X_1 is close to collapse.
+
+    Coordinates beyond the K-th, up to `inputs`, go to directions at right angles to all features.
+    """
+    classes, width = solved.features.shape
+    basis = zero_sum_basis(width)
+    _, _, axes = torch.linalg.svd(solved.features @ basis.T)
+    beside = width**0.5 * axes[classes:inputs] @ basis
+    weight = torch.cat([solved.features, beside]).T.contiguous()
+    return {"lin0.weight": weight, "lin0.bias": torch.zeros(width, dtype=torch.float64)}
+
+
+def motionless_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
+    """The network that leaves the data where they are: no inner weights, W_L the best for `features`.
+
+    features (N, d): of the training samples behind lin_0 and LN.
+    """
+    model = paper_model(run)
+    still = block_weights(idle(1, model.width), 0, model.mlp_width)
+    fitted = best_last_layer(run, features, data.train.labels, optimum_of(run, data))
+    return network_state(run, embedding, [still] * (run.depth - 1), fitted)
+
+
+def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
+    """Theorem 4.6's second stage on the same `features`: K groups of (L - 1)/K blocks, each for one class."""
+    solved = optimum_of(run, data)
+    plan = make_plan(features, data.train.labels, solved.features, "sharp", 0)
+    assert not any(plan.arcs), "near-collapsed data lie inside the caps"
+    count, rest = divmod(run.depth - 1, plan.classes)
+    if count < 2:
+        raise InputError(
+            f"L = {run.depth} is too shallow to collapse {plan.classes} classes; take 2K + 1 or more"
+        )
+    blocks = join([stage_two(plan, count, float(count)), idle(rest, plan.width)])
+    mlps = [block_weights(blocks, index, paper_model(run).mlp_width) for index in range(len(blocks))]
+    return network_state(run, embedding, mlps, solved)
+
+
+def collapse_price(features: Tensor, labels: Tensor, strength: float) -> float:
+    """Least penalty of bias-free two-layer blocks that collapse `features` (N, d).
+
+    lambda/2 sum(|W_1|^2 + |W_2|^2) >= lambda/2 sqrt(tr Sigma_W/d), at any depth. Blocks that leave a spread
+    tr Sigma_W' behind cost at least lambda/2 (sqrt(tr Sigma_W) - sqrt(tr Sigma_W'))/sqrt(d). strength: lambda
+    of these matrices.
+    """
+    statistics = class_statistics(features, labels, int(labels.max()) + 1)
+    return strength / 2 * (within_trace(statistics).item() / features.shape[1]) ** 0.5
+
+
+def kept_share(gap: float, price: float) -> float:
+    """The least share of sqrt(tr Sigma_W) behind LN that a best network of bias-free two-layer blocks keeps.
+
+    A network that keeps the share s pays (1 - s) `price` at least; staying put costs `gap` above L*_GUFM. So
+    no optimum has s < 1 - gap/price, whatever its depth. 0 where this says nothing.
+    """
+    return max(0.0, 1 - gap / price)
+
+
+def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) -> Optimum:
+    """W_L with the lowest fit + lambda_L/2 |W_L|^2 on `features` (N, d) of `labels` (N,), without bias.
+
+    Newton's method with step halving from `start`; the problem is strictly convex. W_L has rows of sum 0, as
+    the features do. `features` of the result are those of `start`.
+    """
+    strength, loss = run.spec.penalty.last_strength(run.depth), LOSSES[paper_loss(run)]
+    targets = F.one_hot(labels, len(start.weight)).double()
+    basis = zero_sum_basis(features.shape[1])
+    reduced = features @ basis.T
+
+    def value(flat: Tensor) -> Tensor:
+        weight = flat.view(len(start.weight), -1)
+        return loss(reduced @ weight.T, targets).mean() + strength / 2 * weight.square().sum()
+
+    flat = (start.weight @ basis.T).flatten()
+    length = 1.0
+    while length >= SHORTEST:  # until float64 sees no descent any more
+        step = torch.linalg.solve(hessian(value, flat), jacobian(value, flat))
+        length = 1.0
+        while length >= SHORTEST and value(flat - length * step) >= value(flat):
+            length /= 2
+        if length >= SHORTEST:
+            flat = flat - length * step
+    weight = flat.view(len(start.weight), -1) @ basis
+    penalty = strength / 2 * weight.square().sum().item()
+    return Optimum(value(flat).item() - penalty, penalty, weight, start.features, None)

@@ -1,0 +1,260 @@
+"""Networks built from S25's proofs: their gap against depth, beside trained ones, and App. C's example."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
+
+from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.metrics.catalogue import entry
+from ncpipe.papers.s25.proof_slopes import NOTHING
+
+BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
+DROP = 0.05  # height of its marks, in axes
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of network and how it is drawn."""
+
+    label: str
+    colour: Colour
+    marker: str
+
+
+KINDS = {
+    "trained": Kind("trained, mean ± 1 std over seeds", BLUE, "o"),
+    "sharp": Kind("proof's blocks, least strengths", ORANGE, "s"),
+    "printed": Kind("proof's blocks, its strengths", PURPLE, "D"),
+    "shifts": Kind("biases alone", GREEN, "^"),
+}
+
+
+def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+    """Gap to L*_GUFM of constructed networks against L, with the proof's bound on their inner penalty.
+
+    networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. labels:
+    experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
+    the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
+    """
+    with paper_style():
+        rows = -(-len(labels) // 2)
+        figure = Figure(figsize=(PAGE_WIDTH, 1.35 * ROW_HEIGHT * rows + 0.7), layout="constrained")
+        grid = figure.subplots(rows, 2, squeeze=False)
+        for axes in grid.flat[len(labels) :]:
+            axes.set_visible(False)
+        for axes, (name, label) in zip(grid.flat, labels.items(), strict=False):
+            own = networks[networks["experiment"] == name]
+            for kind in ("printed", "sharp", "shifts"):
+                part = own[own["kind"] == kind]
+                _draw(axes, part["depth"], part["loss_gap"], KINDS[kind])
+            printed = own[own["kind"] == "printed"]
+            bound = printed["stage_one_bound"] + printed["stage_two_bound"]
+            axes.plot(printed["depth"], bound, color=INK, linestyle=DASHES, linewidth=0.9)
+            if own["loss_optimum"].notna().any():
+                axes.axhline(own["loss_optimum"].max(), color=FAINT, linestyle=":", linewidth=0.9)
+            axes.set_title(label)
+            _scale(axes)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(r"loss $-\ L^*_{\mathrm{GUFM}}$")
+        for axes in grid[-1]:
+            axes.set_xlabel("depth $L$")
+        handles = [
+            *(_handle(KINDS[kind]) for kind in ("printed", "sharp", "shifts")),
+            Line2D([], [], color=INK, linestyle=DASHES, linewidth=0.9, label="bound of the proof"),
+            Line2D([], [], color=FAINT, linestyle=":", linewidth=0.9, label=r"$L^*_{\mathrm{GUFM}}$ itself"),
+            _nothing(),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        figure.draw_without_rendering()
+    return figure
+
+
+BESIDE_TRAINED = ("sharp", "shifts")
+COLUMNS = {
+    "loss_gap": r"loss $-\ L^*_{\mathrm{GUFM}}$",
+    "nc1_trace_ratio": entry("nc1_trace_ratio").label,
+    "nc2": entry("nc2_etf").group,
+    "nc3_cosine": entry("nc3_cosine").label,
+}
+
+
+def trained_and_constructed(
+    networks: pd.DataFrame, trained: pd.DataFrame, labels: Mapping[str, str]
+) -> Figure:
+    """Gap, NC1, NC2 and NC3 against L: trained networks, least strengths, biases alone.
+
+    networks: as of `constructed_gap`, with nc2 the distance that the loss asks for. trained: experiment,
+    depth, metric (a name of COLUMNS), log10_mean and log10_std over converged seeds. labels: experiment ->
+    row label.
+    """
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
+        grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False, sharex=True)
+        for line, (name, label) in zip(grid, labels.items(), strict=True):
+            own = networks[networks["experiment"] == name]
+            for axes, metric in zip(line, COLUMNS, strict=True):
+                for kind in BESIDE_TRAINED:
+                    part = own[own["kind"] == kind]
+                    _draw(axes, part["depth"], part[metric], KINDS[kind])
+                seen = trained[(trained["experiment"] == name) & (trained["metric"] == metric)]
+                _draw_trained(axes, seen.sort_values("depth"))
+                _scale(axes)
+            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+        for axes, title in zip(grid[0], COLUMNS.values(), strict=True):
+            axes.set_title(title)
+        for axes in grid[-1]:
+            axes.set_xlabel("depth $L$")
+        figure.align_ylabels(grid[:, 0])
+        handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        figure.draw_without_rendering()
+    return figure
+
+
+REGIMES = {
+    "constant": (r"$\lambda$ constant", BLUE, "o", 6.5),
+    "uniform": (r"$\lambda/L$, last layer too", ORANGE, "s", 3.5),
+    "theorem_4_6": (r"$\lambda/L$, last layer $\lambda$", GREEN, "^", 3.5),
+}
+PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
+
+
+def counterexample(table: pd.DataFrame) -> Figure:
+    """App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps against L.
+
+    table: rows of `proofs.study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
+    means; dashed: within it, as in the text.
+    """
+    with paper_style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.9), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        shallow, size = table["depth"].min(), table["size"].iloc[0]
+        for place, style in PLACES.items():
+            own = table[table["place"] == place]
+            sizes = own[(own["regime"] == "constant") & (own["depth"] == shallow)].sort_values("size")
+            for column, colour, marker in (("motionless_gap", PURPLE, "D"), ("price", INK, "")):
+                left.plot(
+                    sizes["size"], sizes[column], color=colour, linestyle=style, marker=marker, markersize=3
+                )
+            for regime, (_, colour, marker, size_of_marker) in REGIMES.items():
+                depths = own[(own["regime"] == regime) & (own["size"] == size)].sort_values("depth")
+                right.plot(
+                    depths["depth"],
+                    depths["kept_share"],
+                    color=colour,
+                    linestyle=style,
+                    marker=marker,
+                    markersize=size_of_marker,
+                    clip_on=False,
+                )
+        left.set(
+            xscale="log", yscale="log", xlabel=r"$\varepsilon$", title=r"collapse under a constant $\lambda$"
+        )
+        left.set_ylabel("loss")
+        right.set(xscale="log", xlabel="depth $L$", ylim=(0, 1))
+        right.set_title(rf"share of the spread kept at least, $\varepsilon = {size:g}$")
+        for axes in (left, right):
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        left.legend(
+            handles=[
+                Line2D([], [], color=INK, label="price, at least"),
+                Line2D([], [], color=PURPLE, marker="D", markersize=3, label="gain, at most"),
+            ],
+            loc="upper left",
+            frameon=False,
+        )
+        handles = [
+            *(
+                Line2D([], [], color=colour, marker=marker, markersize=large, label=label)
+                for label, colour, marker, large in REGIMES.values()
+            ),
+            Line2D([], [], color=FAINT, linestyle="-", label="noise beside the class means' span"),
+            Line2D([], [], color=FAINT, linestyle=PLACES["within"], label="noise within it"),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw(axes: Axes, depth: pd.Series, values: pd.Series, kind: Kind) -> None:
+    """A line of what is above rounding; a mark at the bottom for what is not."""
+    seen = values.notna()
+    small = seen & (values.abs() < NOTHING)
+    place = axes.get_xaxis_transform()
+    axes.plot(
+        depth[small],
+        np.full(int(small.sum()), DROP),
+        color=kind.colour,
+        marker="v",
+        markersize=4,
+        markerfacecolor="white",
+        linewidth=0,
+        transform=place,
+    )
+    large = seen & ~small
+    axes.plot(
+        depth[large],
+        values[large],
+        color=kind.colour,
+        marker=kind.marker,
+        markersize=3,
+        linewidth=1.2,
+    )
+
+
+def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
+    mean, std = own["log10_mean"], own["log10_std"].fillna(0)
+    centre = 10**mean
+    bars = np.array([centre - 10 ** (mean - std), 10 ** (mean + std) - centre])
+    kind = KINDS["trained"]
+    axes.errorbar(
+        own["depth"],
+        centre,
+        yerr=bars,
+        color=kind.colour,
+        marker=kind.marker,
+        markersize=3,
+        linewidth=1.3,
+        elinewidth=0.9,
+        capsize=2,
+    )
+
+
+def _scale(axes: Axes) -> None:
+    """Log axes with few ticks."""
+    axes.set(xscale="log", yscale="log")
+    axes.margins(y=0.12)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / (high / low) ** 0.1, high)  # room for the marks at the bottom
+    decades = np.log10(axes.get_ylim()[1] / axes.get_ylim()[0])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.5 else (1.0, 2.0, 5.0), numticks=6))
+    axes.yaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+
+
+def _handle(kind: Kind) -> Line2D:
+    return Line2D(
+        [], [], color=kind.colour, marker=kind.marker, markersize=3, linewidth=1.2, label=kind.label
+    )
+
+
+def _nothing() -> Line2D:
+    return Line2D(
+        [],
+        [],
+        color=FAINT,
+        marker="v",
+        markersize=4,
+        markerfacecolor="white",
+        linewidth=0,
+        label="0, up to rounding",
+    )

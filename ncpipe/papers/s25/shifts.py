@@ -1,0 +1,178 @@
+"""Networks whose residual branches hold nothing but biases, at the optimum of the features model.
+
+S25's objective leaves biases out of the penalty [eq. 7]. A block with W = 0 is x -> LN(x + b), at no cost,
+and LN makes it a map that folds the sphere: where -b lies on the line through two samples x and y, outside
+the segment between them, x + b and y + b point the same way and LN makes them one. N - K such blocks merge
+the samples of every class, a few more place the K points that are left. So at a finite depth the regularised
+loss is L*_GUFM itself, whatever lambda, for one-layer and two-layer blocks alike.
+
+M  distinct samples    K  classes    d  width    B  blocks    all float64
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.functional import jacobian as jacobian_of
+
+from ncpipe.config.specs import Run
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory.constructions.assumptions import check_assumptions, distinct_samples, paper_model
+from ncpipe.theory.constructions.embeddings import State, on_sphere, starts_of
+from ncpipe.theory.constructions.networks import (
+    Choices,
+    embedding_of,
+    network_state,
+    optimum_of,
+    turned_towards,
+)
+from ncpipe.theory.frames import zero_sum_basis
+
+PAIRS = 12  # nearest pairs of a class that are tried for the next merger
+REACHES = torch.logspace(-1, 1.5, 24, dtype=torch.float64)  # places of -b on a pair's line, in its distances
+PLACED = 1e-24  # sum of squared errors of the cosines at which the last points count as placed
+STEPS = 80
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """A network of biases: blocks that merge, blocks that place, weights by the names of its module."""
+
+    merging: int
+    placing: int
+    state: State
+
+
+def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
+    """Biases that take the training samples to an optimum of the features model; all inner matrices are 0.
+
+    Needs LN without eps: with one, LN does not make two parallel vectors one. The first attention of a
+    transformer is the one matrix with a penalty. Raises InputError where an assumption is not met or L is too
+    small.
+    """
+    check_assumptions(run, data)
+    if paper_model(run).layer_norm_eps != 0:
+        raise InputError(f"{run.name}: merging samples by biases needs model.layer_norm_eps: 0")
+    distinct, _ = distinct_samples(run, data)
+    embedding = embedding_of(run, data, distinct, choices)
+    width = paper_model(run).width
+    points = starts_of(run, data, distinct, embedding)
+    merging = merge_classes(points, distinct.labels)
+    for shift in merging:
+        points = on_sphere(points + shift)
+    ends = torch.stack([points[distinct.labels == k][0] for k in range(data.classes)])
+    solved = optimum_of(run, data)
+    room = run.depth - 1 - len(merging)
+    placing = place(ends, solved.features, room, run.name)
+    for shift in placing:
+        ends = on_sphere(ends + shift)
+    solved = turned_towards(solved, ends, torch.arange(data.classes))
+    biases = torch.cat([merging, placing, torch.zeros(room - len(placing), width, dtype=torch.float64)])
+    blocks = [_bias_block(bias, paper_model(run).mlp_width) for bias in biases]
+    return Shifts(len(merging), len(placing), network_state(run, embedding, blocks, solved))
+
+
+def merge_classes(points: Tensor, labels: Tensor) -> Tensor:
+    """Shifts (M - K, d) after which all `points` (M, d) of a class are one; labels (M,).
+
+    Each merges one pair: of the nearest pairs of a class, and the places of -b on their lines, the choice
+    that leaves all other points furthest apart.
+    """
+    found = []
+    while len(points) > len(labels.unique()):
+        best, chosen, dropped = -1.0, points[0], 0
+        for keep, drop in _nearest_pairs(points, labels):
+            offsets = -points[keep] - REACHES.unsqueeze(1) * (points[keep] - points[drop])
+            rest = torch.cat([points[:drop], points[drop + 1 :]])
+            apart = _separations(rest + offsets.unsqueeze(1))
+            if apart.max() > best:
+                best, chosen, dropped = apart.max().item(), offsets[apart.argmax()], drop
+        found.append(chosen)
+        points = on_sphere(torch.cat([points[:dropped], points[dropped + 1 :]]) + chosen)
+        labels = torch.cat([labels[:dropped], labels[dropped + 1 :]])
+    return torch.stack(found) if found else points.new_empty(0, points.shape[1])
+
+
+def place(points: Tensor, targets: Tensor, room: int, name: str) -> Tensor:
+    """Shifts (B, d), B <= room the least number found, that take K points to the shape of K targets (K, d).
+
+    The shape: all cosines, so up to a rotation. Gauss-Newton steps with damping (Levenberg-Marquardt) on all
+    biases at once, from small random ones.
+    """
+    basis = zero_sum_basis(points.shape[1])
+    for blocks in range(1, room + 1):
+        for attempt in range(ATTEMPTS):
+            generator = seeded_generator(attempt, "construction shifts")
+            start = torch.randn(blocks, len(basis), generator=generator, dtype=torch.float64)
+            coordinates, error = _solve(points, targets, 0.3 * start, basis)
+            if error < PLACED:
+                return coordinates @ basis
+    raise InputError(
+        f"{name}: {max(room, 0)} blocks left after merging do not place the {len(points)} classes; deepen it"
+    )
+
+
+def _nearest_pairs(points: Tensor, labels: Tensor) -> list[tuple[int, int]]:
+    products = points @ points.T
+    same = (labels.unsqueeze(0) == labels.unsqueeze(1)).triu(1)
+    order = products.masked_fill(~same, -math.inf).flatten().argsort(descending=True, stable=True)
+    count = min(PAIRS, int(same.sum()))
+    pairs = [divmod(int(index), len(points)) for index in order[:count]]
+    return pairs + [(second, first) for first, second in pairs]
+
+
+def _separations(points: Tensor) -> Tensor:
+    """1 - largest cosine of two different rows, for every (M, d) of points (T, M, d); (T,)."""
+    units = points / points.norm(dim=2, keepdim=True)
+    cosines = units @ units.mT
+    return 1 - cosines.diagonal_scatter(cosines.new_full(units.shape[:2], -1.0), dim1=1, dim2=2).amax((1, 2))
+
+
+def _solve(points: Tensor, targets: Tensor, start: Tensor, basis: Tensor) -> tuple[Tensor, float]:
+    """Biases (B, d - 1) in `basis` and the sum of squared errors of the cosines that they leave."""
+    width = targets.shape[1]
+    first, second = torch.triu_indices(len(targets), len(targets), 1).unbind()
+    cosines = (targets[first] * targets[second]).sum(1) / width
+
+    def residual(biases: Tensor) -> Tensor:
+        x = points
+        for bias in biases.view_as(start):
+            x = on_sphere(x + bias @ basis)
+        return (x[first] * x[second]).sum(1) / width - cosines
+
+    biases, damping = start.flatten(), 1e-2
+    left = residual(biases)
+    for _ in range(STEPS):
+        jacobian = jacobian_of(residual, biases)
+        gram = jacobian @ jacobian.T
+        while damping < 1e6:
+            damped = gram + damping * torch.eye(len(gram), dtype=torch.float64)
+            trial = biases - jacobian.T @ torch.linalg.solve(damped, left)
+            rest = residual(trial)
+            if rest.square().sum() < left.square().sum():
+                biases, left, damping = trial, rest, max(damping / 3, 1e-15)
+                break
+            damping *= 4
+        else:
+            break
+        if left.square().sum() < 1e-30:
+            break
+    return biases.view_as(start), left.square().sum().item()
+
+
+def _bias_block(bias: Tensor, mlp_width: int | None) -> State:
+    """A block that adds `bias` (d,); one-layer blocks up to a multiple of 1, which LN removes."""
+    width = len(bias)
+    if mlp_width is None:
+        square = torch.zeros(width, width, dtype=torch.float64)
+        return {"lin.weight": square, "lin.bias": bias - bias.min() + 1}
+    return {
+        "lin1.weight": torch.zeros(mlp_width, width, dtype=torch.float64),
+        "lin1.bias": torch.zeros(mlp_width, dtype=torch.float64),
+        "lin2.weight": torch.zeros(width, mlp_width, dtype=torch.float64),
+        "lin2.bias": bias,
+    }

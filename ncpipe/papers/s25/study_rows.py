@@ -1,0 +1,200 @@
+"""Constructed networks measured through the package's own modules: rows of the theory study's tables.
+
+N  samples    K  classes    d  width    all float64
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from ncpipe.config.specs import Penalty, Run
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.metrics.decisions import misalignments
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.network import Network
+from ncpipe.models.penalties import penalties
+from ncpipe.papers.s25.counterexample import (
+    Place,
+    aligned_embedding,
+    best_last_layer,
+    collapse_price,
+    collapsing_state,
+    kept_share,
+    near_collapsed_data,
+)
+from ncpipe.papers.s25.shifts import shifts
+from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
+from ncpipe.theory.constructions.blocks import stage_one_bound, stage_two_bound
+from ncpipe.theory.constructions.embeddings import State, starts_of
+from ncpipe.theory.constructions.networks import Choices, construct, moving_blocks, optimum_of
+from ncpipe.theory.gap import Objective, Reached, gap_to_optimum
+
+Kind = Literal["printed", "sharp", "shifts"]
+
+
+def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> dict[str, Any]:
+    """One constructed network: what it costs, by stage and bound, and where it ends.
+
+    `shifts` is the network of biases of `ncpipe.papers.s25.shifts`; it has no stages and no bounds (NaN).
+    Raises InputError where L is too small or an assumption is not met.
+    """
+    if kind == "shifts":
+        return asdict(_NO_STAGES) | measured(run, data, shifts(run, data, choices).state)
+    built = construct(run, data, replace(choices, constants=kind))
+    plan, layout = built.plan, built.layout
+    layers = 1 if paper_model(run).mlp_width is None else 2
+    biases, strength = run.spec.penalty.biases, run.spec.penalty.inner_strength(run.depth)
+    first, second = (strength / 2 * part.square(layers, biases) for part in moving_blocks(plan, layout))
+    bounds = (
+        stage_one_bound(plan, layout.first, strength, layers),
+        stage_two_bound(plan, layout.second, strength, layers),
+    )
+    stages = Stages(
+        plan.samples,
+        plan.margin,
+        plan.cap,
+        layout.first,
+        layout.second,
+        layout.factor,
+        first,
+        second,
+        *((math.nan, math.nan) if biases else bounds),
+    )
+    return asdict(stages) | measured(run, data, built.state)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on it.
+
+    The bounds are on matrices: NaN where biases are penalised too.
+    """
+
+    samples: float
+    margin: float
+    cap: float
+    stage_one_blocks: float
+    stage_two_blocks: float
+    stage_two_factor: float
+    stage_one_penalty: float
+    stage_two_penalty: float
+    stage_one_bound: float
+    stage_two_bound: float
+
+
+_NO_STAGES = Stages(*[float("nan")] * 10)
+
+
+@torch.no_grad()
+def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
+    """Objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
+    network = network_of(run, data, state)
+    samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    features = network.features(samples.inputs, samples.lengths)
+    labels, weight, bias = data.train.labels, network.last.weight, network.last.bias
+    penalty = run.spec.penalty
+    last, inner = penalties(penalty, run.depth, network.roles(), state)
+    objective = Objective(unregularised_loss(features, labels, weight, bias, paper_loss(run)), last, inner)
+    reached = Reached(
+        paper_loss(run),
+        objective,
+        features,
+        labels,
+        weight,
+        run.spec.model.last_bias,
+        penalty.last_strength(run.depth),
+        network.bounded,
+    )
+    return {
+        "loss": objective.loss,
+        **asdict(objective),
+        **asdict(gap_to_optimum(run.name, reached)),
+        "nc1_trace_ratio": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
+        "nc2_etf": nc2_etf(weight),
+        "nc2_identity": nc2_identity(weight),
+        "nc3_cosine": misalignments(features, labels, weight).mean().item(),
+        "train_error": prediction_error(features, labels, weight, bias),
+    }
+
+
+@torch.no_grad()
+def network_of(run: Run, data: Prepared, state: State) -> Network:
+    """The run's network with these weights, float64.
+
+    They are copied one by one: load_state_dict takes a time that grows with the square of the depth.
+    """
+    model = run.spec.model
+    network = build_model(model, input_shape(data, model), data.classes, run.depth, run.seed).double()
+    for name, parameter in network.named_parameters():
+        parameter.copy_(state[name])
+    return network
+
+
+# lambda(L) and lambda_L of the three cases of S25 sec. 4.3 and App. C, for a strength lambda.
+REGIMES = {
+    "constant": lambda strength: Penalty("constant", strength, None),
+    "uniform": lambda strength: Penalty("over_depth", strength, None),
+    "theorem_4_6": lambda strength: Penalty("over_depth", strength, strength),
+}
+PLACES: tuple[Place, ...] = ("within", "beside")
+
+
+def counterexample_rows(
+    run: Run, classes: int, per_class: int, sizes: Sequence[float], depths: Sequence[int], seed: int
+) -> Iterator[dict[str, Any]]:
+    """App. C's example: gain and price of collapse, by place of the noise, regime, size and depth.
+
+    run: an L-RN2 whose penalty's value is the strength of all regimes. Sizes are varied at the first depth,
+    depths at the first size. motionless_gap: the network that stays put, what collapse could gain.
+    collapsing_gap: the one whose blocks collapse the classes by Theorem 4.6's second stage, with its penalty.
+    shifts_gap: the one of biases alone, NaN where L is too small.
+    """
+    if run.spec.model.architecture != "L-RN2" or run.spec.model.last_bias:
+        raise InputError("App. C's example is about L-RN2 without a last bias")
+    cases = [(size, depths[0]) for size in sizes] + [(sizes[0], depth) for depth in depths[1:]]
+    strength = run.spec.penalty.value
+    for place in PLACES:
+        for regime, penalty in REGIMES.items():
+            for size, depth in cases:
+                case = replace(run, depth=depth, spec=replace(run.spec, penalty=penalty(strength)))
+                data = near_collapsed_data(classes, per_class, size, place, seed)
+                key = {"place": place, "regime": regime, "size": size, "depth": depth}
+                yield key | _counterexample_row(case, data)
+
+
+def _counterexample_row(run: Run, data: Prepared) -> dict[str, Any]:
+    penalty, labels = run.spec.penalty, data.train.labels
+    solved = optimum_of(run, data)
+    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
+    features = starts_of(run, data, data.train, embedding)
+    gap = best_last_layer(run, features, labels, solved).value - solved.value
+    price = collapse_price(features, labels, penalty.inner_strength(run.depth))
+    collapsing = measured(run, data, collapsing_state(run, data, embedding, features))
+    return {
+        "inner_strength": penalty.inner_strength(run.depth),
+        "last_strength": penalty.last_strength(run.depth),
+        "loss_optimum": solved.value,
+        "motionless_gap": gap,
+        "motionless_nc1": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
+        "price": price,
+        "kept_share": kept_share(gap, price),
+        "collapsing_gap": collapsing["loss_gap"],
+        "collapsing_nc1": collapsing["nc1_trace_ratio"],
+        "shifts_gap": _shifts_gap(run, data),
+    }
+
+
+def _shifts_gap(run: Run, data: Prepared) -> float:
+    choices = Choices("sharp", draws=1, detours=0, attention_exponent=1.0)
+    try:
+        return measured(run, data, shifts(run, data, choices).state)["loss_gap"]
+    except InputError:
+        return float("nan")

@@ -1,0 +1,64 @@
+"""Name the numbers of theory that a claim in claims.yaml can call, with the functions that compute them.
+
+`ncpipe.claims.theory` checks a call's arguments and evaluates it.
+"""
+
+import inspect
+
+from ncpipe.claims.theory import Call
+from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
+from ncpipe.papers.s24 import theory_calls as low_rank
+
+CALLS = {
+    "gufm.value": Call(feature_models.gufm_value, feature_models.gufm_value_found),
+    "gufm.collapse": Call(feature_models.gufm_collapse),
+    "gufm.rescaled": Call(feature_models.gufm_rescaled),
+    "ufm.value": Call(feature_models.ufm_value, feature_models.ufm_value_found),
+    "smoothing.value": Call(feature_models.smoothing_value, feature_models.smoothing_value_found),
+    "imbalance.threshold": Call(feature_models.minority_threshold, feature_models.minority_threshold_found),
+    "imbalance.largest_ratio": Call(feature_models.largest_ratio, feature_models.largest_ratio_found),
+    "imbalance.fixed_etf": Call(feature_models.fixed_etf_collapse),
+    "supcon.value": Call(feature_models.supcon_value, feature_models.supcon_value_found),
+    "two_linear.logit": Call(feature_models.two_linear_logit, feature_models.two_linear_logit_found),
+    "two_linear.frame": Call(feature_models.two_linear_frame),
+    "two_linear.jump": Call(feature_models.two_linear_jump),
+    "batch_norm.value": Call(feature_models.batch_norm_value, feature_models.batch_norm_value_found),
+    "orthoplex.value": Call(feature_models.orthoplex_value, feature_models.orthoplex_value_found),
+    "orthoplex.cosines": Call(feature_models.orthoplex_cosines),
+    "flow.scale": Call(flow_models.scale, flow_models.scale_found),
+    "flow.error_slope": Call(flow_models.error_slope),
+    "flow.loss_at_rest": Call(flow_models.loss_at_rest),
+    "flow.mse_over_se": Call(flow_models.mse_over_se),
+    "flow.margin_share": Call(flow_models.margin_share),
+    "flow.margin_rate": Call(flow_models.margin_rate),
+    "flow.within_left": Call(flow_models.within_left),
+    "flow.balance_left": Call(flow_models.balance_left, flow_models.balance_left_found),
+    "central_path.rate": Call(flow_models.central_path_rate),
+    "central_path.spread": Call(flow_models.central_path_spread),
+    "locally_elastic.etf_rate": Call(flow_models.etf_rate, flow_models.etf_rate_found),
+    "locally_elastic.etf_error": Call(flow_models.etf_error),
+    "locally_elastic.separation": Call(flow_models.separation),
+    "locally_elastic.separable_pairs": Call(flow_models.separable_pairs),
+    "rank_bound.share": Call(rank_bounds.largest_share),
+    "rank_bound.distance": Call(rank_bounds.largest_distance),
+    "rank_bound.decay_slope": Call(rank_bounds.decay_slope),
+    "dufm.srg_over_dnc": Call(low_rank.srg_over_dnc),
+    "dufm.small_decay_ratio": Call(low_rank.small_decay_ratio),
+    "dufm.ratio_slope": Call(low_rank.ratio_slope),
+    "dufm.dnc_threshold": Call(low_rank.dnc_threshold),
+    "dufm.best_minus": Call(low_rank.best_minus),
+    "dufm.built_over_closed": Call(low_rank.built_over_closed),
+    "dufm.descended_over_srg": Call(low_rank.descended_over_srg),
+}
+
+
+def calls_table() -> list[str]:
+    """A line for each call, of docs/claims.md's table."""
+    lines = []
+    for name, call in CALLS.items():
+        arguments = ", ".join(inspect.signature(call.number).parameters)
+        said = " ".join((inspect.getdoc(call.number) or "").split("\n\n")[0].split())
+        lines.append(
+            f"| `{name}({arguments})` | {said.replace('|', chr(92) + '|')} | {'yes' if call.twin else ''} |"
+        )
+    return lines

@@ -1,0 +1,35 @@
+"""Read the runs of an experiment from the table that the stage grid writes (`ncpipe.commands.grid`)."""
+
+import csv
+
+from ncpipe.config.bounds import Number
+from ncpipe.config.params import Params
+from ncpipe.config.specs import Run
+from ncpipe.config.yaml_file import parse_number
+from ncpipe.system.artifacts import GRID
+from ncpipe.system.errors import InputError
+
+
+def grid_columns(params: Params) -> list[str]:
+    """depth and seed, and between them the key that is the study's axis."""
+    return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
+
+
+def read_grid(params: Params, experiment: str) -> list[Run]:
+    """The runs of one experiment, as the grid stage wrote them."""
+    path = GRID / f"{experiment}.csv"
+    if not path.is_file():
+        raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        places = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
+    except (IndexError, TypeError, ValueError):
+        header, places = [], []
+    if not places or header != grid_columns(params):
+        raise InputError(f"{path}: damaged; run ncpipe grid")
+    return [params.run(experiment, *place) for place in places]
+
+
+def _value(row: list[str]) -> Number | None:
+    return parse_number(row[1]) if len(row) > 2 else None

@@ -1,0 +1,324 @@
+"""The plain form of a study.py, in which syntax alone shows what belongs to each entry of its tables.
+
+A file is in plain form if it consists of imports, functions, classes, constants and the tables, each table
+one dict written out, and if nothing in it can act on anything else: neither while the file is imported nor,
+by assignment, later. The check accepts what it knows and rejects everything else. A rejected file still runs;
+its digests then cover all of it (`ncpipe.runs.code_digests`).
+"""
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+PACKAGE = "ncpipe"
+# Packages whose import changes nothing for other code: of the standard library, and those that ncpipe uses.
+HARMLESS = frozenset(
+    {"__future__", "abc", "bisect", "collections", "contextlib", "copy", "csv", "dataclasses", "decimal"}
+    | {"fractions", "functools", "gzip", "hashlib", "heapq", "io", "itertools", "json", "math", "numbers"}
+    | {"os", "pathlib", "random", "re", "statistics", "string", "textwrap", "time", "typing", "warnings"}
+    | {"zipfile", "numpy", "safetensors", "scipy", "sklearn", "torch", "torchvision"}
+)
+# Builtins that reach a name by its text, and attributes with two underscores that lead nowhere else.
+BY_TEXT = frozenset(
+    {"eval", "exec", "compile", "globals", "locals", "vars", "dir", "getattr", "setattr", "delattr"}
+    | {"breakpoint"}
+)
+KNOWN_DUNDERS = frozenset(["__init__", "__post_init__", "__name__", "__file__", "__future__"])
+CLASS_HOOKS = frozenset(["__init_subclass__", "__set_name__", "__class_getitem__"])
+# Calls that may stand outside functions, and decorators: they keep what they are given and do nothing else.
+CONSTRUCTORS = frozenset({(f"{PACKAGE}.models.build", "Family"), (f"{PACKAGE}.metrics.catalogue", "Metric")})
+DECORATORS = frozenset(
+    {("", "property"), ("", "staticmethod"), ("", "classmethod"), ("abc", "abstractmethod")}
+    | {("dataclasses", "dataclass"), ("typing", "override")}
+)
+
+Origin = tuple[str, str]  # the module that a name is imported from ("" for a builtin), and its name there
+Function = ast.FunctionDef | ast.Lambda
+
+
+class Doubt(Exception):
+    """The first thing in a file that is not in plain form."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f"line {line}: {what}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the check needs to know besides the file itself.
+
+    tables: the key in params.yaml that selects an entry of each table; "" if none does.
+    imported: names that the file imports, with their origins.
+    is_definition: whether an origin in the package is a function, a class or a constant that cannot change.
+    is_local: whether a module's name is that of a file or folder beside study.py.
+    """
+
+    tables: Mapping[str, str]
+    imported: Mapping[str, Origin]
+    is_definition: Callable[[Origin], bool]
+    is_local: Callable[[str], bool]
+
+
+def first_doubt(tree: ast.Module, rules: Rules) -> Doubt | None:
+    """Return the first thing in a file that is not in plain form; None if all of it is."""
+    try:
+        bound = _check_names(tree, rules)
+        for statement in tree.body:
+            _check_statement(statement, tree, rules)
+        for node in ast.walk(tree):
+            _check_anywhere(node, bound, rules)
+    except Doubt as doubt:
+        return doubt
+    return None
+
+
+def _doubt(node: ast.AST, what: str) -> Doubt:
+    return Doubt(getattr(node, "lineno", 1), what)
+
+
+def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
+    """Return the names that the file shares among its parts; each has to have one meaning throughout."""
+    defined: dict[str, ast.AST] = {}
+    for statement in tree.body:
+        for name in _bound_at_top(statement):
+            if name in defined or name in rules.imported:
+                raise _doubt(statement, f"{name} is defined twice")
+            if hasattr(builtins, name) or _is_dunder(name):
+                raise _doubt(statement, f"{name} has a meaning of its own in Python")
+            defined[name] = statement
+    origins: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                origin = (getattr(node, "module", None) or "", alias.name if alias.asname else name)
+                if hasattr(builtins, name) or origins.setdefault(name, origin) != origin:
+                    raise _doubt(node, f"{name} has more than one meaning")
+    return {*defined, *origins, *dir(builtins)}
+
+
+def _bound_at_top(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _check_statement(statement: ast.stmt, tree: ast.Module, rules: Rules) -> None:
+    """Raise Doubt unless a statement at the top only imports or defines something."""
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            pass
+        case ast.FunctionDef():
+            _check_function(statement, rules)
+        case ast.ClassDef():
+            _check_class(statement, rules)
+        case ast.Assign(targets=[ast.Name(name)], value=value) if name in rules.tables:
+            _check_table(name, value, tree, rules)
+        case ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value) if name in rules.tables:
+            _check_annotation(statement.annotation)
+            _check_table(name, value, tree, rules)
+        case ast.Assign(targets=[ast.Name()], value=value):
+            _check_constant(value, rules)
+        case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
+            _check_annotation(statement.annotation)
+            _check_constant(value, rules)
+        case _:
+            raise _doubt(statement, "neither an import, a function, a class, a constant nor a table")
+
+
+def _check_table(table: str, value: ast.expr, tree: ast.Module, rules: Rules) -> None:
+    if not isinstance(value, ast.Dict) or None in value.keys:
+        raise _doubt(value, f"{table} is not one dict written out")
+    classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+    for key, entry in zip(value.keys, value.values, strict=True):
+        assert key is not None
+        _check_quiet(entry, rules)
+        if not rules.tables[table]:
+            _check_quiet(key, rules)
+        elif not isinstance(key, ast.Name) or not _declares(classes.get(key.id), rules.tables[table], rules):
+            raise _doubt(
+                key, f"a key of {table} is no class of this file with {rules.tables[table]}: Literal['...']"
+            )
+
+
+def _declares(spec: ast.ClassDef | None, field: str, rules: Rules) -> bool:
+    """Whether a class declares a field in its own body, as a Literal of texts."""
+    fields = [
+        each.annotation
+        for each in (spec.body if spec else [])
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id == field
+    ]
+    return bool(fields) and all(_is_literal(each, rules) for each in fields)
+
+
+def _is_literal(annotation: ast.expr, rules: Rules) -> bool:
+    match annotation:
+        case ast.Subscript(value=ast.Name(name), slice=chosen):
+            words = chosen.elts if isinstance(chosen, ast.Tuple) else [chosen]
+            return rules.imported.get(name) == ("typing", "Literal") and all(
+                isinstance(word, ast.Constant) and isinstance(word.value, str) for word in words
+            )
+    return False
+
+
+def _check_class(node: ast.ClassDef, rules: Rules) -> None:
+    if node.keywords or getattr(node, "type_params", None):
+        raise _doubt(node, f"the class {node.name} takes more than bases")
+    for base in node.bases:
+        if not _is_dotted(base):
+            raise _doubt(base, f"a base of {node.name} is no name")
+    _check_decorators(node.decorator_list, rules)
+    for statement in node.body:
+        if {*_bound_at_top(statement)} & {*rules.imported, *(name for _, name in DECORATORS)}:
+            raise _doubt(statement, f"the class {node.name} takes a name that decorators may have")
+        match statement:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case ast.FunctionDef(name=name) if name not in CLASS_HOOKS:
+                _check_function(statement, rules)
+            case ast.AnnAssign(target=ast.Name(), value=value):
+                _check_annotation(statement.annotation)
+                if value is not None:
+                    _check_constant(value, rules)
+            case ast.Assign(targets=[ast.Name()], value=ast.Call(func=ast.Name("property")) as call):
+                _check_arguments(call, rules)
+            case ast.Assign(targets=[ast.Name()], value=value):
+                _check_constant(value, rules)
+            case _:
+                raise _doubt(statement, f"the class {node.name} does more than define")
+
+
+def _check_function(node: Function, rules: Rules) -> None:
+    """Raise Doubt if defining a function does anything else; its body is not looked at."""
+    if isinstance(node, ast.FunctionDef):
+        if getattr(node, "type_params", None):
+            raise _doubt(node, f"{node.name} has type parameters")
+        _check_decorators(node.decorator_list, rules)
+        if node.returns is not None:
+            _check_annotation(node.returns)
+    own = node.args
+    for default in (*own.defaults, *(each for each in own.kw_defaults if each is not None)):
+        if not _is_constant(default):
+            raise _doubt(default, "a default is no constant")
+    for argument in (*own.posonlyargs, *own.args, own.vararg, *own.kwonlyargs, own.kwarg):
+        if argument is not None and argument.annotation is not None:
+            _check_annotation(argument.annotation)
+
+
+def _check_decorators(decorators: Sequence[ast.expr], rules: Rules) -> None:
+    for decorator in decorators:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = called.id if isinstance(called, ast.Name) else ""
+        if rules.imported.get(name, ("", name)) not in DECORATORS:
+            raise _doubt(decorator, "a decorator other than dataclass, property and the like")
+        if isinstance(decorator, ast.Call):
+            _check_arguments(decorator, rules)
+
+
+def _check_annotation(annotation: ast.expr) -> None:
+    """Raise Doubt unless evaluating an annotation, also one that is a text, does nothing but name types."""
+    match annotation:
+        case ast.Subscript(value=ast.Name("Literal")):
+            return
+        case ast.Constant(value=str(text)):
+            try:
+                parts = [ast.parse(text, mode="eval").body]
+            except SyntaxError:
+                raise _doubt(annotation, "an annotation is a text that is no type") from None
+        case ast.Name() | ast.Constant():
+            return
+        case ast.Attribute() | ast.Subscript() | ast.Tuple() | ast.List() | ast.BinOp():
+            parts = [each for each in ast.iter_child_nodes(annotation) if isinstance(each, ast.expr)]
+        case _:
+            raise _doubt(annotation, "an annotation does more than name a type")
+    for part in parts:
+        _check_annotation(part)
+
+
+def _check_constant(value: ast.expr, rules: Rules) -> None:
+    """Raise Doubt unless a value can never change: a number, a text, a tuple of such, an entry's record."""
+    if isinstance(value, ast.Call):
+        _check_quiet(value, rules)
+    elif not _is_constant(value):
+        raise _doubt(value, "a value that is no number, text or tuple of such")
+
+
+def _is_constant(value: ast.expr) -> bool:
+    match value:
+        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
+            return True
+        case ast.Tuple(elts=elements):
+            return all(map(_is_constant, elements))
+    return False
+
+
+def _check_quiet(value: ast.expr, rules: Rules) -> None:
+    """Raise Doubt unless evaluating an expression does nothing but give its value."""
+    if isinstance(value, ast.Lambda):
+        _check_function(value, rules)
+    elif isinstance(value, ast.Call):
+        if not isinstance(value.func, ast.Name) or rules.imported.get(value.func.id) not in CONSTRUCTORS:
+            raise _doubt(value, "a call outside functions")
+        _check_arguments(value, rules)
+    elif not (_is_constant(value) or _is_dotted(value)):
+        raise _doubt(value, "an expression outside functions that is no name or constant")
+
+
+def _check_arguments(call: ast.Call, rules: Rules) -> None:
+    if any(keyword.arg is None for keyword in call.keywords):
+        raise _doubt(call, "a call outside functions with **")
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        _check_quiet(value, rules)
+
+
+def _check_anywhere(node: ast.AST, shared: set[str], rules: Rules) -> None:
+    """Raise Doubt for what, wherever it stands, can reach or change something that its names do not show."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            _check_import(node, rules)
+        case ast.Global():
+            raise _doubt(node, "a global statement")
+        case ast.Name(name) if name in BY_TEXT or _is_dunder(name):
+            raise _doubt(node, f"{name} can reach what no name shows")
+        case ast.Name(name, ctx=ast.Load()) if name in rules.tables:
+            raise _doubt(node, f"{name} is used, not only defined")
+        case ast.Attribute(attr=name) if _is_dunder(name):
+            raise _doubt(node, f"{name} can reach what no name shows")
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) if _root(node) != "self":
+            raise _doubt(node, "an attribute of something else than self is set")
+        case ast.Subscript(ctx=ast.Store() | ast.Del()) if (_root(node) or "") in {*shared, ""}:
+            raise _doubt(node, "an item of something that others may use is set")
+
+
+def _check_import(node: ast.Import | ast.ImportFrom, rules: Rules) -> None:
+    modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    if isinstance(node, ast.ImportFrom) and (node.level or any(each.name == "*" for each in node.names)):
+        raise _doubt(node, "an import that is relative or takes everything")
+    for module in modules:
+        top = module.partition(".")[0]
+        if top != PACKAGE and (top not in HARMLESS or rules.is_local(top)):
+            raise _doubt(node, f"what the import of {top} does is unknown")
+        if top == PACKAGE and not (
+            isinstance(node, ast.ImportFrom)
+            and all(rules.is_definition((module, alias.name)) for alias in node.names)
+        ):
+            raise _doubt(node, "of ncpipe more is imported than functions, classes and constants by name")
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in KNOWN_DUNDERS
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    """Whether an expression is a name, or an attribute of one."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_dotted(node.value))
+
+
+def _root(node: ast.expr) -> str | None:
+    """The name that a chain of attributes and items begins with; None if it begins with something else."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

@@ -1,0 +1,199 @@
+"""Results on disk: written beside their place and renamed, so that a file that exists is a whole file.
+
+They reach the disk before they are renamed: a power loss leaves the old or the new, and no empty files.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ncpipe.system.errors import InputError, cut
+
+CODE = Path("data/code")
+CODE_FILES = CODE / "files.txt"  # digest of all bytes of code; no stage depends on it
+GRID = Path("data/grid")
+PREPARED = Path("data/prepared")
+RUNS = Path("data/runs")
+FEATURES = Path("data/features")
+METRICS = Path("data/metrics")
+RESULTS = Path("data/results")
+FIGURES = Path("data/figures")
+CLAIMS = Path("data/claims")
+CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
+CLAIMS_PAGE = "claims.md"
+MODELS = Path("data/models")  # of the study in stages/regimes_models
+CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
+COUNTEREXAMPLE = Path("data/counterexample.csv")
+THEORY = Path("data/theory")
+SERIES = Path("data/series")  # of the study in stages/low_rank, like the next
+LOW_RANK = Path("data/low_rank")
+REPORT = Path("data/report.html")
+COMPARISON = Path("data/comparison.html")  # no stage's
+RAW = Path("data/raw")
+LOGS = Path("data/logs")
+JOBS = Path("data/.jobs")  # given to a scheduler and not taken back yet
+SEAL = "seal.json"  # in a run's folder: the digests of its other files
+TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
+MOMENT = 0.2  # seconds
+SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
+
+
+@contextlib.contextmanager
+def publish_folder(target: Path) -> Iterator[Path]:
+    """An empty folder to write into, that becomes `target` when the block ends without an error.
+
+    The half-written folder lies in `data/.partial` (in `.partial` beside `target`, if no parent is called
+    data), outside everything that a stage reads. It takes the place of an earlier one of the same target,
+    so an interrupted run leaves no more than one behind.
+    """
+    parents = () if target.is_absolute() else target.parents
+    base = next((parent for parent in parents if parent.name == "data"), target.parent)
+    partial = base / ".partial" / "-".join(target.relative_to(base).parts)
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    reach_disk([*partial.rglob("*"), partial])
+    move_folder(partial, target)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Rename a whole folder to `target`, in place of whatever is there."""
+    remove(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(source, target)
+    reach_disk([target.parent])
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder or a link, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_tried_links() -> None:
+    """Delete the files by which a DVC that was killed then tried out links, in folders that are no output.
+
+    They would stay for good, and count to what later stages depend on. One that is younger than a moment may
+    be of a DVC at work.
+    """
+    levels = [folder for below in ("*", "*/L*", "*/L*/x*") for folder in RUNS.glob(below)]
+    for folder in (RUNS, *levels, METRICS, SERIES, CONSTRUCTED, FEATURES, PREPARED):
+        for path in folder.glob(".*.tmp"):
+            with contextlib.suppress(OSError):  # of another one at work: gone by now
+                if TRIED_LINK.fullmatch(path.name) and time.time() - path.lstat().st_mtime > MOMENT:
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def publish_file(target: Path) -> Iterator[Path]:
+    """A path to write to, that becomes `target` when the block ends without an error."""
+    partial = target.with_name(f".{target.name}.partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield partial
+        reach_disk([partial])
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    reach_disk([target.parent])
+
+
+def reach_disk(paths: Iterable[Path]) -> None:
+    """Wait until files, and the lists of names of folders, are on the disk."""
+    with concurrent.futures.ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
+        list(pool.map(_sync, paths))
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # there a folder cannot be opened
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def seal(folder: Path, key: str) -> None:
+    """Write down the digest of every file of a folder and the key of what it is the result of."""
+    write_json(folder / SEAL, _contents(folder, key))
+
+
+def check_seal(folder: Path, key: str) -> None:
+    """InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
+    sealed, found = read_json(folder / SEAL), _contents(folder, key)
+    if (folder / SEAL).read_bytes() == json_text(found).encode():
+        return
+    before = sealed.get("files") if isinstance(sealed, dict) else None
+    files: dict[str, Any] = before if isinstance(before, dict) else {}
+    for name in sorted({*found["files"], *files} if files else ()):
+        if name not in found["files"]:
+            raise InputError(f"{folder / name}: missing")
+        if files.get(name) != found["files"][name]:
+            raise InputError(f"{folder / name}: {'damaged' if name in files else 'not part of it'}")
+    raise InputError(f"{folder / SEAL}: damaged, or of another result")
+
+
+def _contents(folder: Path, key: str) -> dict[str, Any]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SEAL)
+    return {"key": key, "files": {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `json_text`."""
+    path.write_text(json_text(value), encoding="utf-8")
+
+
+def json_text(value: object) -> str:
+    """Strict JSON (no NaN: JSON has none), sorted keys, so that equal values give equal bytes."""
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run the stage that writes it (dvc repro)")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too many digits or levels
+        raise InputError(cut(f"{path}: damaged ({error}); run ncpipe repair {path}")) from None
+
+
+def write_digested(path: Path, content: dict[str, Any]) -> None:
+    """As JSON, whole or not at all, with a digest by which `read_digested` knows damage."""
+    with publish_file(path) as partial:
+        partial.write_text(json.dumps(content | {"digest": digest_of(content)}), encoding="utf-8")
+
+
+def read_digested(path: Path) -> dict[str, Any]:
+    """What `write_digested` wrote; InputError if it is anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.pop("digest", None) != digest_of(content):
+        raise InputError(f"{path}: damaged")
+    return content
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of a value of JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

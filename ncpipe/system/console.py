@@ -1,0 +1,154 @@
+"""What commands tell the user while they work: lines and bars on standard error."""
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tqdm import tqdm
+
+REFRESH = 0.1  # seconds between two looks at a batch
+SETTLED = 2.0  # seconds after which an estimate of the whole is worth a line
+AGREE = 0.2  # share by which two estimates may differ of which the later one has seen twice as much
+
+
+def say(line: str) -> None:
+    """One line on standard error, above the bar if there is one.
+
+    It is written whole, beside those of other threads: print() may write its end apart.
+    """
+    with tqdm.external_write_mode(file=sys.stderr):  # takes bars away and puts them back below
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+    for write in _recorders:
+        write(f"{line}\n")
+
+
+_recorders: list[Callable[[str], object]] = []
+
+
+@contextlib.contextmanager
+def recorded_lines(write: Callable[[str], object]) -> Iterator[None]:
+    """Pass each line that is said in the block, by any thread, to `write` too."""
+    _recorders.append(write)
+    try:
+        yield
+    finally:
+        _recorders.remove(write)
+
+
+class Progress:
+    """How far some runs are: a bar on a terminal; elsewhere a line when a batch ends, if that takes long.
+
+    runs: all that there are, `finished` of them from the start. work: what those that train are expected to
+    take, in any unit, `done` of it before they were stopped; threads add to it as they go.
+    """
+
+    def __init__(self, name: str, runs: int, work: float, finished: int = 0, done: float = 0.0) -> None:
+        self.name, self.runs, self.work = name, runs, work
+        self.finished, self._before = finished, finished
+        self._done, self._start_done = done, done
+        self._training: dict[str, str] = {}  # what each batch in training is at
+        self._shown: dict[str, float] = {}  # when that was last looked at
+        self.bar = tqdm(
+            total=work,
+            initial=done,
+            desc=self._state(),
+            disable=None,
+            leave=False,
+            dynamic_ncols=True,
+            mininterval=REFRESH,
+            bar_format=f"{name}: {{percentage:3.0f}}%|{{bar}}| {{desc}}{{elapsed}}<{{remaining}}",
+        )
+        self.start = time.monotonic()
+        self._announced = not self.bar.disable
+        self._estimated, self._whole = SETTLED / 2, math.inf  # after how many seconds, and how many in all
+        self._lock = threading.Lock()
+
+    def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
+        """A batch has done some work and is at this epoch, as '30 of 1500'.
+
+        loss: its last logged regularised loss. It is asked for only where it is shown: a GPU has to be waited
+        for.
+        """
+        with self._lock:
+            self._done += work
+            now = self.seconds()
+            if not self.bar.disable and now - self._shown.get(batch, -math.inf) > REFRESH:
+                self._shown[batch] = now
+                self._training[batch] = f"{batch} epoch {epoch}, loss {loss():.3g}"
+                self.bar.set_description_str(self._state(), refresh=False)
+            self.bar.update(work)
+            if not self._announced and now >= 2 * self._estimated:
+                self._announce(now)
+
+    def finish(self, batch: str, runs: int) -> None:
+        """A batch is done, with so many runs."""
+        with self._lock:
+            self.finished += runs
+            self._training.pop(batch, None)
+            self.bar.set_description_str(self._state())
+            if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
+                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.start
+
+    def left(self) -> float | None:
+        """Seconds to go at the pace so far; None before there is one."""
+        done = self._done - self._start_done
+        return self.seconds() / done * max(self.work - self._done, 0.0) if done > 0 else None
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self.bar.close()
+
+    def _announce(self, now: float) -> None:
+        """Say how long it takes, if by now that is known: at first some workers have not begun yet."""
+        left = self.left() or 0.0
+        before, self._estimated, self._whole = self._whole, now, now + left
+        if abs(before - self._whole) <= AGREE * self._whole:
+            self._announced = True
+            if left > SETTLED:
+                say(f"{self.name}: about {duration(left)} to go")
+
+    def _count(self) -> str:
+        count, own = f"{self.finished} of {self.runs} runs", self.finished - self._before
+        return f"{count}, {60 * own / self.seconds():.3g} a minute" if own else count
+
+    def _state(self) -> str:
+        """The count, and where the batch is that has been training for longest."""
+        return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
+
+
+class Unseen:
+    """The progress of what nobody waits for."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
+        pass
+
+    def finish(self, batch: str, runs: int) -> None:
+        pass
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.start
+
+    def left(self) -> float | None:
+        """Not known here."""
+        return None
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 8 s, 3 min, 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

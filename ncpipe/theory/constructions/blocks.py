@@ -1,0 +1,339 @@
+"""The networks of S25's existence proofs: which rank-one blocks move which sample where [S25 App. A].
+
+The blocks take the samples, one after the other, along an arc to the rim of a cap about their class's optimal
+feature (stage 1: N groups of L_1 blocks), then all samples of a class at once into the cap's centre (stage 2:
+K groups of L_2 blocks). All other samples stay where they are: for them the ReLU is closed.
+
+M  distinct samples    K  classes    d  width    B  blocks    all float64
+On the sphere |x| = sqrt(d), x^T 1 = 0; `margin` m and `cap` kappa (the text's c m) are shares of d:
+x^T y <= d (1 - m) for a sample x that moves and any other y, and the cap about h is x^T h >= d (1 - kappa).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory.constructions.curves import Arc, arc_between, cut_at
+
+Constants = Literal["printed", "sharp"]
+CAP_SHARE = 0.9  # of the widest cap that stage 2 admits
+LEAST_MARGIN = 1e-9  # below it float64 cannot tell two samples apart by their products
+EQUALISING_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the samples start, end, and how they get there.
+
+    starts (M, d): features before the first block, by class. labels (M,). targets (K, d): optimal features.
+    arcs: of every sample from its start to the rim of its cap; None where it starts inside. constants:
+    `printed` takes the strengths of the text; `sharp` the least that the same blocks need, by each block's
+    own margin.
+    """
+
+    starts: Tensor
+    labels: Tensor
+    targets: Tensor
+    arcs: tuple[Arc | None, ...]
+    margin: float
+    cap: float
+    constants: Constants
+
+    @property
+    def width(self) -> int:
+        return self.starts.shape[1]
+
+    @property
+    def samples(self) -> int:
+        return len(self.starts)
+
+    @property
+    def classes(self) -> int:
+        return len(self.targets)
+
+    def rests(self) -> Tensor:
+        """Where stage 1 leaves the samples, (M, d)."""
+        rows = [
+            start if arc is None else arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
+            for start, arc in zip(self.starts, self.arcs, strict=True)
+        ]
+        return torch.stack(rows)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """B residual branches x -> relu(strength (output key^T x - threshold 1)), one after the other.
+
+    As weights: W = strength output key^T and b = -strength threshold 1 [S25 eq. 14]; strength (B,) is the
+    singular value and so the norm of W, output and key (B, d) are unit vectors, threshold (B,). kept (B, d):
+    unit vector on which the second matrix of a two-layer block projects. A block of strength 0 is the
+    identity.
+    """
+
+    strength: Tensor
+    output: Tensor
+    key: Tensor
+    threshold: Tensor
+    kept: Tensor
+
+    def __len__(self) -> int:
+        return len(self.strength)
+
+    def square(self, layers: int, biases: bool = False) -> float:
+        """sum |W|^2 over all matrices, and |b|^2 if `biases`, of one-layer or two-layer blocks."""
+        matrices = self.strength.square() if layers == 1 else 2 * self.strength
+        if not biases:
+            return matrices.sum().item()
+        shifts = self.key.shape[1] * self.threshold.square()
+        return (matrices + (self.strength.square() if layers == 1 else self.strength) * shifts).sum().item()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """L = M first + K second + 1 + idle: blocks of each group of stage 1, of stage 2, and identities.
+
+    factor: what stage 2 divides the tangents of the angles to the targets by.
+    """
+
+    first: int
+    second: int
+    idle: int
+    factor: float
+
+
+def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Constants, detours: int) -> Plan:
+    """Cap, arcs and margin for samples `starts` (M, d) of classes `labels` (M,), towards `targets` (K, d).
+
+    A sample takes the geodesic, or of the arcs through `detours` points drawn around the sphere the one that
+    keeps clear of the others, if the geodesic comes nearer to one than two samples are at the start.
+    Raises InputError where two samples start at one place or no arc is free.
+    """
+    width = starts.shape[1]
+    products = (starts @ starts.T).fill_diagonal_(-math.inf) / width
+    apart = 1 - products.max().item()
+    if apart < LEAST_MARGIN:
+        first, second = divmod(int(products.argmax()), len(starts))
+        raise InputError(
+            f"samples {first} and {second} of the construction start at one place (1 - cos = {apart:.1e}); "
+            "take another seed, a larger width or other data"
+        )
+    cap = cap_size(targets, constants)
+    waypoints = _waypoints(detours, width)
+    positions = starts.clone()
+    arcs: list[Arc | None] = []
+    margin = apart
+    for index, label in enumerate(labels.tolist()):
+        target = targets[label]
+        if (starts[index] @ target).item() >= width * (1 - cap):
+            arcs.append(None)
+            continue
+        others = torch.cat([positions[:index], positions[index + 1 :]])
+        arc, clearance = _free_arc(starts[index], target, others, cap, apart, waypoints)
+        margin = min(margin, clearance)
+        positions[index] = arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
+        arcs.append(arc)
+    if margin < LEAST_MARGIN:
+        raise InputError(f"the construction finds no free way for every sample (margin {margin:.1e})")
+    return Plan(starts, labels, targets, tuple(arcs), margin, cap, constants)
+
+
+def cap_size(targets: Tensor, constants: Constants) -> float:
+    """kappa of the caps about the targets (K, d), at most 1/2.
+
+    printed: 10 kappa = 1 - max cos [S25 App. A, property 5]. sharp: CAP_SHARE of the largest kappa for which
+    every sample in another cap, at an angle of at least phi - arccos(1 - kappa), leaves the ReLU closed:
+    (1 + kappa max_i h_i) cos(phi - arccos(1 - kappa)) <= 1 - 2 kappa, h the unit vector to the target.
+    """
+    units = targets / targets.norm(dim=1, keepdim=True)
+    cosine = (units @ units.T).fill_diagonal_(-1.0).max().item()
+    if constants == "printed":
+        return (1 - cosine) / 10
+    angle, tallest = math.acos(max(-1.0, min(1.0, cosine))), units.max().item()
+
+    def closed(cap: float) -> bool:
+        nearest = angle - math.acos(1 - cap)
+        return nearest > 0 and (1 + cap * tallest) * max(0.0, math.cos(nearest)) <= 1 - 2 * cap
+
+    low, high = 0.0, 0.5
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if closed(middle) else (low, middle)
+    return CAP_SHARE * low
+
+
+def stage_one(plan: Plan, blocks: int) -> Blocks:
+    """M groups of `blocks` blocks; group i takes sample i along its arc [S25 eq. 14]."""
+    positions = plan.starts.clone()
+    groups = []
+    for index, arc in enumerate(plan.arcs):
+        if arc is None:
+            groups.append(idle(blocks, plan.width))
+            continue
+        others = torch.cat([positions[:index], positions[index + 1 :]])
+        groups.append(_along(arc, others, blocks, plan))
+        positions[index] = arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
+    return join(groups)
+
+
+def stage_two(plan: Plan, blocks: int, factor: float) -> Blocks:
+    """K groups of `blocks` equal blocks; group j takes class j to its target.
+
+    One block of strength s divides the tangent of the angle to the target by exactly
+    1 + s kappa/sqrt(d + kappa^2); together they divide it by `factor`.
+    The text's weights need the unit vector h/sqrt(d) in place of h, else the ReLU cuts them off.
+    """
+    root, norm = plan.width**0.5, math.hypot(plan.width**0.5, plan.cap)
+    strength = math.expm1(math.log(factor) / blocks) * norm / plan.cap
+    groups = []
+    for target in plan.targets:
+        unit = target / root
+        groups.append(
+            Blocks(
+                torch.full((blocks,), strength, dtype=torch.float64),
+                ((1 + plan.cap * unit) / norm).expand(blocks, -1),
+                unit.expand(blocks, -1),
+                torch.full((blocks,), (1 - 2 * plan.cap) * root / norm, dtype=torch.float64),
+                unit.expand(blocks, -1),
+            )
+        )
+    return join(groups)
+
+
+def printed_factor(plan: Plan, blocks: int) -> float:
+    """The factor of the text's strength 16 sqrt(d) log(L_2)/(kappa L_2), about L_2^16 where L_2 would do."""
+    root, norm = plan.width**0.5, math.hypot(plan.width**0.5, plan.cap)
+    return (1 + 16 * root * math.log(blocks) / (norm * blocks)) ** blocks
+
+
+def stage_one_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
+    """Upper bound on lambda/2 sum |W|^2 of stage 1 with lambda = `strength` [S25 App. A].
+
+    One-layer blocks 32 d pi^2 lambda M/(L_1 m^2), two-layer blocks 16 sqrt(d) pi lambda M/m.
+    """
+    if layers == 1:
+        return 32 * plan.width * math.pi**2 * strength * plan.samples / (blocks * plan.margin**2)
+    return 16 * plan.width**0.5 * math.pi * strength * plan.samples / plan.margin
+
+
+def stage_two_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
+    """The same for stage 2: 2^7 K d lambda log(L_2)^2/(kappa^2 L_2), and 16 K sqrt(d) log(L_2) lambda/kappa.
+
+    The text writes N for the number K of groups, and m for kappa = c m. Holds for factors up to L_2^4 and for
+    the printed one.
+    """
+    logarithm = math.log(blocks)
+    if layers == 1:
+        return 2**7 * plan.classes * plan.width * strength * logarithm**2 / (plan.cap**2 * blocks)
+    return 16 * plan.classes * plan.width**0.5 * logarithm * strength / plan.cap
+
+
+def idle(blocks: int, width: int) -> Blocks:
+    """Identity blocks."""
+    rows, entries = torch.zeros(blocks, width).double(), torch.zeros(blocks).double()
+    return Blocks(entries, rows, rows, entries, rows)
+
+
+def join(groups: list[Blocks]) -> Blocks:
+    """Blocks one after the other."""
+    fields = zip(*(vars(group).values() for group in groups), strict=True)
+    return Blocks(*(torch.cat(parts) for parts in fields))
+
+
+def _free_arc(
+    start: Tensor, target: Tensor, others: Tensor, cap: float, apart: float, waypoints: Tensor
+) -> tuple[Arc, float]:
+    """The arc to the cap's rim and its margin to the others, at most `apart`; the shortest of the widest."""
+    level = len(start) * (1 - cap)
+    best: tuple[float, float, Arc] | None = None
+    for through in (None, *waypoints):
+        arc = cut_at(arc_between(start, target, through), target, level)
+        clearance = min(1 - arc.nearest_products(others).max().item() / len(start), apart)
+        if best is None or (clearance, -arc.length) > best[:2]:
+            best = (clearance, -arc.length, arc)
+        if through is None and clearance == apart:
+            break
+    assert best is not None
+    return best[2], best[0]
+
+
+def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
+    """Blocks that take one sample along its arc, past `others` (M - 1, d) [S25 eq. 14].
+
+    Displacement r needs strength 2 r sqrt(d + m^2/4)/(m sqrt(d)).
+    """
+    width = plan.width
+    places = _printed_places(arc, blocks, plan) if plan.constants == "printed" else None
+    if places is None:
+        places = _equalised_places(arc, others, blocks)
+    points = arc.at(places)
+    steps = points.diff(dim=0)
+    lengths = steps.norm(dim=1)
+    margins = _margins(points[:-1], others, plan)
+    norms = torch.sqrt(width + margins.square() / 4)
+    moves = lengths > 0
+    strength = torch.where(moves, 2 * lengths * norms / (margins * width**0.5), 0.0)
+    directions = steps / torch.where(moves, lengths, 1.0).unsqueeze(1)
+    output = (1 + margins.unsqueeze(1) / 2 * directions) / norms.unsqueeze(1)
+    return Blocks(
+        strength,
+        output,
+        points[:-1] / width**0.5,
+        (1 - margins / 2) * width**0.5 / norms,
+        (1 + directions) / math.sqrt(width + 1),
+    )
+
+
+def _margins(points: Tensor, others: Tensor, plan: Plan) -> Tensor:
+    """The margin that each block counts on: the plan's, or its own, which is never smaller; (B,)."""
+    if plan.constants == "printed":
+        return torch.full((len(points),), plan.margin, dtype=torch.float64)
+    return _own_margins(points, others)
+
+
+def _own_margins(points: Tensor, others: Tensor) -> Tensor:
+    return 1 - (points @ others.T).amax(1) / points.shape[1]
+
+
+def _printed_places(arc: Arc, blocks: int, plan: Plan) -> Tensor:
+    """Places (blocks + 1,) for the text's strength 4 sqrt(d) beta/(L_1 m), sqrt(d) beta the arc's length.
+
+    beta must be the whole angle: with the angle still to go, as printed, a share e^-2 of it is never covered.
+    The sample arrives after about half of the blocks; the last block that moves it takes what is left.
+    """
+    strength = 4 * arc.length / (blocks * plan.margin)
+    step = strength * plan.margin * plan.width**0.5 / (2 * math.hypot(plan.width**0.5, plan.margin / 2))
+    turn = max(2 * math.asin(min(1.0, step / (2 * arc.radius))), arc.angle / blocks)
+    return (turn * torch.arange(blocks + 1, dtype=torch.float64)).clamp(max=arc.angle)
+
+
+def _equalised_places(arc: Arc, others: Tensor, blocks: int) -> Tensor:
+    """Places (blocks + 1,) that make all blocks about equally strong, where small margins take small steps.
+
+    By convexity this is the least sum of squares in the limit of many blocks.
+    """
+    share = np.linspace(0.0, 1.0, blocks + 1)
+    places = torch.from_numpy(arc.angle * share)
+    best, least = places, math.inf
+    for _ in range(EQUALISING_STEPS):
+        points = arc.at(places)
+        weights = points.diff(dim=0).norm(dim=1) / _own_margins(points[:-1], others)
+        total = weights.square().sum().item()
+        if total < least:
+            best, least = places, total
+        passed = np.concatenate([[0.0], np.cumsum(weights.numpy())])
+        places = torch.from_numpy(np.interp(share, passed / passed[-1], places.numpy()))
+    return best
+
+
+def _waypoints(count: int, width: int) -> Tensor:
+    """Points (count, d) drawn evenly around the sphere, the same on every call."""
+    generator = seeded_generator(0, "construction detours")
+    points = torch.randn(count, width, generator=generator, dtype=torch.float64)
+    points = points - points.mean(1, keepdim=True)
+    return width**0.5 * points / points.norm(dim=1, keepdim=True)

@@ -1,0 +1,102 @@
+"""Trained deep features models beside their closed levels: a run's model, its solutions as starts.
+
+K  classes    n  samples of a class    d  width
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ncpipe.config.architectures.dufm import DufmModel
+from ncpipe.config.specs import FreeData, Run
+from ncpipe.system.errors import InputError
+from ncpipe.theory.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
+from ncpipe.theory.dufm_shapes import largest_points
+from ncpipe.theory.dufm_solutions import Solution, dnc_solution, losses, perturbed, srg_solution
+
+
+@dataclass(frozen=True)
+class Levels:
+    """L_DNC and L_SRG of a run's problem; NaN for K < 6 (SRG), and where a lambda is 0."""
+
+    dnc: float
+    srg: float
+
+
+def model_of(run: Run) -> Dufm:
+    """The features model that a run of dufm trains; InputError where a lambda is 0."""
+    data, penalty = run.spec.data, run.spec.penalty
+    assert isinstance(data, FreeData)
+    strength = penalty.feature_strength(run.depth)
+    return Dufm(data.classes, data.per_class, strength, penalty.layer_strengths(run.depth))
+
+
+def levels_of(run: Run) -> Levels:
+    """L_DNC and L_SRG of a run."""
+    if 0 in (run.spec.penalty.feature_strength(run.depth), *run.spec.penalty.layer_strengths(run.depth)):
+        return Levels(math.nan, math.nan)
+    return _levels(model_of(run))
+
+
+def head_levels(run: Run, labels: Tensor) -> Levels:
+    """The same of the features model that a network with a head trains, from the labels (N,) of its samples.
+
+    The features that enter the head are free there: a network that can place them anywhere has the same
+    least loss, one that cannot a higher one. NaN unless features and head alone are penalised
+    (`scope: head`), each with some lambda, under the squared error, and the classes are of one size.
+    """
+    penalty, head = run.spec.penalty, run.spec.model.head(run.depth)
+    sizes = set(labels.bincount().tolist())
+    if head is None or penalty.scope != "head" or run.spec.loss != "mse" or len(sizes) > 1:
+        return Levels(math.nan, math.nan)
+    inner, last = penalty.inner_strength(run.depth), penalty.last_strength(run.depth)
+    features = penalty.feature_strength(run.depth)
+    if 0 in (inner, last, features):
+        return Levels(math.nan, math.nan)
+    weights = (inner,) * (head.depth - 1) + (last,)
+    return _levels(Dufm(int(labels.max()) + 1, sizes.pop(), features, weights))
+
+
+def _levels(model: Dufm) -> Levels:
+    return Levels(dnc_loss(model), srg_loss(model) if model.classes >= LEAST_CLASSES else math.nan)
+
+
+def solution_split(run: Run, kind: Literal["dnc", "srg"]) -> tuple[float, float, float]:
+    """Error, W_L's penalty and that of all else, of the best DNC or SRG solution of a run's problem."""
+    model = model_of(run)
+    best = dnc_solution(model) if kind == "dnc" else srg_solution(model)
+    error, *rest = losses(model, best.features, best.weights)
+    return error, rest[model.depth - 1], sum(rest) - rest[model.depth - 1]
+
+
+def solution_state(run: Run) -> dict[str, Tensor]:
+    """Weights by name of the solution that a run starts from, with its noise, drawn from the run's seed."""
+    spec, data = run.spec.model, run.spec.data
+    assert isinstance(spec, DufmModel)
+    assert isinstance(data, FreeData)
+    assert spec.noise is not None
+    try:
+        start = _solution(spec, model_of(run))
+    except InputError as error:
+        raise InputError(f"{run.name}: {error}") from None
+    own = data.per_class if spec.columns == "own" else 1
+    start = Solution(start.features.repeat_interleave(own, 0), start.weights)
+    start = perturbed(start, spec.noise, run.seed)
+    features = start.features
+    if data.reduced:
+        features = features * data.per_class**0.5
+    elif spec.columns == "equal":
+        features = features.repeat_interleave(data.per_class, 0)
+    *inner, last = start.weights
+    state = {"free": features, **{f"maps.{index}.weight": weight for index, weight in enumerate(inner)}}
+    return {name: tensor.to(torch.float64) for name, tensor in (state | {"last.weight": last}).items()}
+
+
+def _solution(spec: DufmModel, model: Dufm) -> Solution:
+    if spec.initialisation == "dnc":
+        return dnc_solution(model, spec.width)
+    minus = largest_points(model.classes) // 2 if spec.initialisation == "srg_k" else 2
+    return srg_solution(model, minus, spec.width)

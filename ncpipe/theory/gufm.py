@@ -1,0 +1,94 @@
+"""Global optima of the generalised unconstrained features model in closed form [S25 Def. 3.5, Lemma 4.2].
+
+    min over W (K, d) and |x_i| = sqrt(d), x_i^T 1 = 0 of  loss(W X + b) + lambda_L/2 |W|^2
+
+for classes of equal size, with cross-entropy or 1/(2N) |f - Y|^2, without bias (b = 0) or with a b that is
+learned and not penalised. docs/theory.md has the proofs; they use |x_i| <= sqrt(d) only, so that features
+which LN's eps has shortened cannot go below these values either.
+
+K  classes    d  feature width
+"""
+
+import math
+import sys
+from typing import Literal
+
+import torch
+from scipy.optimize import brentq
+
+from ncpipe.system.errors import InputError
+from ncpipe.theory.frames import simplex_frame, zero_sum_basis
+from ncpipe.theory.optimum import Optimum
+
+Loss = Literal["ce", "mse"]
+
+
+def optimal_value(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> float:
+    """L*_GUFM, the least regularised loss; arguments and errors as of `optimum`."""
+    check_range(loss, classes, width, strength, bias)
+    fit, penalty, _ = _solve(loss, classes, width, strength, bias)
+    return fit + penalty
+
+
+def optimum(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> Optimum:
+    """A minimiser: features and rows of W along one frame, a simplex ETF or (MSE without bias) orthogonal.
+
+    strength: lambda_L. bias: whether one is learned. Raises InputError where no closed form holds, see
+    `check_range`.
+    """
+    check_range(loss, classes, width, strength, bias)
+    fit, penalty, norm = _solve(loss, classes, width, strength, bias)
+    frame = torch.eye(classes).double() if _orthogonal(loss, bias) else simplex_frame(classes)
+    directions = frame @ zero_sum_basis(width)[: frame.shape[1]]
+    offset = torch.full((classes,), 1 / classes if loss == "mse" else 0.0, dtype=torch.float64)
+    return Optimum(fit, penalty, norm * directions, width**0.5 * directions, offset if bias else None)
+
+
+def check_range(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> None:
+    """Raise InputError unless the closed form holds.
+
+    It needs two classes; lambda_L > 0, as the infimum is not attained without it; and room for the frame
+    among the vectors of sum 0: d >= K, or d >= K + 1 for MSE without bias.
+    """
+    if classes < 2:
+        raise InputError(f"classes: {classes}; the features model needs at least 2")
+    if not (strength > 0 and math.isfinite(strength)):
+        raise InputError(f"lambda_L: {strength:g}; an optimum exists only for a positive one")
+    least = classes + 1 if _orthogonal(loss, bias) else classes
+    if width < least:
+        raise InputError(
+            f"width: {width} is below {least}, which {classes} classes need for a closed-form optimum"
+        )
+
+
+def _orthogonal(loss: Loss, bias: bool) -> bool:
+    return loss == "mse" and not bias
+
+
+def _solve(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> tuple[float, float, float]:
+    """Fit, penalty and |w_k| at the optimum."""
+    if loss == "ce":
+        norm = _ce_norm(classes, width, strength)
+        fit = math.log1p((classes - 1) * math.exp(-_logit_gap(classes, width, norm)))
+    else:
+        directions = classes - bias  # in which the targets, centred if there is a bias, vary
+        denominator = width + strength * directions
+        norm = directions / classes * width**0.5 / denominator
+        fit = directions / (2 * classes) * (strength * directions / denominator) ** 2
+    return fit, strength / 2 * classes * norm**2, norm
+
+
+def _ce_norm(classes: int, width: int, strength: float) -> float:
+    """Zero of the derivative of log(1 + (K-1) exp(-logit gap)) + lambda_L/2 K w^2, which is convex in w."""
+
+    def slope(norm: float) -> float:
+        odds = math.exp(-_logit_gap(classes, width, norm))  # of one wrong class
+        return strength * norm - width**0.5 * odds / (1 + (classes - 1) * odds)
+
+    highest = width**0.5 / (classes * strength)  # the second term is at most its value at 0
+    return float(brentq(slope, 0.0, highest, xtol=sys.float_info.min, maxiter=1000))
+
+
+def _logit_gap(classes: int, width: int, norm: float) -> float:
+    """Right logit less any other, where W and X lie along one simplex ETF."""
+    return norm * width**0.5 * classes / (classes - 1)

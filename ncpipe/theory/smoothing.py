@@ -1,0 +1,69 @@
+"""Label smoothing in the features models: soft targets (1 - delta) e_y + delta/K.
+
+The optimum keeps its frame and shortens it. Under cross-entropy smoothing adds delta (K-1)/K times the logit
+gap to the loss, which is what more decay would add: in the UFM, kappa + delta stands for kappa.
+
+K  classes    d  width
+"""
+
+import math
+
+from scipy.optimize import brentq
+
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gufm import check_range
+from ncpipe.theory.ufm import Loss
+
+
+def ufm_contrast(loss: Loss, classes: int, kappa: float, delta: float) -> float:
+    """alpha of the optimal logits alpha E_K; 0 from kappa + delta = 1 on.
+
+    log(K/(kappa + delta) - K + 1) for cross-entropy and 1 - kappa - delta for MSE, where logits without bias
+    have a common part too. kappa: of `ufm.kappa`.
+    """
+    check(delta)
+    whole = kappa + delta
+    if whole >= 1:
+        return 0.0
+    return math.log(classes / whole - classes + 1) if loss == "ce" else 1 - whole
+
+
+def ufm_value(loss: Loss, classes: int, kappa: float, delta: float) -> float:
+    """Least value of the UFM with decay and a bias without penalty (cross-entropy: with or without one)."""
+    contrast = ufm_contrast(loss, classes, kappa, delta)
+    share = (classes - 1) / classes
+    if loss == "ce":
+        return math.log1p((classes - 1) * math.exp(-contrast)) + (kappa + delta) * share * contrast
+    return share * ((contrast - 1 + delta) ** 2 / 2 + kappa * contrast)
+
+
+def gufm_value(classes: int, width: int, strength: float, delta: float) -> float:
+    """Least cross-entropy with lambda_L/2 |W|^2 for features of length sqrt(d), with or without bias.
+
+    min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1).
+    """
+    return sum(gufm_terms(classes, width, strength, delta))
+
+
+def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
+    """Cross-entropy and penalty at that minimum; its w is the one root of the derivative, which grows."""
+    check(delta)
+    check_range("ce", classes, width, strength, bias=False)
+    slope = math.sqrt(width) * classes / (classes - 1)
+
+    def derivative(norm: float) -> float:
+        wrong = (classes - 1) / (math.exp(slope * norm) + classes - 1)
+        return slope * (delta * (classes - 1) / classes - wrong) + strength * classes * norm
+
+    highest = math.sqrt(width) / (classes * strength)  # the loss falls at most as fast as its first step
+    while slope * highest > 700:  # where exp ends; the root lies far below
+        highest /= 2
+    norm = brentq(derivative, 0.0, highest, xtol=1e-300, rtol=1e-15)
+    gap = slope * norm
+    fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap
+    return fit, strength / 2 * classes * norm**2
+
+
+def check(delta: float) -> None:
+    if not 0 <= delta < 1:
+        raise InputError(f"smoothing: {delta:g}; expected 0 or more, and less than 1")

@@ -1,0 +1,139 @@
+"""Global optima of the unconstrained features model with feature decay [K23 sec. 3.1.3, 3.1.4, eq. 21-29].
+
+    loss(A F + b) + lambda_A/2 |A|^2 + lambda_F/2 |F|^2 + lambda_b/2 |b|^2
+
+over A (K, m), features F (m, N) and b (K,), for K classes of n samples, N = K n, with mean cross-entropy
+[eq. 21] or 1/(2N) |A F + b - Y|^2 [eq. 28]. All depends on kappa = K sqrt(n lambda_A lambda_F): from
+kappa = 1 on, the optimum is A = 0, F = 0. docs/theory.md has the derivations.
+
+K  classes    n  samples of a class    N = K n    m  width
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ncpipe.metrics.loss_functions import LOSSES
+from ncpipe.system.errors import InputError
+from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.theory.optimum import Optimum
+
+Loss = Literal["ce", "mse"]
+
+
+@dataclass(frozen=True)
+class Decay:
+    """lambda_A, lambda_F and lambda_b; bias: 0 for a bias without penalty, None for no bias."""
+
+    weight: float
+    features: float
+    bias: float | None
+
+    def __post_init__(self) -> None:
+        if not (min(self.weight, self.features) > 0 and math.isfinite(self.weight * self.features)):
+            raise InputError(f"lambda_A {self.weight:g}, lambda_F {self.features:g}; both must be positive")
+        if self.bias is not None and not 0 <= self.bias < math.inf:
+            raise InputError(f"lambda_b: {self.bias:g}; expected 0 or more, or None for no bias")
+
+    @property
+    def nuclear(self) -> float:
+        """sqrt(lambda_A lambda_F), the strength of the nuclear norm the two decays amount to [eq. 24]."""
+        return math.sqrt(self.weight * self.features)
+
+
+@dataclass(frozen=True)
+class _Logits:
+    """A F = contrast E_K + common 11^T/K for one sample of each class, and b = offset 1."""
+
+    contrast: float
+    common: float
+    offset: float
+
+
+def kappa(classes: int, per_class: int, decay: Decay) -> float:
+    """K sqrt(n lambda_A lambda_F): at 1 and above, the optimum has collapsed to A = 0, F = 0."""
+    return classes * per_class**0.5 * decay.nuclear
+
+
+def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) -> Optimum:
+    """A minimiser; features (K, m), each of which all n samples of a class share.
+
+    Cross-entropy and MSE with an unpenalised bias: A and F along one simplex ETF. MSE without bias: along
+    one orthogonal frame; with a penalised bias: a frame between the two. Raises InputError for fewer than two
+    classes or one sample, and for a width below the rank of the optimal logits (at most K).
+    """
+    if classes < 2 or per_class < 1:
+        raise InputError(
+            f"{classes} classes of {per_class}; the features model needs 2 classes and a sample of each"
+        )
+    ratio = kappa(classes, per_class, decay)
+    logits = _ce_logits(classes, ratio) if loss == "ce" else _mse_logits(classes, ratio, decay.bias)
+    factor = _square_root(logits, classes, width)
+    balance = (per_class * decay.features / decay.weight) ** 0.25  # lambda_A |A|^2 = lambda_F |F|^2
+    offset = torch.full((classes,), logits.offset, dtype=torch.float64)
+    penalty = ratio / classes * ((classes - 1) * logits.contrast + logits.common)
+    return Optimum(
+        _ce_fit(classes, logits) if loss == "ce" else _mse_fit(classes, logits),
+        penalty + (decay.bias or 0.0) / 2 * classes * logits.offset**2,
+        balance * factor,
+        factor / balance,
+        None if decay.bias is None else offset,
+    )
+
+
+def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
+    """The convex program with the same minimum for m >= min(K, N) [eq. 23], of logits Z = A F (N, K).
+
+    mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
+    """
+    fit = LOSSES[loss](logits + bias, targets).mean()
+    norm = torch.linalg.matrix_norm(logits, "nuc")
+    return (fit + decay.nuclear * norm + (decay.bias or 0.0) / 2 * bias.square().sum()).item()
+
+
+def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
+    """Spectral norm of the gradient of the mean loss with respect to the logits A F + b (N, K).
+
+    A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
+    """
+    outputs = logits.softmax(1) if loss == "ce" else logits
+    return torch.linalg.matrix_norm((outputs - targets) / len(logits), 2).item()
+
+
+def _ce_logits(classes: int, ratio: float) -> _Logits:
+    contrast = math.log(classes / ratio - classes + 1) if ratio < 1 else 0.0
+    return _Logits(contrast, 0.0, 0.0)
+
+
+def _mse_logits(classes: int, ratio: float, bias: float | None) -> _Logits:
+    contrast = max(1 - ratio, 0.0)
+    if bias is None:
+        return _Logits(contrast, contrast, 0.0)
+    share = bias / (1 + bias)  # of the common part, which the bias would fit alone, that is left to A F
+    common = 1 - ratio / share if ratio < share else 0.0
+    return _Logits(contrast, common, (1 - common) / (1 + bias) / classes)
+
+
+def _ce_fit(classes: int, logits: _Logits) -> float:
+    return math.log1p((classes - 1) * math.exp(-logits.contrast))
+
+
+def _mse_fit(classes: int, logits: _Logits) -> float:
+    common = logits.common + classes * logits.offset - 1
+    return ((classes - 1) * (logits.contrast - 1) ** 2 + common**2) / (2 * classes)
+
+
+def _square_root(logits: _Logits, classes: int, width: int) -> Tensor:
+    """P (K, m) with P P^T = contrast E_K + common 11^T/K."""
+    parts = []
+    if logits.contrast > 0:
+        parts.append(logits.contrast**0.5 * zero_sum_basis(classes).T)
+    if logits.common > 0:
+        parts.append(torch.full((classes, 1), (logits.common / classes) ** 0.5, dtype=torch.float64))
+    rank = sum(part.shape[1] for part in parts)
+    if width < rank:
+        raise InputError(f"width: {width} is below {rank}, the rank of the optimal logits")
+    return torch.cat([*parts, torch.zeros(classes, width - rank, dtype=torch.float64)], 1)

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""A stand-in for Slurm: sbatch, squeue, scancel, scontrol, sinfo and sacct, by the name it is called by.
+
+Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does:
+refuse is what sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. With
+accounting, jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints. warn sends the
+signal that comes before the time limit.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
+STATE = Path(os.environ.get("SLURM_STAND_IN", "."))
+LOOK = 0.05  # seconds
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Put the commands into a folder; return the environment in which they are found."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "jobs").mkdir()
+    for name in COMMANDS:
+        (folder / "bin" / name).symlink_to(Path(__file__).resolve())
+    return {"SLURM_STAND_IN": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+
+def told(name: str) -> str | None:
+    file = STATE / name
+    return file.read_text() if file.is_file() else None
+
+
+def write(job: str, state: str) -> None:
+    partial = STATE / "jobs" / f".{job}.{os.getpid()}"
+    partial.write_text(state)
+    os.replace(partial, STATE / "jobs" / job)
+
+
+def options(words: list[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (w[2:].partition("=") for w in words if w.startswith("--"))}
+
+
+def sbatch(words: list[str]) -> int:
+    script, given = sys.stdin.read(), options(words)
+    if (said := told("refuse")) is not None:
+        print(f"sbatch: error: {said}", file=sys.stderr)
+        return 1
+    if "test-only" in given:
+        print("sbatch: Job 1 to start at once", file=sys.stderr)
+        return 0
+    number = len(list(STATE.glob("array-*"))) + 1
+    (STATE / f"array-{number}").write_text("\n".join([given["job-name"], *words]))
+    (STATE / f"script-{number}").write_text(script)
+    first, last = map(int, given["array"].partition("%")[0].split("-"))
+    for index in range(first, last + 1):
+        write(f"{number}_{index}", "PENDING")
+    control = [sys.executable, str(Path(__file__).resolve()), "control", str(number)]
+    subprocess.Popen(
+        control, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    print(number)
+    return 0
+
+
+def control(number: str) -> int:
+    """Run the tasks of an array, so many at a time."""
+    _, *words = told(f"array-{number}").split("\n")  # type: ignore[union-attr]
+    given = options(words)
+    indices, _, most = given["array"].partition("%")
+    hours, minutes, seconds = map(int, given["time"].split(":"))
+    limit = 3600 * hours + 60 * minutes + seconds
+    first, last = map(int, indices.split("-"))
+    todo, running = [f"{number}_{index}" for index in range(first, last + 1)], {}
+    while todo or running:
+        while todo and len(running) < int(most):
+            job = todo.pop(0)
+            if told(f"jobs/{job}") == "CANCELLED":
+                continue
+            index = job.partition("_")[2]
+            environment = {**os.environ, "SLURM_ARRAY_TASK_ID": index, "SLURM_JOB_ID": job}
+            with open(given["output"].replace("%a", index), "a") as log:
+                process = subprocess.Popen(
+                    ["bash", str(STATE / f"script-{number}")], stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log, env=environment, start_new_session=True,
+                )  # fmt: skip
+            write(job, f"RUNNING {process.pid}")
+            running[job] = (process, time.monotonic())
+        time.sleep(LOOK)
+        if told("warn") is not None:
+            (STATE / "warn").unlink()
+            for process, _ in running.values():
+                process.send_signal(signal.SIGUSR2)
+        for job, (process, began) in list(running.items()):
+            ran = time.monotonic() - began
+            if ran > limit:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                write(job, "TIMEOUT")
+            if (code := process.poll()) is None:
+                continue
+            del running[job]
+            if told(f"requeue-{job}") is not None:
+                (STATE / f"requeue-{job}").unlink()
+                write(job, "PENDING")
+                todo.append(job)
+            elif told(f"jobs/{job}").startswith("RUNNING"):  # type: ignore[union-attr]
+                write(job, "FAILED" if code else "COMPLETED")
+    return 0
+
+
+def jobs() -> list[tuple[str, str]]:
+    return [(file.name, file.read_text()) for file in sorted((STATE / "jobs").glob("[0-9]*"))]
+
+
+def squeue(words: list[str]) -> int:
+    names = {file.name[6:]: file.read_text().split("\n")[0] for file in STATE.glob("array-*")}
+    for job, state in jobs():
+        if told("accounting") is None or state.split()[0] in ("PENDING", "RUNNING"):
+            print(f"{job}|{names[job.partition('_')[0]]}|{state.split()[0]}|None")
+    return 0
+
+
+def sacct(words: list[str]) -> int:
+    if told("accounting") is None:
+        print("Slurm accounting storage is disabled", file=sys.stderr)
+        return 1
+    columns = options(words)["format"].split(",")
+    values = {"ElapsedRaw": "100", "AllocCPUS": "2", "AllocTRES": "cpu=2,gres/gpu=1,mem=2G", "Submit": "1000",
+              "Start": "1030"}  # fmt: skip
+    for job, state in jobs():
+        own = values | {"JobID": job, "State": state.split()[0]}
+        print("|".join(own.get(column, "") for column in columns))
+        own |= {"JobID": f"{job}.batch", "MaxRSS": "524288K"}
+        print("|".join(own.get(column, "") for column in columns))
+    return 0
+
+
+def scancel(words: list[str]) -> int:
+    if (said := told("scancel")) is not None:
+        print(f"scancel: error: {said}", file=sys.stderr)
+        return 1
+    for job, state in jobs():
+        if job in words or job.partition("_")[0] in words:
+            if state.startswith("RUNNING"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(int(state.split()[1]), signal.SIGTERM)
+            if state.split()[0] in ("PENDING", "RUNNING"):
+                write(job, "CANCELLED")
+    return 0
+
+
+def scontrol(words: list[str]) -> int:
+    if (said := told("no_requeue")) is not None:
+        print(said, file=sys.stderr)
+        return 1
+    (STATE / f"requeue-{words[1]}").touch()
+    return 0
+
+
+def sinfo(words: list[str]) -> int:
+    print(told("partitions") or "test|test*|infinite")
+    return 0
+
+
+if __name__ == "__main__":
+    called = Path(sys.argv[0]).name
+    if called in COMMANDS:
+        sys.exit(globals()[called](sys.argv[1:]))
+    if re.fullmatch("control", sys.argv[1]):
+        sys.exit(control(sys.argv[2]))

@@ -2,11 +2,10 @@
 
     python benchmarks/engines.py [--runs 100] [local slurm ray]
 
-The runs have one epoch and five shapes. Where there is no Slurm, submitit starts the jobs as processes of
-this machine, two for each core. Ray starts a cluster of this machine. `start` is until the first run is in
-the store: programs that start and load PyTorch; `a run` is the rest of the time over the runs. The last line
-is the submission of 1000 runs to Slurm in at most 100 tasks of an array; without Slurm to a stand-in for
-`sbatch`, which leaves what ncpipe and submitit do.
+The runs have one epoch and five shapes. `slurm` needs a Slurm that answers here. Ray starts a cluster of this
+machine. `start` is until the first run is in the store: programs that start and load PyTorch; `a run` is the
+rest of the time over the runs. The last line is the submission of 1000 runs to Slurm in at most 100 tasks of
+an array; without Slurm to a stand-in for its commands, which leaves what ncpipe does.
 """
 
 import argparse
@@ -21,15 +20,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncpipe.runs.engines.work import Work
 from ruamel.yaml import YAML
 
 from ncpipe.config.params import Params, load_params
-from ncpipe.runs.engines.choice import open_engine, works_of
+from ncpipe.runs.engines.choice import open_engine, tasks_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
-from ncpipe.runs.engines.protocol import drive
-from ncpipe.runs.folders import ALONE, store_folder
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.engines.protocol import run_tasks
+from ncpipe.runs.engines.task import Task
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE, store_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS = [2, 3, 4, 5, 6]
@@ -57,11 +56,11 @@ def sweep(runs: int) -> Iterator[Params]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def planned(params: Params) -> tuple[list[Work], Settings]:
+def planned(params: Params) -> tuple[list[Task], Settings]:
     compute = params.compute_on("cpu")
-    stamps = sweep_stamps(params, compute)
-    settings = Settings(compute, None, 60.0, False, len(stamps))
-    return works_of(stamps, settings), settings
+    fingerprints = sweep_fingerprints(params, compute)
+    settings = Settings(compute, None, 60.0, False, len(fingerprints))
+    return tasks_of(fingerprints, settings), settings
 
 
 def has_slurm() -> bool:
@@ -73,8 +72,7 @@ def has_slurm() -> bool:
 
 
 def options_of(name: EngineName) -> Options:
-    here = Slurm(cluster="local", array=2 * (os.cpu_count() or 1))
-    return Options(name, Slurm(array=TASKS) if has_slurm() else here, Ray())
+    return Options(name, Slurm(array=TASKS), Ray())
 
 
 def stored_runs() -> list[Path]:
@@ -83,7 +81,7 @@ def stored_runs() -> list[Path]:
 
 def timed(name: EngineName, runs: int) -> str:
     with sweep(runs) as params:
-        works, settings = planned(params)
+        tasks, settings = planned(params)
         first: list[float] = []
 
         def look() -> None:
@@ -93,7 +91,7 @@ def timed(name: EngineName, runs: int) -> str:
 
         threading.Thread(target=look, daemon=True).start()
         begin = time.perf_counter()
-        drive(open_engine(options_of(name), settings), works, keep_going=False)
+        run_tasks(open_engine(options_of(name), settings), tasks, keep_going=False)
         end = time.perf_counter()
         found = len(stored_runs())
         assert found == settings.runs, f"{found} of {settings.runs} runs in the store"
@@ -108,7 +106,7 @@ def some_sbatch() -> Iterator[str]:
         yield "Slurm"
         return
     place = Path(tempfile.mkdtemp())
-    for name, text in {"sbatch": "echo Submitted batch job 1", "srun": "true", "scancel": "true"}.items():
+    for name, text in {"sbatch": "echo 1", "squeue": "true", "sinfo": "true", "scancel": "true"}.items():
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
     before = os.environ["PATH"]
@@ -123,10 +121,10 @@ def some_sbatch() -> Iterator[str]:
 def submission() -> str:
     """Time of the one call that a detached sweep waits for."""
     with sweep(SUBMITTED) as params, some_sbatch() as target:
-        works, settings = planned(params)
+        tasks, settings = planned(params)
         engine = open_engine(Options("slurm", Slurm(array=TASKS)), settings)
         begin = time.perf_counter()
-        engine.submit(works)
+        engine.submit(tasks)
         seconds = time.perf_counter() - begin
         engine.cancel()
         ok = "under" if seconds < LIMIT else "NOT under"
@@ -140,6 +138,8 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"{'engine':>6} {'runs':>5} {'start':>10} {'in all':>10} {'a run':>11}")
     for name in chosen.engines:
+        if name == "slurm" and not has_slurm():
+            continue
         print(timed(name, chosen.runs), flush=True)
     if "slurm" in chosen.engines:
         print(submission(), flush=True)

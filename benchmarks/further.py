@@ -21,7 +21,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.specs import ConstantSchedule, Lbfgs, Run
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_folder import read_state
 from ncpipe.system.artifacts import PREPARED, RUNS
 from ncpipe.system.errors import InputError
@@ -104,7 +104,7 @@ def main() -> None:
     for depth in options.depths:
         for seed in options.seeds:
             run = params.run(options.experiment, depth, seed)
-            state = read_state(RUNS / run.path, Stamp(run, checksum, params.compute))
+            state = read_state(RUNS / run.path, RunFingerprint(run, checksum, params.compute))
             print(f"{depth:>11} | {seed:>11}", end="", flush=True)
             gaps = []
             for found in further(run, state, data, options.iterations, device, precision):

@@ -46,11 +46,11 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange_inputs, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.models.penalties import is_penalised
 from ncpipe.runs.batches import batches_that_fit, worker_count
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.training.cost import BUFFERS, bytes_per_run, kept_bytes
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.training.cost import BUFFERS, bytes_per_run, saved_bytes
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.stack import Stack
@@ -126,7 +126,7 @@ def plain_loop(setting: Setting, epochs: int, device: torch.device, loaded: bool
         p for name, p in network.named_parameters() if is_penalised(roles[name], p.dim(), run.spec.penalty)
     ]
     optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True)
-    tensors = arrange_inputs(data.train.inputs, data.kind, model), data.train.labels
+    tensors = reshape_inputs(data.train.inputs, data.kind, model), data.train.labels
     samples = TensorDataset(*(tensor.to(device) for tensor in tensors) if loaded else tensors)
     for _ in range(epochs):
         for inputs, labels in batches(samples, setting.batch or setting.samples, device, loaded):
@@ -141,13 +141,13 @@ def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
     """As `ncpipe sweep` trains: as many runs side by side as fit into memory, a thread for each batch."""
     data, place = setting.data, prepare_device(compute)
     workers = worker_count(compute, place, None)
-    stamps = [Stamp(run, "", compute) for run in setting.runs(count, epochs)]
-    need = bytes_per_run(stamps[0].run, data, place, torch.float32)
-    together = batches_that_fit(stamps, need, place, workers, parts=workers)
+    fingerprints = [RunFingerprint(run, "", compute) for run in setting.runs(count, epochs)]
+    need = bytes_per_run(fingerprints[0].run, data, place, torch.float32)
+    together = batches_that_fit(fingerprints, need, place, workers, parts=workers)
 
-    def work(batch: list[Stamp]) -> None:
+    def work(batch: list[RunFingerprint]) -> None:
         prepare_device(compute)
-        train_batch([stamp.run for stamp in batch], data, place, compute.precision)
+        train_batch([fingerprint.run for fingerprint in batch], data, place, compute.precision)
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(work, together))
@@ -262,11 +262,11 @@ def least_work(setting: Setting) -> tuple[float, float]:
     few, more = 20, 40
     (run,), data = setting.runs(1, 1), setting.data
     network = build_model(run.spec.model, input_shape(data, run.spec.model), 10, run.depth, run.seed)
-    inputs = arrange_inputs(data.train.inputs[:few], data.kind, run.spec.model)
+    inputs = reshape_inputs(data.train.inputs[:few], data.kind, run.spec.model)
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(network(inputs), data.train.labels[:few]).backward()
     stack = Stack([network], CPU, torch.float32)
-    kept_few, kept_more = (kept_bytes(stack, run, data, count) for count in (few, more))
+    kept_few, kept_more = (saved_bytes(stack, run, data, count) for count in (few, more))
     share = (kept_more - kept_few) / (more - few)
     kept = setting.steps * (kept_few - few * share) + setting.samples * share
     operations = counter.get_total_flops() / few * setting.samples

@@ -1,4 +1,4 @@
-"""Write docs/params.md and docs/commands.md from the schema of params.yaml and the commands' own help.
+"""Write the pages of reference: keys of params.yaml, commands, metrics, and calls of claims about theory.
 
     python docs/reference.py
 
@@ -15,9 +15,72 @@ import typer
 from ncpipe.commands.cli import app
 from ncpipe.commands.json_schema import json_schema
 from ncpipe.config.params import Params
+from ncpipe.metrics.catalogue import (
+    ENTRIES,
+    GAPS,
+    MINORITIES,
+    RANKS,
+    SOURCES,
+    TOKENS,
+    TRANSFERS,
+    Metric,
+    page_table,
+)
+from ncpipe.papers.theory_calls import calls_table
 
 FOLDER = Path(__file__).parent
 NOTE = "<!-- Written by docs/reference.py; edit the docstrings of ncpipe instead. -->\n"
+NOTATION = """\
+There are K classes and N samples h of width d, n_k of them in class k, with label y.
+μ_k are the class means and μ_G is the mean of the class means, so each class weighs the same.
+Σ_W = 1/N Σ (h − μ_y)(h − μ_y)ᵀ and Σ_B = 1/K Σ (μ_k − μ_G)(μ_k − μ_G)ᵀ.
+W (K, d) and b are the last layer, M holds the centred class means at unit length, E = I − 11ᵀ/K.
+‖·‖ is the Frobenius norm.
+
+Var_k = 1/n_k Σ ‖h − μ_k‖², a sum over coordinates; pairs are the K(K−1)/2 pairs of classes.
+Standard deviations are over K; the quantile p of N margins is the ⌈pN⌉-th smallest.
+
+Lower is more collapsed unless the last column says otherwise.
+*Order* is the power of the distance from collapse in which the metric vanishes.
+[Rounding floors](depth_rates.md) follow from it.
+*Every* layer is each measured one; the *last* one enters the classifier.
+*Both* splits are `train` and, if there is one, `test`, each about its own class means unless stated."""
+SOURCES_OF_FORMULAS = """\
+- **S25**: Súkeník, Lampert, Mondelli, arXiv 2505.15239.
+- **S24**: Súkeník, Mondelli, Lampert, NeurIPS 2024.
+- **K23**: Kothapalli, TMLR 2023.
+- **P20**: Papyan, Han, Donoho, PNAS 2020.
+- **WP24**: Wu, Papyan, *Linguistic collapse*, NeurIPS 2024 (arXiv 2405.17767).
+- **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
+- **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
+- **RV07**: Roy, Vetterli, EUSIPCO 2007.
+- **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
+- **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927."""
+# heading: what has these metrics, and the metrics
+METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
+    "Features and classifier": ("Everything that is measured has these metrics.", ENTRIES),
+    "Gap to the optimum": ("Runs of the pipeline know their loss and penalty.", GAPS),
+    "Imbalanced classes": (
+        "With `data.imbalance` the first `majority` classes are large and the others small.",
+        MINORITIES,
+    ),
+    "Ranks of inner matrices": (
+        "Perceptrons have them under `penalty.scope: all`, with full batches and up to 20,000 samples.",
+        RANKS,
+    ),
+    "Transfer": (
+        "With `data.transfer` the split `target` holds the classes that the network was not trained on.\n"
+        "It has `nc1_trace_ratio`, `cdnv`, and a value of each of these for every number of shots, "
+        "such as `transfer_ncc_error_005`.",
+        TRANSFERS,
+    ),
+    "Tokens": (
+        "The classes are the tokens of a vocabulary ([language models](language.md)).\n"
+        "Then `gnc2_*`, `unc3_*` and `cdnv_log` come for any K.",
+        TOKENS,
+    ),
+    "Generated language": ("Runs with `source: markov` know their best attainable loss.", SOURCES),
+}
 
 
 def params_page() -> str:
@@ -117,7 +180,7 @@ def sentence(text: str) -> str:
 def commands_page() -> str:
     """Return the page of every command: its help, its arguments and its options."""
     lines = ["# Commands", "", NOTE, "Each command prints this text with `ncpipe COMMAND --help`."]
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in commands("", typer.main.get_command(app)):
         arguments = [own.name.upper() for own in command.params if own.param_type_name == "argument"]
         lines += ["", f"## {name}", "", f"`{' '.join(['ncpipe', name, *arguments])}`", ""]
         lines.append(paragraphs(command.help))
@@ -132,13 +195,52 @@ def commands_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def commands(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command of a group with its name, those of a paper as `s24 series`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(name, command)
+        else:
+            yield f"{path} {name}".strip(), command
+
+
 def paragraphs(text: str) -> str:
     """Return the help with a sentence on each line and rich's markup removed."""
     joined = [" ".join(part.split()) for part in re.sub(r"\x08|\f", "", text).split("\n\n")]
     return "\n\n".join(re.sub(r"(?<=[.]) (?=[A-Z])", "\n", part) for part in joined)
 
 
-PAGES = {"params.md": params_page, "commands.md": commands_page}
+def metrics_page() -> str:
+    """Return the page of every metric: notation, a table for each group, and the sources."""
+    lines = ["# Table of metrics", "", NOTE, "[Metrics](metrics.md) explains when a value is undefined."]
+    lines += ["", "## Notation", "", NOTATION]
+    for heading, (about, metrics) in METRICS.items():
+        lines += ["", f"## {heading}", "", about, "", *page_table(metrics)]
+    return "\n".join([*lines, "", "## Sources", "", SOURCES_OF_FORMULAS]) + "\n"
+
+
+def calls_page() -> str:
+    """Return the page of the numbers that a claim with `quantity: theory` may ask for."""
+    lines = ["# Calls of claims about theory", "", NOTE]
+    lines += [
+        "A claim with `quantity: theory` names one of these calls in `call` and its arguments in `args`.",
+        "`against: numerical` compares with an independent numerical check where there is one.",
+        "[Low rank](low_rank.md) explains `dufm.*`.",
+        "[Theory](theory.md) and [regimes](regimes.md) explain the others.",
+        "",
+        "| `call` | number | numerical check |",
+        "|---|---|---|",
+        *calls_table(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "params.md": params_page,
+    "commands.md": commands_page,
+    "metric_tables.md": metrics_page,
+    "claim_calls.md": calls_page,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

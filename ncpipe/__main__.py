@@ -64,7 +64,7 @@ def _takes_stored() -> bool:
     DVC asks for every run: this takes a tenth of the time that the command line needs.
     """
     begin = time.monotonic()
-    from ncpipe.runs.fast import take_stored
+    from ncpipe.runs.fast_path import take_stored
 
     if (said := take_stored(sys.argv[2:])) is None:
         return False

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ncpipe.config.records import read
 from ncpipe.config.specs import Experiment
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.runs.folders import store_folder
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
 

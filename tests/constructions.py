@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.theory.constructions.networks import Choices
 
@@ -47,7 +47,7 @@ def network_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> Network:
 @torch.no_grad()
 def layers_of(run: Run, data: Prepared, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every step of the training samples' way, (N, d) by name."""
-    samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
     layers = network_of(run, data, state).layers(samples.inputs, samples.lengths)
     return {layer.name: layer.values for layer in layers if layer.position is not None}
 

@@ -50,7 +50,12 @@ def all_metrics(features: Array, labels: Array, weight: Array, bias: Array) -> d
 
 
 def weight_metrics(weight: Array) -> dict[str, float]:
-    return of_vectors("weights", weight) | spectrum("weights", weight)
+    total = sum(weight)
+    sums = {
+        "nc0_row_sum": total @ total / len(weight),
+        "nc0_relative": total @ total / (len(weight) * np.sum(weight**2)),
+    }
+    return sums | of_vectors("weights", weight) | spectrum("weights", weight)
 
 
 def of_vectors(name: str, vectors: Array) -> dict[str, float]:

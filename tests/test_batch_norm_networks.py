@@ -18,15 +18,15 @@ from torch import nn
 from ncpipe.config.specs import Augmentation, Compute, Experiment, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.passes import extract
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.layers import BatchNorm
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import batch_statistics
 from ncpipe.training.augmentation import augmented, draw_moves
-from ncpipe.training.batch_statistics import settle
+from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.objective import penalty, penalty_strengths
@@ -344,7 +344,7 @@ def test_a_full_batch_is_trained_and_measured_as_one_network(model: dict) -> Non
     features = extract(Run("x", depth_of(model), 0, spec), trained.state, data, CPU)
     h = network.eval().features(inputs).detach()
     torch.testing.assert_close(features.train.inputs, h, rtol=1e-12, atol=1e-12)
-    assert not features.traits.bounded
+    assert not features.metadata.bounded
     assert math.isnan(features.gradient_norm)
 
 
@@ -354,8 +354,8 @@ def test_statistics_of_parts_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None
     for model in (MLP, RESNET):
         data = data_for(model)
         stack = Stack([network_of(model, seed) for seed in (0, 1)], CPU, torch.float64)
-        samples = arrange(data.train, data.kind, spec_of(model).model, CPU, torch.float64)
-        settle(stack, samples, 5)
+        samples = prepare_split(data.train, data.kind, spec_of(model).model, CPU, torch.float64)
+        refresh_bn_statistics(stack, samples, 5)
         for run in (0, 1):
             network = network_of(model, run).double()
             first = network.maps[0] if model is MLP else network.conv
@@ -370,9 +370,9 @@ def test_statistics_of_parts_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_networks_without_batch_norm_have_nothing_to_refresh() -> None:
     stack = Stack([network_of(PLAIN)], CPU, torch.float64)
-    samples = arrange(vector_data().train, "vector", spec_of(PLAIN).model, CPU, torch.float64)
+    samples = prepare_split(vector_data().train, "vector", spec_of(PLAIN).model, CPU, torch.float64)
     before = stack.values.clone()
-    settle(stack, samples, 5)
+    refresh_bn_statistics(stack, samples, 5)
     assert not stack.buffers
     assert torch.equal(stack.values, before)
 
@@ -399,7 +399,9 @@ def test_images_move_and_flip_pixel_by_pixel() -> None:
 def test_augmented_images_train_apart() -> None:
     """Red: runs with and without it in one batch, whose samples are drawn alike."""
     specs = [spec_of(RESNET), spec_of(RESNET, augmentation=AUGMENTATION)]
-    keys = [Stamp(Run("x", 8, 0, spec), "a", Compute("cpu", 1, "float32")).batch_key() for spec in specs]
+    keys = [
+        RunFingerprint(Run("x", 8, 0, spec), "a", Compute("cpu", 1, "float32")).batch_key() for spec in specs
+    ]
     assert keys[0] != keys[1]
 
 

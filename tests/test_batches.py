@@ -25,7 +25,7 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs import batches, fill
 from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.plan import rest_seconds
-from ncpipe.runs.store import checkpoint_of, sweep_stamps
+from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.system import console
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
@@ -113,8 +113,8 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
 ) -> None:
     """Three runs are trained, three were stopped after 12 of 20 epochs."""
     train("one", 2, 0)
-    stamps = [s for s in sweep_stamps(load_params(), load_params().compute) if s.run.depth == 3]
-    runs, files = [s.run for s in stamps], Checkpoints([checkpoint_of(s) for s in stamps], 0.0)
+    fingerprints = [s for s in sweep_fingerprints(load_params(), load_params().compute) if s.run.depth == 3]
+    runs, files = [s.run for s in fingerprints], Checkpoints([checkpoint_of(s) for s in fingerprints], 0.0)
     seen = iter(range(100))
     data, cpu = batches.read_prepared(Path("data/prepared/one")), torch.device("cpu")
     with pytest.raises(Stopped):
@@ -177,9 +177,9 @@ def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
 def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train("one", 2, 0)
     monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", lambda _: "other code")
-    before = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
+    before = {fingerprint.key() for fingerprint in sweep_fingerprints(load_params(), load_params().compute)}
     monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", code_digest)
-    after = {stamp.key() for stamp in sweep_stamps(load_params(), load_params().compute)}
+    after = {fingerprint.key() for fingerprint in sweep_fingerprints(load_params(), load_params().compute)}
     assert not before & after
 
 
@@ -336,7 +336,7 @@ def test_a_plan_without_training_still_knows_the_rest(
 ) -> None:
     write_code()
     monkeypatch.setattr(sweep, "stale_stages", lambda: stale | {"code"})
-    monkeypatch.setattr(sweep, "is_missing", lambda stamp: False)
+    monkeypatch.setattr(sweep, "needs_training", lambda fingerprint: False)
     sweep.print_plan(None, 2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
-from ncpipe.integrations.watch import Watch
+from ncpipe.integrations.monitor import CollapseMonitor
 from ncpipe.metrics.hooks import last_token
 from ncpipe.metrics.table import Measurement, measure_arrays
 from ncpipe.system.errors import InputError
@@ -53,7 +53,7 @@ def gpt2() -> nn.Module:
 
 def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
     """Imported only now, as Lightning is: seconds, which no other worker should wait for."""
-    pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[doors]'")
+    pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
@@ -167,7 +167,9 @@ def assert_written(folder: Path, values: list[float]) -> None:
 
 
 def lightning() -> ModuleType:
-    return pytest.importorskip("lightning.pytorch", reason="pip install 'ncpipe[doors]' brings Lightning")
+    return pytest.importorskip(
+        "lightning.pytorch", reason="pip install 'ncpipe[integrations]' brings Lightning"
+    )
 
 
 @functools.cache
@@ -278,7 +280,7 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
 
 
 def test_every_few_epochs_and_not_between() -> None:
-    door = Watch("head", [], every=3)
+    door = CollapseMonitor("head", [], every=3)
     assert [epoch for epoch in (0.5, 1, 2, 3, 3.5, 4, 6) if door.due(epoch)] == [3, 6]
 
 

@@ -19,7 +19,7 @@ import lightning
 from lightning.pytorch.loggers import CSVLogger
 
 from ncpipe.integrations.lightning import CausalCollapseCallback as LightningCallback
-from ncpipe.integrations.transformers import CausalCollapseCallback, drawn
+from ncpipe.integrations.transformers import CausalCollapseCallback, sample_subset
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -49,7 +49,7 @@ def trained(folder: Path, **options: Any) -> tuple[Trainer, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(("period", "steps"), [({"every": 2}, [0, 6]), ({"steps": 2}, [0, 2, 4, 6])])
 def test_trainer(tmp_path: Path, period: dict[str, int], steps: list[int]) -> None:
-    """Red: a generator that dropout goes on from is drawn from; a loss that is not logged any more."""
+    """Red: a generator that dropout continues from is drawn from; a loss that is not logged any more."""
     alone, plain = trained(tmp_path)
     trainer, watched = trained(tmp_path, samples=16, min_per_class=2, **period)
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
@@ -57,7 +57,7 @@ def test_trainer(tmp_path: Path, period: dict[str, int], steps: list[int]) -> No
     assert [row["step"] for row in logged] == steps
     losses = [[row["loss"] for row in run.state.log_history if "loss" in row] for run in (alone, trainer)]
     assert losses[0] == losses[1]
-    sample = drawn(texts(60)[24:], 16, 0)
+    sample = sample_subset(texts(60)[24:], 16, 0)
     rows = measure_causal_lm(trainer.model.cpu(), DataLoader(sample, 8), min_per_class=2)
     wanted = {f"nc/last/{row.split}/{row.metric}": row.value for row in rows}
     assert logged[-1]["nc/last/train/tokens"] <= 16 * 9

@@ -32,8 +32,8 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.runs.folders import ALONE
-from ncpipe.runs.store import checkpoint_of, sweep_stamps
+from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training import checkpoints
 from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_of, read_checkpoint
@@ -291,7 +291,7 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
     """By the next call, whether it trains the run or has no use for it. Red: a full disk that stays full."""
     write_params([3], [0, 1], one=experiment_tree(epochs=20))
     params = load_params()
-    [one, _] = sweep_stamps(params, params.compute)
+    [one, _] = sweep_fingerprints(params, params.compute)
     ALONE.mkdir()
     left = partial_of(checkpoint_of(one))
     left.write_bytes(b"half")
@@ -427,9 +427,9 @@ def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
     train("one", 3, 0, alone=True)
     before = runs_on_disk()
     params = load_params()
-    for folder in (Path("data/runs"), ALONE / sweep_stamps(params, params.compute)[0].key()):
+    for folder in (Path("data/runs"), ALONE / sweep_fingerprints(params, params.compute)[0].key()):
         shutil.rmtree(folder)
-    checkpoint_of(sweep_stamps(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
+    checkpoint_of(sweep_fingerprints(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
     train("one", 3, 0, alone=True)
     assert runs_on_disk() == before
     assert not files()

@@ -31,7 +31,7 @@ from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.papers.k23 import imbalance
 from ncpipe.papers.k23.feature_models import LOST, minority_contrast
-from ncpipe.papers.theory_calls import CALLS, calls_table
+from ncpipe.papers.theory_calls import CALLS
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
@@ -697,14 +697,6 @@ def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
     assert first.startswith("claims.yaml: c1.call: unknown 'two_linear.jum'")
     assert [line.split(":")[1].strip() for line in others] == ["c2.args.distanse", "c2.args.distance"]
     assert not Path("data").exists()
-
-
-def test_the_page_lists_the_calls():
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    assert [line for line in page.split("## Calls")[1].splitlines() if line.startswith("| `")] == [
-        "| `call` | number | numerical twin |",
-        *calls_table(),
-    ]
 
 
 # The file

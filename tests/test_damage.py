@@ -20,11 +20,11 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.runs.folders import ALONE, check_stored
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system import artifacts
-from ncpipe.system.artifacts import RUNS, SEAL, publish_file, publish_folder
+from ncpipe.system.artifacts import MANIFEST, RUNS, publish_file, publish_folder
 from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
@@ -51,13 +51,13 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "project"
 
 
-def stamps() -> list[Stamp]:
+def fingerprints() -> list[RunFingerprint]:
     params = load_params()
-    return sweep_stamps(params, params.compute)
+    return sweep_fingerprints(params, params.compute)
 
 
 def waiting(seed: int = 1) -> Path:
-    return next(ALONE / one.key() for one in stamps() if one.run.seed == seed)
+    return next(ALONE / one.key() for one in fingerprints() if one.run.seed == seed)
 
 
 def flip(path: Path, bit: int) -> None:
@@ -94,7 +94,7 @@ def to_a_link(path: Path) -> None:
 
 
 def without_a_seal(folder: Path) -> None:
-    (folder / SEAL).unlink()
+    (folder / MANIFEST).unlink()
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -106,13 +106,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a record of another kind": (lambda f: (f / "run.json").write_text("[]\n") and None, "run.json: damaged"),
     "a cut history": (lambda f: cut(f / "plots/metrics/loss.tsv", 0.6), "loss.tsv: damaged"),
     "one file more": (lambda f: (f / "more").write_text("") and None, "more: not part of it"),
-    "an empty folder": (empty, f"{SEAL}: not found"),
+    "an empty folder": (empty, f"{MANIFEST}: not found"),
     "a file": (to_a_file, "not found"),
     "another run's": (to_another_run, "of another result"),
     "a link to a folder": (to_a_link, "a link"),
     "a link to a file": (lambda f: to_a_link(f / "model.safetensors"), "a link"),
-    "no seal": (without_a_seal, f"{SEAL}: not found"),
-    "an emptied seal": (lambda f: cut(f / SEAL, 0), f"{SEAL}: damaged"),
+    "no seal": (without_a_seal, f"{MANIFEST}: not found"),
+    "an emptied seal": (lambda f: cut(f / MANIFEST, 0), f"{MANIFEST}: damaged"),
 }
 
 
@@ -128,7 +128,7 @@ def test_a_damaged_waiting_run_is_trained_again(
     capsys.readouterr()
     train("one", 2, 1, workers=1)
     said = capsys.readouterr().err.splitlines()
-    [line] = [line for line in said if "is dropped" in line]
+    [line] = [line for line in said if "is removed" in line]
     assert line.startswith("one L=2 seed=1: ")
     assert reason in line
     assert contents(RUN) == whole
@@ -139,18 +139,18 @@ def test_a_damaged_waiting_run_is_trained_again(
 
 def test_every_flipped_bit_is_seen(project: Path) -> None:
     """In every file of a run's folder. Red: a seal that leaves a file out, or does not cover itself."""
-    [one] = [stamp for stamp in stamps() if stamp.run.seed == 1]
+    [one] = [fingerprint for fingerprint in fingerprints() if fingerprint.run.seed == 1]
     folder, chance = waiting(), random.Random(0)
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) == 10
-    check_stored(folder, one.key())
+    verify_stored(folder, one.key())
     for path in files:
         for bit in chance.sample(range(8 * path.stat().st_size), 20):
             flip(path, bit)
             with pytest.raises(InputError, match=folder.name):
-                check_stored(folder, one.key())
+                verify_stored(folder, one.key())
             flip(path, bit)
-    check_stored(folder, one.key())
+    verify_stored(folder, one.key())
 
 
 def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Path) -> None:
@@ -161,7 +161,7 @@ def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Pa
 
 
 @pytest.mark.parametrize("command", [extract_experiment, measure])
-@pytest.mark.parametrize("name", ["model.safetensors", "run.json", "plots/metrics/fit.tsv", SEAL])
+@pytest.mark.parametrize("name", ["model.safetensors", "run.json", "plots/metrics/fit.tsv", MANIFEST])
 @pytest.mark.parametrize("bit", [None, 9])
 def test_a_damaged_finished_run_is_not_measured(
     bit: int | None, name: str, command: Callable[[str], None], project: Path
@@ -179,7 +179,7 @@ def test_a_damaged_finished_run_is_not_measured(
     with pytest.raises(InputError) as error:
         command("one")
     assert str(error.value).startswith(str(RUN))
-    assert str(error.value).endswith(f"{RUN} is dropped; run dvc repro")
+    assert str(error.value).endswith(f"{RUN} is removed; run dvc repro")
     assert not RUN.exists()
     train("one", 2, 1, workers=1)
     assert contents(RUN) == whole
@@ -238,7 +238,7 @@ def test_what_a_killed_dvc_tried_links_by_goes(
     for dvc in (False, True):
         if dvc:
             monkeypatch.setenv("DVC_STAGE", "dvc.yaml:aggregate")
-            monkeypatch.setattr("ncpipe.commands.cli.hear_the_end", lambda: None)
+            monkeypatch.setattr("ncpipe.commands.cli.install_signal_handlers", lambda: None)
         with pytest.raises(SystemExit):
             main()
         left = {path.relative_to("data").as_posix() for path in Path("data").rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ PAGE = (Path(__file__).resolve().parent.parent / "docs" / "language.md").read_te
 @pytest.mark.filterwarnings("ignore")  # what Trainer advises
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture is made, NC improves as the page says. Red: a printed argument that is none."""
-    pytest.importorskip("accelerate", reason="Trainer needs it: pip install 'ncpipe[doors]'")
+    pytest.importorskip("accelerate", reason="Trainer needs it: pip install 'ncpipe[integrations]'")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

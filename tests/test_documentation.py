@@ -8,10 +8,27 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_imports import LAYERS
+
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+GENERATED = {
+    "claim_calls.md",
+    "commands.md",
+    "ledger.md",
+    "metric_tables.md",
+    "params.md",
+}  # by a script, whose sources have their own rules
+WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.name not in GENERATED)
+CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+ABBREVIATION = re.compile(
+    r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs|(?-i:[A-Z]))\.", re.IGNORECASE
+)
+SENTENCE_ENDS_INSIDE = re.compile(r"[\w)%*”\"][.!?][*_)”\"]* +[*_(“\"]*[A-Z]")
 
 
 def loaded(path: Path) -> ModuleType:
@@ -23,10 +40,34 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["params.md", "commands.md"])
+@pytest.mark.parametrize("name", ["params.md", "commands.md", "metric_tables.md", "claim_calls.md"])
 def test_pages_of_reference_are_current(name: str) -> None:
-    """Red: a key, a default or an option that changed, or a page edited by hand."""
+    """Red: a key, a default, an option, a metric or a call that changed, or a page edited by hand."""
     assert (DOCS / name).read_text(encoding="utf-8") == loaded(DOCS / "reference.py").PAGES[name]()
+
+
+def test_the_table_of_metrics_has_every_metric() -> None:
+    """Red: a group of the catalogue that the page leaves out."""
+    page = (DOCS / "metric_tables.md").read_text(encoding="utf-8")
+    assert {name for name in CATALOGUE if f"\n| `{name}` |" not in page} == set()
+
+
+def test_the_pictures_have_every_stage_and_folder() -> None:
+    """Red: a stage of dvc.yaml, a folder of the package, or a level of imports, that a picture lacks."""
+    pictures = loaded(DOCS / "pictures.py")
+    assert set(pictures.STAGES) == set(read_yaml(ROOT / "dvc.yaml")["stages"])
+    assert [set(row) for row in pictures.ROOMS] == LAYERS[1:]
+
+
+def test_the_architecture_names_files_and_functions_that_exist() -> None:
+    """Red: a file or a function that was renamed."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w/]+\.py)`", page)) - {"study.py"}  # a user's own
+    assert [name for name in files if not any((at / name).is_file() for at in (ROOT / "ncpipe", ROOT))] == []
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ncpipe").rglob("*.py"))
+    names = re.findall(r"`(?:\w+\.)?(\w+_strengths?|loss_and_gradient)(?:\(\w+\))?`", page)
+    assert len(names) >= 4
+    assert [name for name in names if f"def {name}(" not in code] == []
 
 
 def test_the_ledger_is_current() -> None:
@@ -60,3 +101,67 @@ def test_links_between_pages_lead_to_files() -> None:
         if not re.match(r"https?:|#|mailto:", target) and not (page.parent / target.split("#")[0]).exists()
     ]
     assert dead == []
+
+
+def prose(text: str) -> list[str]:
+    """Return a page's lines without code, headings, quotations, and with words in place of code and links."""
+    lines = CODE.sub("", text).splitlines()
+    shown = [re.sub(r"`[^`]*`", "Code", line) for line in lines if not line.startswith(("#", ">", "<!--"))]
+    return [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in shown]
+
+
+def long_cells(text: str) -> list[str]:
+    """Return the cells of tables that have more than 15 words."""
+    rows = [line for line in prose(text) if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    return [cell for cell in cells if len(re.findall(r"\S*[^\W_]\S*", cell)) > 15]
+
+
+def crowded_lines(text: str) -> list[str]:
+    """Return the lines in which one sentence ends and another begins."""
+    mark = re.compile(r"^ *(?:(?:[-*]|\d+\.) +)?(?:\*\*[^*]*\*\*)?")  # of a list, and a heading in bold
+    lines = [mark.sub("", line) for line in prose(text) if not line.startswith("|")]
+    return [line for line in lines if SENTENCE_ENDS_INSIDE.search(ABBREVIATION.sub("Abbreviation", line))]
+
+
+def long_paragraphs(text: str) -> list[str]:
+    """Return the first lines of paragraphs and items of lists that have more than six lines."""
+    paragraphs: list[list[str]] = [[]]
+    for line in prose(text):
+        if not line.strip() or re.match(r" *(?:[-*]|\d+\.) ", line):
+            paragraphs.append([])
+        if line.strip() and not line.startswith("|"):
+            paragraphs[-1].append(line)
+    return [lines[0] for lines in paragraphs if len(lines) > 6]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_pages_keep_the_rules_of_their_form(page: Path) -> None:
+    """Red: a cell that should be a paragraph; two sentences in one line of a source; a wall of text."""
+    text = page.read_text(encoding="utf-8")
+    assert long_cells(text) == []
+    assert crowded_lines(text) == []
+    assert long_paragraphs(text) == []
+
+
+def test_the_rules_of_pages_see_what_breaks_them() -> None:
+    """Red: a rule that nothing can break, or one that an abbreviation, a number or code breaks."""
+    assert len(long_cells("| a | " + "word " * 15 + "| " + "word " * 16 + "|")) == 1
+    assert long_cells("| `" + "word " * 16 + "` | a \\| b |\n" + "word " * 16) == []
+    crowded = [
+        "It falls. It rises.",
+        "- It **falls.** It rises.",
+        "It falls 3 %. `code` runs.",
+        "(It is.) It was.",
+    ]
+    for line in crowded:
+        assert crowded_lines(line), line
+    plain = [
+        "1. It falls (see App. A, Fig. B and sec. C) by 0.5 to 1.2 in L. ", "Take e.g. Adam; cf. SGD.",
+        "```python\nIt falls. It rises.\n```", "## It falls. It rises.", "| It falls. It rises. |",
+        "- **Depth.** It falls.", "Versions 2.8 and `a. B` of file.py by Wu et al. [WP24].",
+    ]  # fmt: skip
+    for line in plain:
+        assert not crowded_lines(line), line
+    assert long_paragraphs("It falls.\n" * 7) == ["It falls."]
+    assert long_paragraphs("It falls.\n" * 6 + "\n- It rises." * 7 + "\n\n" + "| a |\n" * 7) == []

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.specs import Compute, Experiment, FreeData, Run
-from ncpipe.datasets.free import prepare_free
-from ncpipe.datasets.free_labels import store_free
+from ncpipe.datasets.free import store_free
+from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.passes import extract
 from ncpipe.figures.style import INK
@@ -34,7 +34,7 @@ from ncpipe.papers.s24.tables.low_rank import (
     share_interval,
     with_ranks,
 )
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
@@ -72,7 +72,7 @@ def run_of(seed: int = 0, depth: int = 3, **changes: Any) -> Run:
 
 def data_of(run: Run) -> Any:
     assert isinstance(run.spec.data, FreeData)
-    return prepare_free(run.spec.data)
+    return prepare(run.spec.data, Path(), None, progress=False)
 
 
 def train(*runs: Run, precision: str = "float64") -> list[Trained]:
@@ -87,7 +87,7 @@ def test_free_data_are_stored_to_the_byte_as_any_other(
     """Without torch, by the stage; through the tensors that training takes, by all else."""
     spec = FreeData("free", classes, per_class, reduced)
     count = store_free(tmp_path / "stage", spec)
-    write_prepared(tmp_path / "tensors", prepare_free(spec))
+    write_prepared(tmp_path / "tensors", prepare(spec, Path(), None, progress=False))
     names = ["facts.json", "tensors.safetensors"]
     assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == names
     for name in names:
@@ -275,7 +275,7 @@ def test_reduced_data_of_several_sizes_do_not_train_side_by_side() -> None:
     keys = set()
     for per_class in (3, 4):
         run = run_of(model=DRAWN | {"columns": "equal"}, per_class=per_class, data={"reduced": True})
-        keys.add(Stamp(run, "same", Compute("cpu", 1, "float32")).batch_key())
+        keys.add(RunFingerprint(run, "same", Compute("cpu", 1, "float32")).batch_key())
     assert len(keys) == 2
 
 

@@ -1,7 +1,6 @@
 """Engines: what a worker is told, what the driver makes of its end, and where sweeps are said to train."""
 
 import dataclasses
-import json
 import shutil
 import subprocess
 import sys
@@ -10,26 +9,26 @@ from pathlib import Path
 
 import pytest
 from conftest import architecture, experiment_tree, write_params
-from ncpipe.runs.engines.work import Ended, State, Work, from_json
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
-from ncpipe.runs.engines.protocol import drive, next_try
-from ncpipe.runs.engines.worker import need_of, stamps_of_work, train_work
-from ncpipe.runs.folders import ALONE
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.engines.protocol import next_try, run_tasks
+from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
+from ncpipe.runs.engines.worker import fingerprints_of_task, need_of, train_task
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 
 WORKER = """
-import json, sys
-from ncpipe.runs.engines.work import from_json
-from ncpipe.runs.engines.worker import train_work
-for values in json.load(sys.stdin):
-    ended = train_work(from_json(values))
+import sys
+from ncpipe.runs.engines.task import from_json
+from ncpipe.runs.engines.worker import train_task
+for task in from_json(sys.stdin.read()):
+    ended = train_task(task)
     assert ended.state == "done", ended
 assert not {"dvc", "typer", "pandas"} & set(sys.modules), sys.modules
 """
@@ -50,9 +49,9 @@ def settings() -> Settings:
     return Settings(load_params().compute, 1, 60.0, False, 6)
 
 
-def works() -> list[Work]:
+def tasks() -> list[Task]:
     compute = load_params().compute
-    return works_of(sweep_stamps(load_params(), compute), settings())
+    return tasks_of(sweep_fingerprints(load_params(), compute), settings())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -60,40 +59,43 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
-def test_work_goes_through_json_and_comes_back_as_the_same_runs(project: Path) -> None:
-    stamps = sweep_stamps(load_params(), load_params().compute)
-    told = [json.loads(json.dumps(dataclasses.asdict(work))) for work in works()]
-    assert [stamp for values in told for stamp in stamps_of_work(from_json(values))] == stamps
+def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> None:
+    fingerprints = sweep_fingerprints(load_params(), load_params().compute)
+    told = from_json(to_json(tasks()))
+    assert [each for task in told for each in fingerprints_of_task(task)] == fingerprints
     assert len(told) == 2
-    assert from_json(told[0]).name == "one L=2 seed=0 and 2 beside it"
+    assert told[0].name == "one L=2 seed=0 and 2 more"
 
 
 def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: Path) -> None:
     """It has the prepared data and a store in another folder, and imports neither dvc nor typer."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree("data/prepared", elsewhere / "data" / "prepared")
-    text = json.dumps([dataclasses.asdict(work) for work in works()])
+    text = to_json(tasks())
     subprocess.run([sys.executable, "-c", WORKER], input=text, text=True, check=True, cwd=elsewhere)
-    stamps = {stamp.key(): stamp for stamp in sweep_stamps(load_params(), load_params().compute)}
+    fingerprints = {
+        fingerprint.key(): fingerprint
+        for fingerprint in sweep_fingerprints(load_params(), load_params().compute)
+    }
     found = {path.name for path in (elsewhere / ALONE).iterdir() if path.is_dir()}
-    assert found == set(stamps)
-    for key, stamp in stamps.items():
-        train(stamp.run.experiment, stamp.run.depth, stamp.run.seed, alone=True)
-        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / stamp.run.path)
+    assert found == set(fingerprints)
+    for key, fingerprint in fingerprints.items():
+        train(fingerprint.run.experiment, fingerprint.run.depth, fingerprint.run.seed, alone=True)
+        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / fingerprint.run.path)
 
 
 def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = works()[0]
+    task = tasks()[0]
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
-        ended = train_work(work)
+        ended = train_task(task)
         assert (ended.state, "code of ncpipe here" in ended.reason) == ("failed", True)
-    assert "other data" in train_work(dataclasses.replace(work, data="0" * 64)).reason
+    assert "other data" in train_task(dataclasses.replace(task, data="0" * 64)).reason
     assert not list(ALONE.glob("*"))
 
 
 def test_memory_is_asked_where_it_would_be_taken(project: Path) -> None:
-    [need, _] = map(need_of, works())
+    [need, _] = map(need_of, tasks())
     assert need.device == "cpu"
     assert 0 < need.run < need.free
 
@@ -103,14 +105,17 @@ def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.Mo
         raise RuntimeError("a fault of the machine")
 
     monkeypatch.setattr("ncpipe.runs.batches.train_batch", fail)
-    ended = train_work(works()[0])
+    ended = train_task(tasks()[0])
     assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
 
 
-def ended(state: State, runs: int, tries: int = 0) -> Ended:
-    plain = tuple({"experiment": "one", "depth": 2, "seed": at, "axis": None} for at in range(runs))
-    work = Work(plain, tuple(map(str, range(runs))), "", {}, 0.0, 1, tries)
-    return Ended(work, state)
+def ended(state: State, runs: int, tries: int = 0) -> TaskResult:
+    plain = tuple(
+        {"experiment": "one", "depth": 2, "seed": at, "axis": None, "spec": {"epochs": 5}}
+        for at in range(runs)
+    )
+    task = Task(plain, tuple(map(str, range(runs))), "", {"device": "cpu"}, 0.0, 1, tries)
+    return TaskResult(task, state)
 
 
 @pytest.mark.parametrize(
@@ -129,23 +134,23 @@ def ended(state: State, runs: int, tries: int = 0) -> Ended:
     ids=str,
 )
 def test_what_is_tried_again(
-    end: Ended, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: TaskResult, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    again = next_try(end)
-    assert [len(work.runs) for work in again] == sizes
-    assert [key for work in again for key in work.keys] == (list(end.work.keys) if sizes else [])
-    assert all(work.tries == end.work.tries + 1 for work in again)
+    again = next_try(end, Faulty([]))
+    assert [len(task.runs) for task in again] == sizes
+    assert [key for task in again for key in task.keys] == (list(end.task.keys) if sizes else [])
+    assert all(task.tries == end.task.tries + 1 for task in again)
 
 
 def test_what_is_in_the_store_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (ALONE / "1").mkdir(parents=True)
-    assert [work.keys for work in next_try(ended("failed", 3))] == [("0",), ("2",)]
+    assert [task.keys for task in next_try(ended("failed", 3), Faulty([]))] == [("0",), ("2",)]
 
 
 class Faulty:
-    """An engine whose work ends as a list says, one after the other."""
+    """An engine whose tasks end as a list says, one after the other."""
 
     tries_again = True
     outlives = False
@@ -154,46 +159,49 @@ class Faulty:
         self.ends, self.queue, self.cancelled = list(ends), [], False
         self.seen: list[int] = []
 
-    def submit(self, works: Sequence[Work]) -> None:
-        self.queue += works
+    def submit(self, tasks: Sequence[Task]) -> None:
+        self.queue += tasks
 
-    def watch(self, wait: bool = True) -> Iterator[Ended]:
+    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         while self.queue:
-            work = self.queue.pop(0)
-            self.seen.append(len(work.runs))
-            yield Ended(work, self.ends.pop(0), "why")
+            task = self.queue.pop(0)
+            self.seen.append(len(task.runs))
+            yield [TaskResult(task, self.ends.pop(0), "why")]
 
-    def collect(self, ended: Ended) -> None:
+    def collect(self, result: TaskResult) -> None:
         pass
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def more_memory(self, task: Task) -> Task | None:
+        return None
 
 
 def test_the_driver_tries_again_until_it_is_done_or_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    work = ended("done", 4).work
+    task = ended("done", 4).task
     engine = Faulty(["lost", "memory", "failed", "done", "done", "failed"])
-    failed = drive(engine, [work], keep_going=True)
+    failed = run_tasks(engine, [task], keep_going=True)
     assert engine.seen == [4, 4, 2, 2, 1, 1]
-    assert [end.work.keys for end in failed] == [("1",)]
+    assert [end.task.keys for end in failed] == [("1",)]
     engine = Faulty(["refused", "done"])
     with pytest.raises(InputError, match="why"):
-        drive(engine, [work, work], keep_going=False)
+        run_tasks(engine, [task, task], keep_going=False)
     assert engine.cancelled
-    for key in work.keys:
+    for key in task.keys:
         (ALONE / key).mkdir(parents=True)
-    assert drive(Faulty(["lost"]), [work], keep_going=False) == []  # with its last breath it was finished
+    assert run_tasks(Faulty(["lost"]), [task], keep_going=False) == []  # with its last breath it was finished
 
 
 def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     assert load_options(path=file) == Options()
     file.write_text("engine: slurm\nslurm: {partition: gpu, minutes: 30}\n")
-    found = load_options(None, ["minutes=60", "sbatch=[--constraint=a100]"], file)
-    assert found == Options("slurm", Slurm(partition="gpu", minutes=60, sbatch=("--constraint=a100",)))
+    found = load_options(None, ["minutes=60", "sbatch=[--exclusive]"], file)
+    assert found == Options("slurm", Slurm(partition="gpu", minutes=60, sbatch=("--exclusive",)))
     assert load_options("local", path=file).engine == "local"
 
 
@@ -205,16 +213,27 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
         ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is no option; write it as --name=value"),
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
-        ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is said by minutes; leave it out"),
-        ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is ncpipe's to say; leave it out"),
+        ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is set by time; leave it out"),
+        ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is set by ncpipe; leave it out"),
         (
             "slurm: {sbatch: [--part=a]}",
             [],
-            r"sbatch: --part, which sbatch takes for --partition, is said",
+            r"sbatch: --part, which sbatch takes for --partition, is set by",
         ),
-        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is said by minutes"),
-        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is ncpipe's to say; leave it"),
+        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is set by time"),
+        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is set by ncpipe; leave it"),
         ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is no option"),
+        ("slurm: {sbatch: [--gres=gpu:1]}", [], r"sbatch: --gres is set by gres; leave it out"),
+        ("slurm: {sbatch: [-pgpu]}", [], r"sbatch: '-pgpu' is no option"),
+        ("slurm: {time: '1:00:00', minutes: 5}", [], r"slurm: time: says the same as minutes; leave one"),
+        ("slurm: {time: soon}", [], r"slurm: time: 'soon' is no time of Slurm's; write it as 2:30:00"),
+        ("slurm: {mem: much}", [], r"slurm: mem: 'much' is no amount of memory of Slurm's"),
+        ("slurm: {mem: 2G, memory_gb: 2}", [], r"slurm: mem: says the same as memory_gb"),
+        ("slurm: {gres: 'gpu:a100:2'}", [], r"slurm: gres: gpu:a100:2 is 2 GPUs, and a job trains on one"),
+        ("slurm: {qos: '--time=1'}", [], r"slurm: qos: '--time=1' is empty, begins with -"),
+        ("slurm: {rules: [{time: '0:01:00'}]}", [], r"slurm: rules\[0\].signal_seconds: 90 of 1 minutes"),
+        ("slurm: {rules: [{depth: 3}]}", [], r"slurm.rules\[0\].depth: unknown key"),
+        ("slurm: {container: {runtime: docker, image: a}}", [], r"container.runtime: 'docker' is unknown"),
         ('slurm: {sbatch: ["--qos=a\\rb"]}', [], r"sbatch: '--qos=a\\rb' is no option"),
         ('slurm: {partition: "a\\n#SBATCH --x"}', [], r"slurm: partition: 'a\\n#SBATCH --x' .* on one line"),
         ('slurm: {account: "a\\u202eb"}', [], r"slurm: account: 'a\\u202eb' is empty or has what does not"),
@@ -242,5 +261,5 @@ def test_what_is_wrong_with_an_engine_is_named(
 
 def test_options_of_sbatch_that_only_look_reserved_pass() -> None:
     """Red: `--gpus`, which begins `--gpus-per-node`, refused as an abbreviation of it."""
-    given = ("--gpus=a100:1", "--gres=gpu:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--qos=low")
+    given = ("--gpus=a100:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--no-requeue")
     assert Slurm(sbatch=given).sbatch == given

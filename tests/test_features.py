@@ -16,7 +16,7 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.features import forward
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.transformer import Transformer, last_token
 from ncpipe.system.errors import InputError
 
@@ -56,12 +56,12 @@ def test_statistics_are_those_of_the_networks_layers(
     features = extract(run, state, data, CPU)
     network = forward.load_network(run, state, data, CPU)
     for split in ("train", "test"):
-        samples = arrange(getattr(data, split), data.kind, run.spec.model, CPU, torch.float64)
+        samples = prepare_split(getattr(data, split), data.kind, run.spec.model, CPU, torch.float64)
         seen = list(network.layers(samples.inputs, samples.lengths))
         layers = {layer.name: layer.values for layer in seen}
         steps = [layer.name for layer in seen if layer.position is not None]
         assert list(features.layers) == steps + [layer.name for layer in seen if layer.position is None]
-        assert list(features.traits.places) == steps
+        assert list(features.metadata.positions) == steps
         for key, h in layers.items():
             found = features.layers[key][split].statistics
             means = naive_means(h, samples.labels)
@@ -81,7 +81,7 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     run, state = trained(name, "post", data)
     features = extract(run, state, data, CPU)
     network = forward.load_network(run, state, data, CPU)
-    samples = arrange(data.train, data.kind, run.spec.model, CPU, torch.float64)
+    samples = prepare_split(data.train, data.kind, run.spec.model, CPU, torch.float64)
     layers = {layer.name: layer.values for layer in network.layers(samples.inputs)}
     attention = isinstance(network, Transformer)
     prefix = "blocks.1.mlp." if attention else "blocks.1."
@@ -90,7 +90,7 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     entering = network.norm(layers["A2"]) if attention else layers["X2"]
     expected = naive_means(entering @ weight.T + bias, data.train.labels)
     torch.testing.assert_close(features.layers["Z2"]["train"].statistics.means, expected)
-    assert [key for key in features.layers if key not in features.traits.places] == [
+    assert [key for key in features.layers if key not in features.metadata.positions] == [
         f"Z{block}" for block in range(1, (3 if attention else 2) + 1)
     ]
 
@@ -102,8 +102,8 @@ def test_layers_lie_at_exact_places(name: str, depth: int) -> None:
     spec = experiment(model=architecture(name, "post", **({"patch": 2} if "T" in name else {})))
     data = vector_data()
     network = build_model(spec.model, input_shape(data, spec.model), 3, depth, 0)
-    samples = arrange(data.train[:1], data.kind, spec.model, CPU, torch.float32)
-    found = forward.places(network, samples.inputs)
+    samples = prepare_split(data.train[:1], data.kind, spec.model, CPU, torch.float32)
+    found = forward.layer_positions(network, samples.inputs)
     if name == "L-RN1":
         assert found == {**{f"X{i}": i for i in range(1, depth)}, "last": depth}
     else:
@@ -130,8 +130,8 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert list(again.layers) == list(features.layers)
     assert torch.equal(again.weight, features.weight)
     assert again.bias is not None
-    assert again.traits == features.traits
-    assert again.traits.bounded
+    assert again.metadata == features.metadata
+    assert again.metadata.bounded
     assert (again.last_penalty, again.inner_penalty) == (features.last_penalty, features.inner_penalty)
     assert again.gradient_norm == features.gradient_norm > 0
     for name, splits in features.layers.items():

@@ -175,7 +175,7 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
         features.weight,
         bias,
         strength,
-        features.traits.bounded,
+        features.metadata.bounded,
     )
     found = gap_to_optimum(run.name, reached)
     assert found.bound == "holds"

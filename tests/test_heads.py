@@ -18,7 +18,7 @@ from ncpipe.features.passes import extract
 from ncpipe.metrics.structure import rank_gap, ranks
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.dufm import Dufm
@@ -69,26 +69,26 @@ def features_and_outputs(
     if model is CONV:
         for conv, norm in zip(network.convs, network.norms, strict=True):
             x = torch.relu(norm(conv(x)))
-        entering = network.map(x.flatten(1))
+        head_input = network.map(x.flatten(1))
     else:
         x = torch.relu(network.norm(network.conv(x)))
         for block in network.blocks:
             x = block(x)
-        entering = x.mean((2, 3))
-    h = entering
+        head_input = x.mean((2, 3))
+    h = head_input
     for layer in network.head:
         h = torch.relu(layer(h))
-    return entering, network.last(h)
+    return head_input, network.last(h)
 
 
 def loss_of(network: Network, model: dict[str, Any], x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """1/(2B) |f - y|^2 + .02/2 sum |W_l|^2 + .05/2 |W_L|^2 + (.003 N/2) mean |h|^2 [S24 sec. 6.2]."""
-    entering, outputs = features_and_outputs(network, model, x)
+    head_input, outputs = features_and_outputs(network, model, x)
     loss = (outputs - F.one_hot(labels, 3)).square().sum(1).mean() / 2
     for layer in network.head:
         loss = loss + 0.02 / 2 * layer.weight.square().sum()
     loss = loss + 0.05 / 2 * network.last.weight.square().sum()
-    return loss + 0.003 * len(DATA.train) / 2 * entering.square().sum(1).mean()
+    return loss + 0.003 * len(DATA.train) / 2 * head_input.square().sum(1).mean()
 
 
 @pytest.mark.parametrize("batch_size", ["full", 7])
@@ -146,7 +146,7 @@ def test_runs_without_a_penalty_of_features_train_apart() -> None:
     rules = [HEAD, HEAD | {"value": 0.1}, PLAIN]
     compute = Compute("cpu", 1, "float32")
     first, other_value, other_scope = (
-        Stamp(run_of(CONV, penalty=rule), "data", compute).batch_key() for rule in rules
+        RunFingerprint(run_of(CONV, penalty=rule), "data", compute).batch_key() for rule in rules
     )
     assert first == other_value != other_scope
 
@@ -200,12 +200,12 @@ def test_a_head_is_named_where_it_is(model: dict[str, Any]) -> None:
     assert head is not None
     with torch.no_grad():
         values = {layer.name: layer.values for layer in network.layers(arranged(model))}
-        logits, _, entering = network.passed(arranged(model))
+        logits, _, head_input = network.forward_with_features(arranged(model))
         matrices = [*network.head, network.last]
         assert head.depth == len(matrices) == len(head.before) + 1
-        assert network.entry == head.entry
-        assert torch.equal(entering, values[head.entry])
-        h = entering
+        assert network.head_input_layer == head.input_layer
+        assert torch.equal(head_input, values[head.input_layer])
+        h = head_input
         for matrix, before, after in zip(matrices, head.before, head.after, strict=False):
             torch.testing.assert_close(values[before], matrix(h))
             h = torch.relu(values[before])

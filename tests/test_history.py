@@ -23,8 +23,8 @@ from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.models.build import arrange_inputs, build_model, input_shape
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.models.build import build_model, input_shape, reshape_inputs
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_folder import write_run
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
@@ -53,7 +53,9 @@ def specs(**changes: Any) -> list[Run]:
 def folders(trained: list[Trained], place: Path) -> dict[str, bytes]:
     """Every file of the runs' folders."""
     for run in trained:
-        write_run(place / f"{run.run.seed}", run, Stamp(run.run, "", Compute("cpu", 1, "float32")), "cpu")
+        write_run(
+            place / f"{run.run.seed}", run, RunFingerprint(run.run, "", Compute("cpu", 1, "float32")), "cpu"
+        )
     return {
         path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()
     }
@@ -67,13 +69,13 @@ def test_keeping_weights_changes_none_and_they_are_those_of_a_shorter_run(change
     without = train_batch(specs(**changes), data, CPU, "float32")
     kept = train_batch(specs(history=AT, **changes), data, CPU, "float32")
     for one, other in zip(without, kept, strict=True):
-        assert one.kept == {}
-        assert tuple(other.kept) == KEPT
+        assert one.snapshots == {}
+        assert tuple(other.snapshots) == KEPT
         assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
-        assert all(torch.equal(other.kept[20][name], one.state[name]) for name in one.state)
+        assert all(torch.equal(other.snapshots[20][name], one.state[name]) for name in one.state)
         assert one.history == tuple(point for point in other.history if point.epoch != 6)
     for shorter in train_batch(specs(epochs=6, **changes), data, CPU, "float32"):
-        middle = kept[shorter.run.seed].kept[6]
+        middle = kept[shorter.run.seed].snapshots[6]
         assert all(torch.equal(middle[name], tensor) for name, tensor in shorter.state.items())
 
 
@@ -113,7 +115,7 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path: Path) -> None:
     (run, _) = train_batch(specs(history=AT, **changes), vector_data(), CPU, "float32")
     assert run.diverged_at is not None
     assert run.diverged_at < 6
-    assert tuple(run.kept) == (0,)
+    assert tuple(run.snapshots) == (0,)
 
 
 # Through the stages
@@ -160,7 +162,7 @@ def test_they_are_the_metrics_of_those_weights(swept: Path, name: str) -> None:
         network.last.register_forward_pre_hook(lambda module, inputs, to=entered: to.append(inputs[0]))
         with torch.no_grad():
             for split in (data.train, data.test):
-                network(arrange_inputs(split.inputs, data.kind, run.spec.model).double())
+                network(reshape_inputs(split.inputs, data.kind, run.spec.model).double())
         rows = measure_arrays(
             entered[0], data.train.labels, network.last.weight.detach(), None, entered[1], data.test.labels
         )

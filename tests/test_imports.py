@@ -48,8 +48,15 @@ FORBIDDEN = {
     "metrics/report": {"torch", "dvc", "typer", "pandas"},
     "runs/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
-    "datasets/free_labels": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
-    "runs/fast": {"dvc", "typer", "torch", "pydantic", "pandas", "tqdm"},  # a stored run is taken at once
+    "datasets/free": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
+    "runs/fast_path": {
+        "dvc",
+        "typer",
+        "torch",
+        "pydantic",
+        "pandas",
+        "tqdm",
+    },  # a stored run is taken at once
     "runs/fingerprint": {
         "dvc",
         "typer",

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from ncpipe.commands.measure import _by_size
 from ncpipe.config.params import parse_params
 from ncpipe.config.specs import GaussianMixtureData, Imbalance, LabelNoise, Run
-from ncpipe.datasets.labels import changed, kept_samples, noisy_labels
+from ncpipe.datasets.labels import kept_samples, noisy_labels, with_label_changes
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.files import read_features, write_features
@@ -54,7 +54,7 @@ def test_absent_keys_leave_the_data_as_they_are(tmp_path: Path) -> None:
     """Red: a tensor or a fact more."""
     data = prepared()
     assert isinstance(mixture(), GaussianMixtureData)
-    assert changed(data, mixture()) is data
+    assert with_label_changes(data, mixture()) is data
     write_prepared(tmp_path / "data", data)
     names = {f"{split}.{part}" for split in ("train", "test") for part in ("inputs", "labels")}
     assert set(load_file(tmp_path / "data/tensors.safetensors")) == names

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from ncpipe.metrics import collapse
 from ncpipe.metrics.decisions import misalignments
-from ncpipe.metrics.geometry import nc2_etf, nc2_identity, simplex_etf_gram
+from ncpipe.metrics.geometry import (
+    nc0_relative,
+    nc0_row_sum,
+    nc2_etf,
+    nc2_identity,
+    simplex_etf_gram,
+)
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.system.errors import InputError
@@ -46,6 +52,19 @@ def simplex_etf(classes: int, width: int, seed: int = 0) -> Tensor:
     """Rows: a simplex ETF of unit vectors in a random orientation."""
     frame = simplex_etf_gram(classes) * (classes / (classes - 1)) ** 0.5
     return frame @ rotation(width, seed)[:classes]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_nc0_is_0_for_a_simplex_and_1_for_equal_rows(classes: int) -> None:
+    """A shift of every row by s adds K |s|^2. Red: |W|^2 in place of its sum; a division by K^2."""
+    simplex, shift = simplex_etf(classes, 16), rotation(16, 3)[0]
+    assert nc0_row_sum(5 * simplex) < 1e-25
+    assert nc0_relative(5 * simplex) < 1e-25
+    assert nc0_row_sum(simplex + 2 * shift) == pytest.approx(4 * classes, rel=1e-12)
+    assert nc0_relative(simplex + 2 * shift) == pytest.approx(4 / 5, rel=1e-12)
+    equal = shift.expand(classes, -1)
+    assert nc0_relative(1e-200 * equal) == pytest.approx(1, rel=1e-14)
+    assert math.isnan(nc0_relative(torch.zeros(classes, 3)))
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])

@@ -11,7 +11,7 @@ from torch import nn
 
 from ncpipe.config.specs import Model, Penalty
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, arrange_inputs, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split, reshape_inputs
 from ncpipe.models.layers import (
     Affine,
     Attention,
@@ -21,7 +21,7 @@ from ncpipe.models.layers import (
     attend_fused,
     last_token,
 )
-from ncpipe.models.network import Network, Owner, Role, draw_matrices
+from ncpipe.models.network import ModuleOrParameter, Network, Role, init_weights
 from ncpipe.models.penalties import is_penalised
 from ncpipe.system.errors import InputError
 
@@ -53,7 +53,7 @@ def model_of(name: str, norm: str, data: Prepared, **more: object) -> Model:
 
 
 def logits_of(network: torch.nn.Module, split: Split, kind: str, model: Model) -> np.ndarray:
-    samples = arrange(split, kind, model, CPU, torch.float64)
+    samples = prepare_split(split, kind, model, CPU, torch.float64)
     with torch.no_grad():
         return network(samples.inputs, samples.lengths).numpy()
 
@@ -138,7 +138,7 @@ def test_features_lie_on_the_layer_norm_sphere(name: str, norm: str) -> None:
     """|h| = sqrt(d) and h . 1 = 0: the constraints of the GUFM (S25 Def. 3.5)."""
     data = vector_data()
     model = model_of(name, norm, data, layer_norm_eps=0.0)
-    samples = arrange(data.train, "vector", model, CPU, torch.float64)
+    samples = prepare_split(data.train, "vector", model, CPU, torch.float64)
     features = network_of(model, data, 3).features(samples.inputs)
     torch.testing.assert_close(features.norm(dim=1), torch.full((24,), 8.0**0.5, dtype=torch.float64))
     torch.testing.assert_close(features.sum(1), torch.zeros(24, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -179,7 +179,7 @@ def test_last_patch_predicts(name: str) -> None:
     data = image_data()
     model = model_of(name, "post", data)
     network = network_of(model, data, 2)
-    patches = arrange_inputs(data.train.inputs, "image", model).double()
+    patches = reshape_inputs(data.train.inputs, "image", model).double()
     for position in range(4):
         moved = patches.clone()
         moved[:, position] += 1
@@ -192,7 +192,7 @@ def test_patches_are_read_row_by_row() -> None:
     """Every pixel appears once, patch 1 is right of patch 0, channels come first within a patch."""
     images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
     model = experiment(model={"architecture": "L-T11", "patch": 2}).model
-    patches = arrange_inputs(images, "image", model)
+    patches = reshape_inputs(images, "image", model)
     assert patches.shape == (2, 4, 12)
     assert patches[0, 1].tolist() == images[0, :, 0:2, 2:4].flatten().tolist()
     assert sorted(patches[1].flatten().tolist()) == images[1].flatten().tolist()
@@ -201,7 +201,7 @@ def test_patches_are_read_row_by_row() -> None:
 def test_patch_must_divide_the_image() -> None:
     model = experiment(model={"architecture": "L-T11", "patch": 3}).model
     with pytest.raises(InputError, match=r"model\.patch: 3 does not divide"):
-        arrange_inputs(torch.zeros(1, 1, 4, 4), "image", model)
+        reshape_inputs(torch.zeros(1, 1, 4, 4), "image", model)
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 70])
@@ -270,8 +270,8 @@ def test_gains_of_normalisations_are_drawn_as_1_and_strangers_are_named() -> Non
         if name != "scale":
             nn.init.constant_(parameter, 3.0)
     with pytest.raises(ValueError, match=r"and not scale \(3,\); set them in `initialise`"):
-        draw_matrices(network, 1.0, False, torch.Generator().manual_seed(0))
-    draw_matrices(network, 2.0, False, torch.Generator().manual_seed(0), besides=["scale"])
+        init_weights(network, 1.0, False, torch.Generator().manual_seed(0))
+    init_weights(network, 2.0, False, torch.Generator().manual_seed(0), besides=["scale"])
     for norm in network.norms:
         assert (norm.weight == 1).all()
         assert getattr(norm, "bias", None) is None or not norm.bias.any()
@@ -337,15 +337,15 @@ def test_penalised_are_all_matrices_but_the_embedding(name: str, norm: str) -> N
 
 
 class Odd(Network):
-    """Two maps before the last one, of which owners() says what a test wants to hear."""
+    """Two maps before the last one, of which parameter_groups() says what a test wants to hear."""
 
-    def __init__(self, roles: Callable[["Odd"], dict[Role, list[Owner]]]) -> None:
+    def __init__(self, roles: Callable[["Odd"], dict[Role, list[ModuleOrParameter]]]) -> None:
         super().__init__()
         self.first, self.second, self.last = Affine(2, 2), Affine(2, 2, bias=False), Affine(2, 3)
         self.table = nn.Parameter(torch.zeros(4, 2))
         self.claimed = roles
 
-    def owners(self) -> dict[Role, list[Owner]]:
+    def parameter_groups(self) -> dict[Role, list[ModuleOrParameter]]:
         return self.claimed(self)
 
     length = initialise = layers = None  # type: ignore[assignment]
@@ -362,9 +362,9 @@ def test_every_parameter_has_exactly_one_role() -> None:
         "last.weight": "last",
         "last.bias": "last",
     }
-    with pytest.raises(ValueError, match=r"without a role in owners\(\): second\.weight"):
+    with pytest.raises(ValueError, match=r"parameter_groups\(\) leaves out second\.weight"):
         Odd(lambda n: {"inner": [n.first, n.table], "last": [n.last]}).roles()
-    with pytest.raises(ValueError, match="a parameter is inner and last"):
+    with pytest.raises(ValueError, match="a parameter is in inner and in last"):
         Odd(lambda n: {"inner": [n.first, n.second, n.table], "last": [n.last, n.second]}).roles()
-    with pytest.raises(ValueError, match="none of the network's"):
+    with pytest.raises(ValueError, match="that the network does not register"):
         Odd(lambda n: {"inner": [n.first, n.second, n.table, Affine(1, 1)], "last": [n.last]}).roles()

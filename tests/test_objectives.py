@@ -30,7 +30,7 @@ from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
 from ncpipe.models.network import Network
 from ncpipe.papers.k23.supcon import supcon_loss, supcon_optimum
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import smoothing
@@ -443,7 +443,7 @@ def test_nothing_moves_a_fixed_classifier() -> None:
     assert torch.equal(trained.state["last.weight"], drawn[0]["last.weight"])
     assert not torch.equal(trained.state["maps.0.weight"], drawn[0]["maps.0.weight"])
     features = extract(fixed, trained.state, data, CPU)
-    assert features.traits.roles["last.weight"] == "frozen"
+    assert features.metadata.roles["last.weight"] == "frozen"
     assert features.last_penalty == 0
 
 
@@ -493,8 +493,8 @@ def test_the_gradient_at_the_end_is_that_of_all_differences(
 # ---- Keys -----------------------------------------------------------------------------------------------
 
 
-def stamp(spec: Experiment) -> Stamp:
-    return Stamp(Run("x", 3, 0, spec), "a", Compute("cpu", 1, "float32"))
+def fingerprint(spec: Experiment) -> RunFingerprint:
+    return RunFingerprint(Run("x", 3, 0, spec), "a", Compute("cpu", 1, "float32"))
 
 
 def test_absent_keys_leave_no_trace() -> None:
@@ -506,9 +506,9 @@ def test_absent_keys_leave_no_trace() -> None:
 
 def test_what_trains_side_by_side() -> None:
     """One loss and classifier a batch; penalties on features of several strengths, but not beside none."""
-    keys = {kind: stamp(spec_of(kind)).batch_key() for kind in ("", *KINDS)}
+    keys = {kind: fingerprint(spec_of(kind)).batch_key() for kind in ("", *KINDS)}
     assert len(set(keys.values())) == len(keys)
-    other = stamp(spec_of(penalty=FEATURES | {"features": 0.5}))
+    other = fingerprint(spec_of(penalty=FEATURES | {"features": 0.5}))
     assert other.batch_key() == keys["features"]
     runs = [run_of(penalty=FEATURES | {"features": value}) for value in (0.5, 0.02)]
     (alone,) = train(runs[1:], vector_data(), "float32")
@@ -580,13 +580,13 @@ def test_mistakes_name_their_key(changes: dict[str, Any], message: str) -> None:
 
 def test_what_only_the_data_show_names_its_key_too() -> None:
     """A class of one sample, and more classes than a simplex has room for, in a file of one's own."""
-    lonely = one_hot_data(3, 2)
-    lonely = dataclasses.replace(lonely, train=lonely.train[:5])
+    singleton_class_error = one_hot_data(3, 2)
+    singleton_class_error = dataclasses.replace(singleton_class_error, train=singleton_class_error.train[:5])
     with pytest.raises(
         InputError, match=r"^experiments\.x\.loss: supcon compares .* class 2 has 1; take more"
     ):
-        train([run_of("supcon")], lonely)
-    train([run_of("supcon_with_itself", epochs=1, log_every=1)], lonely)
+        train([run_of("supcon")], singleton_class_error)
+    train([run_of("supcon_with_itself", epochs=1, log_every=1)], singleton_class_error)
     with pytest.raises(InputError, match=r"^model\.classifier: 9 classes need a width of 8"):
         train([run_of("etf")], vector_data(classes=9))
 

@@ -155,7 +155,7 @@ MISTAKES = {
         'return {"inner": [self.maps], ',
         "return {",
         "class Sine(",
-        r"Sine, L = 2: without a role in owners\(\): maps\.0\.weight",
+        r"Sine, L = 2: parameter_groups\(\) leaves out maps\.0\.weight",
     ),
     "width": (
         "self.last = Linear(spec.width",
@@ -221,8 +221,8 @@ MISTAKES = {
     "gain": (
         "        self.maps = ",
         "        self.scale = torch.nn.Parameter(torch.ones(3))\n        self.maps = ",
-        "draw_matrices(self, 1.0",
-        r"Sine\.initialise: ValueError: draw_matrices knows matrices, .*not scale \(3,\)",
+        "init_weights(self, 1.0",
+        r"Sine\.initialise: ValueError: init_weights knows matrices, .*not scale \(3,\)",
     ),
 }
 

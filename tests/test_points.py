@@ -11,7 +11,7 @@ from made_tables import grid, measure
 from ncpipe.metrics.catalogue import ENTRIES
 from ncpipe.metrics.geometry import nc2_identity
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.models.build import arrange_inputs, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.tables.floors import LINEAR_FLOOR, QUADRATIC_FLOOR, floor_of
 from ncpipe.tables.points import usable_points
 
@@ -114,7 +114,7 @@ def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
     wide = TREE["data"] | {"dimension": 64}
     data, model = vector_data(10, 20, 64), experiment(model=keys, data=wide).model
     network = build_model(model, input_shape(data, model), 10, 34, seed=0)
-    x = arrange_inputs(data.train.inputs, data.kind, model)
+    x = reshape_inputs(data.train.inputs, data.kind, model)
     with torch.no_grad():
         rounded = network.features(x).double()
         h = network.double().features(x.double())

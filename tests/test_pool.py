@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ncpipe.runs import pool
-from ncpipe.runs.pool import Pool
+from ncpipe.runs.pool import WorkerPool
 from ncpipe.system.errors import InputError
 
 STARTER = os.getpid()
@@ -78,26 +78,26 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_given_comes_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next tasks go to the same processes. Red: what ends first comes first; a process for each."""
-    with Pool(2, 50) as shared:
-        first = list(shared.each(who, [-1, *range(20)]))
+    with WorkerPool(2, 50) as shared:
+        first = list(shared.map(who, [-1, *range(20)]))
         assert [task for task, _ in first] == [-1, *range(20)]
-        again = list(shared.each(who, range(20)))
+        again = list(shared.map(who, range(20)))
         assert [task for task, _ in again] == list(range(20))
-        assert list(shared.each(who, [])) == []
+        assert list(shared.map(who, [])) == []
     assert {process for _, process in (*first, *again)} > {os.getpid()}
     assert len({process for _, process in (*first, *again)}) == 2
 
 
 def test_what_goes_wrong_elsewhere_is_raised_here_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a task of those that failed which the next ones are given in place of their own."""
-    with Pool(2, 50) as shared:
-        list(shared.each(who, [-1, 0, 1]))
+    with WorkerPool(2, 50) as shared:
+        list(shared.map(who, [-1, 0, 1]))
         with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
-            list(shared.each(fails_elsewhere, range(20)))
+            list(shared.map(fails_elsewhere, range(20)))
         with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
-            list(shared.each(fails_here, range(4)))
+            list(shared.map(fails_here, range(4)))
         assert Path("written").exists()  # nobody writes any more into what may be removed now
-        assert list(map(first_of, shared.each(who, range(5)))) == list(range(5))
+        assert list(map(first_of, shared.map(who, range(5)))) == list(range(5))
 
 
 def first_of(found: tuple[int, int]) -> int:
@@ -107,8 +107,8 @@ def first_of(found: tuple[int, int]) -> int:
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
     """As where memory is short; and no other one is started. Red: a task that is lost, a stage that waits."""
-    with Pool(3, 50) as shared:
-        found = list(shared.each(is_killed_elsewhere, [-1, *range(10)]))
+    with WorkerPool(3, 50) as shared:
+        found = list(shared.map(is_killed_elsewhere, [-1, *range(10)]))
         assert shared.most == 1
     assert found == [(task, os.getpid()) for task in [-1, *range(10)]]
 
@@ -116,8 +116,8 @@ def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
 def test_an_interrupt_waits_for_no_task() -> None:
     """Red: Ctrl-C that comes through when the other process has done what it was at."""
     begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), Pool(2, 50) as shared:
-        list(shared.each(lasts_elsewhere, range(10)))
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2, 50) as shared:
+        list(shared.map(lasts_elsewhere, range(10)))
     assert time.monotonic() - begin < 30
     assert not psutil.pid_exists(int(Path("begun").read_text()))
 
@@ -128,7 +128,7 @@ def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     program = (
         "import os; os.environ['STARTER'] = str(os.getpid())\n"
         "from ncpipe.runs import pool; import test_pool; pool.WORTH = 0.0\n"
-        "with pool.Pool(2, 9) as shared: list(shared.each(test_pool.lasts_elsewhere, range(9)))"
+        "with pool.WorkerPool(2, 9) as shared: list(shared.map(test_pool.lasts_elsewhere, range(9)))"
     )
     environment = os.environ | {"KILLED": "1", "PYTHONPATH": str(Path(__file__).parent)}
     killed = subprocess.run([sys.executable, "-c", program], env=environment, check=False, timeout=60)
@@ -159,7 +159,7 @@ def test_a_process_is_started_where_it_is_worth_it(
     monkeypatch.setattr(pool, "WORTH", 3.0)
     monkeypatch.setattr(pool, "free_memory", lambda: free)
     monkeypatch.setattr(pool, "executor", lambda count: "another" * count)
-    shared = Pool(most, left)
+    shared = WorkerPool(most, left)
     shared.done, shared.seconds = 2, 2 * seconds
     assert bool(shared._in_flight(left)) == started
     assert shared.others == ("another" if started else None)

@@ -23,23 +23,23 @@ import psutil
 import pytest
 import torch
 from conftest import experiment_tree, stored_runs, write_params
-from ncpipe.runs.engines.parcels import pack, receive, unpack
-from ncpipe.runs.engines.work import Work
 from pipeline import PARAMS, Clone
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
 from ncpipe.runs.engines import ray_cluster, remote
-from ncpipe.runs.engines.choice import works_of
+from ncpipe.runs.engines.archive import pack, receive, unpack
+from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Ray, Settings, load_options
-from ncpipe.runs.engines.protocol import drive
+from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
-from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
-from ncpipe.runs.engines.worker import Need, train_work
-from ncpipe.runs.folders import ALONE
+from ncpipe.runs.engines.remote import Origin, need_there, origin, train_there
+from ncpipe.runs.engines.task import Task
+from ncpipe.runs.engines.worker import Need, train_task
 from ncpipe.runs.heartbeat import signs
-from ncpipe.runs.store import has, sweep_stamps
+from ncpipe.runs.store import has, sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
 from ncpipe.system.errors import InputError
 
@@ -76,8 +76,8 @@ def settings(runs: int = 4) -> Settings:
     return Settings(load_params().compute, None, 60.0, True, runs)
 
 
-def works() -> list[Work]:
-    return works_of(sweep_stamps(load_params(), load_params().compute), settings())
+def tasks() -> list[Task]:
+    return tasks_of(sweep_fingerprints(load_params(), load_params().compute), settings())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -87,8 +87,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 def trained_here() -> dict[str, str]:
     """The store as it is when all work trains in this folder."""
-    for work in works():
-        assert train_work(work).state == "done"
+    for work in tasks():
+        assert train_task(work).state == "done"
     found = {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
     shutil.rmtree(ALONE)
     return found
@@ -98,11 +98,11 @@ def in_store() -> dict[str, str]:
     return {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
 
 
-def parcels_of(work: Work) -> dict[str, Callable[[], bytes]]:
+def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
     return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(work)}
 
 
-def elsewhere(home: Home) -> Home:
+def elsewhere(home: Origin) -> Origin:
     """As a machine knows the driver that does not see its folder."""
     return dataclasses.replace(home, root="/nowhere/at/all")
 
@@ -137,11 +137,11 @@ def test_a_parcel_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -
 
 def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_once(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
-        for work in works():
-            need = need_there(work, elsewhere(home), parcels_of(work))
+    with origin() as home:
+        for work in tasks():
+            need = need_there(work, elsewhere(home), archives_of(work))
             assert isinstance(need, Need)
-            ended, parcels = train_there(work, elsewhere(home), parcels_of(work))
+            ended, parcels = train_there(work, elsewhere(home), archives_of(work))
             again = train_there(work, elsewhere(home), {})[1]  # by a second machine; the data are there
             assert (ended.state, set(parcels)) == ("done", set(work.keys))
             assert again == parcels
@@ -156,27 +156,27 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
                 receive(work.keys[0], parcels[work.keys[0]].replace(b'"seed": ', b'"sred": '))
             receive(work.keys[0], parcels[work.keys[0]])
     assert in_store() == expected
-    assert {path.name for path in stored_runs()} == {key for work in works() for key in work.keys}
+    assert {path.name for path in stored_runs()} == {key for work in tasks() for key in work.keys}
     assert Path.cwd() == project
 
 
 def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
-        found = [train_there(work, home, {}) for work in works()]
+    with origin() as home:
+        found = [train_there(work, home, {}) for work in tasks()]
     assert [(ended.state, parcels) for ended, parcels in found] == [("done", {})] * len(found)
     assert in_store() == expected
     assert not list(ALONE.glob(".home*"))
 
 
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [work, *_] = works()
-    with at_home() as home:
+    [work, *_] = tasks()
+    with origin() as home:
         other = dataclasses.replace(home, torch="1.0")
         for found in (need_there(work, other, {}), train_there(work, other, {})[0]):
             assert found.state == "failed"
             assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
-        room = next(iter(parcels_of(work)))
+        room = next(iter(archives_of(work)))
         damaged = {room: lambda: b"no tar"}
         assert "damaged" in train_there(work, elsewhere(home), damaged)[0].reason
         monkeypatch.setattr(os, "getuid", lambda: 10**6)
@@ -204,7 +204,7 @@ def test_the_share_of_a_gpu_is_that_of_its_memory(runs: int, wanted: Need, found
 
 
 def test_batches_fit_and_are_many_enough(project: Path) -> None:
-    [work, *_] = works()
+    [work, *_] = tasks()
     many = dataclasses.replace(work, runs=work.runs * 20, keys=work.keys * 20)
     assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9, "cpu"), 1)] == [8] * 5  # 8.4 fit
     assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9), 1)] == [6, 7, 7] * 2  # 7.7 fit
@@ -228,10 +228,10 @@ def test_what_no_machine_could_do_is_an_error() -> None:
 def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = StandIn([])
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    found = ray_cluster.outlook(works(), Ray("a:1"), load_params().compute)
+    found = ray_cluster.dry_run(tasks(), Ray("a:1"), load_params().compute)
     assert (ray.asked, ray.down) == ([], True)
     assert [len(work.runs) for [work] in found.pieces] == [2, 2]
-    assert found.said[0] == (
+    assert found.lines[0] == (
         "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 batches or more, each asks for 1 core and "
         "its memory"
     )
@@ -276,7 +276,7 @@ class StandIn(types.ModuleType):
         def options(**asked: Any) -> Any:
             self.asked.append(asked)
 
-            def run(work: Work, home: Home, data: Any) -> int:
+            def run(task: Task, home: Origin, data: Any) -> int:
                 end = None
                 if function is ray_cluster._train:
                     self.trained.append(len(work.runs))
@@ -307,7 +307,7 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
     monkeypatch.setattr(ray_cluster, "TURNS", 1)
     engine = RayEngine(Ray(), settings())
-    assert drive(engine, works(), keep_going=False) == []
+    assert run_tasks(engine, tasks(), keep_going=False) == []
     assert ray.trained == [2, 2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
@@ -315,7 +315,7 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
     assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
     said = capsys.readouterr().err
-    assert "was lost (one L=2 seed=0 and 1 beside it: NodeDiedError: its node is dead); tried again" in said
+    assert "was lost (one L=2 seed=0 and 1 more: NodeDiedError: its node is dead); tried again" in said
     assert "ran out of memory" in said
     assert "ray: 4 of 4 runs" in said
 
@@ -388,22 +388,22 @@ def test_one_of_two_machines_dies_while_it_trains(
     killer = threading.Thread(target=kill_a_machine, args=(cluster, victim), daemon=True)
     killer.start()
     engine = RayEngine(Ray(cluster.address), settings())
-    assert drive(engine, works(), keep_going=False) == []
+    assert run_tasks(engine, tasks(), keep_going=False) == []
     killer.join()
     assert in_store() == expected
     assert capsys.readouterr().err.count("was lost") == 1
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
     shutil.rmtree(ALONE)
-    [work, _] = works()
-    monkeypatch.setattr(ray_cluster, "at_home", as_if_elsewhere)
-    assert drive(RayEngine(Ray(cluster.address), settings()), [work.of([0])], keep_going=False) == []
+    [work, _] = tasks()
+    monkeypatch.setattr(ray_cluster, "origin", as_if_elsewhere)
+    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [work.of([0])], keep_going=False) == []
     assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(work.keys[0])}
     assert list((project.parent / "rooms").glob("*/*/data/prepared/one"))
 
 
 @contextlib.contextmanager
-def as_if_elsewhere() -> Iterator[Home]:
-    with at_home() as home:
+def as_if_elsewhere() -> Iterator[Origin]:
+    with origin() as home:
         yield elsewhere(home)
 
 

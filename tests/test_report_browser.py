@@ -147,7 +147,7 @@ def test_tables_sort_and_filter(page):
 def test_a_figure_is_enlarged_by_the_keyboard(page):
     page.locator("button.zoom").first.press("Enter")
     assert page.locator("dialog#large").is_visible()
-    assert "L^-0.40" in page.locator("dialog#large .paper").get_attribute("aria-label")
+    assert "L^-0.40" in page.locator("dialog#large .paper").get_attribute("alt")
     page.keyboard.press("Escape")
     assert not page.locator("dialog#large").is_visible()
 

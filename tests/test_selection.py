@@ -111,7 +111,7 @@ def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_tagger_of_transformers_in_a_line() -> None:
-    """As docs/extending.md has it, on a small network. Red: positions of padding that count; a class that no
+    """As docs/own_model.md has it, on a small network. Red: positions of padding that count; a class that no
     position has and that is asked for."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

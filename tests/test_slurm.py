@@ -38,10 +38,10 @@ from ncpipe.runs.engines.slurm_worker import AGAIN, Worker
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.runs.folders import ALONE, check_stored
-from ncpipe.runs.heartbeat import Life, signs
-from ncpipe.runs.store import is_missing, saved_epochs, sweep_stamps, write_beside
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
+from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, write_beside
+from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
 from ncpipe.system.errors import InputError
 
@@ -53,11 +53,11 @@ from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Container, Options, Rule, Settings, Slurm
 from ncpipe.runs.engines.slurm import SlurmEngine
-from ncpipe.runs.store import sweep_stamps
+from ncpipe.runs.store import sweep_fingerprints
 compute = load_params().compute
 settings = Settings(compute, None, 600.0, True, 0)
 engine = SlurmEngine({options!r})
-engine.submit(tasks_of(sweep_stamps(load_params(), compute), settings))
+engine.submit(tasks_of(sweep_fingerprints(load_params(), compute), settings))
 """
 
 
@@ -82,12 +82,12 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
 
 
-def stamps() -> list[Stamp]:
-    return sweep_stamps(load_params(), load_params().compute)
+def fingerprints() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def tasks() -> list[Task]:
-    return tasks_of(stamps(), Settings(load_params().compute, None, 600.0, True, 0))
+    return tasks_of(fingerprints(), Settings(load_params().compute, None, 600.0, True, 0))
 
 
 def submit_and_go(options: Slurm) -> None:
@@ -103,7 +103,7 @@ def until(happened: object, seconds: float = 90.0) -> None:
         time.sleep(0.1)
 
 
-def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
+def check_bytes(some: list[RunFingerprint], tmp_path: Path) -> None:
     """What jobs put into the store is, to the byte, what a worker here trains in a store of its own."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(PREPARED, elsewhere / PREPARED)
@@ -111,9 +111,9 @@ def check_bytes(some: list[Stamp], tmp_path: Path) -> None:
     with contextlib.chdir(elsewhere):
         for task in wanted:
             assert train_task(task).state == "done"
-    for stamp in some:
-        check_stored(ALONE / stamp.key(), stamp.key())
-        assert contents(ALONE / stamp.key()) == contents(elsewhere / ALONE / stamp.key())
+    for fingerprint in some:
+        verify_stored(ALONE / fingerprint.key(), fingerprint.key())
+        assert contents(ALONE / fingerprint.key()) == contents(elsewhere / ALONE / fingerprint.key())
 
 
 def test_jobs_go_on_without_the_driver_and_are_collected(
@@ -132,7 +132,7 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     victim = psutil.Process(int(told_state(stand_in, first).split()[1]))
     for process in [victim, *victim.children(recursive=True)]:
         process.kill()
-    assert set(keys_in_jobs()) == {stamp.key() for stamp in stamps()}
+    assert set(keys_in_jobs()) == {fingerprint.key() for fingerprint in fingerprints()}
     killed = first.tasks[0].runs[0]["experiment"]
     with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
         train(killed, 2, 0)
@@ -143,8 +143,8 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     said = capsys.readouterr().err
     assert "was lost (job 1_0: it ended without a result (FAILED)); tried again" in said
     assert said.count("of job") == 1
-    assert not [stamp for stamp in stamps() if is_missing(stamp)]
-    check_bytes(stamps(), tmp_path)
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
+    check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
     assert not list(JOBS.iterdir())
     logs = {cost.job: Path(cost.log).read_text() for cost in read_costs()}
@@ -174,7 +174,7 @@ def test_a_driver_that_dies_before_it_knows_the_number_loses_no_job(
     assert job.number == ""
     assert run_tasks(SlurmEngine(HERE), [], keep_going=True) == []
     assert len(list((stand_in / "jobs").iterdir())) == 1
-    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
 
 
 def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
@@ -191,7 +191,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     place = str(job.file(""))
     wanted: list[tuple[int, int]] = []
 
-    def at(life: Life, epoch: int, whole: float | None) -> None:
+    def beat(writer: HeartbeatWriter, epoch: int, whole: float | None) -> None:
         if wanted and epoch == wanted[0][1]:
             os.kill(os.getpid(), wanted.pop()[0])
             time.sleep(0.2)
@@ -199,17 +199,17 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     def make_no_progress(worker: Worker) -> None:
         worker.signal = signal.SIGUSR2
 
-    monkeypatch.setattr(Life, "at", at)
+    monkeypatch.setattr(HeartbeatWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     try:
         wanted.append((signal.SIGUSR2, 30))
         assert work_on(place) == 0
-        assert {saved_epochs(stamp) for stamp in stamps()} == {31}
+        assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {31}
         assert job.file(AGAIN).is_file()
         job.file(AGAIN).unlink()
         wanted.append((signal.SIGTERM, 60))
         assert work_on(place) == 128 + signal.SIGTERM
-        assert {saved_epochs(stamp) for stamp in stamps()} == {61}
+        assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {61}
         assert not job.file(AGAIN).exists()
         assert not job.file(RESULT).exists()
         with monkeypatch.context() as patch:
@@ -223,15 +223,15 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    check_bytes(stamps(), tmp_path)
+    check_bytes(fingerprints(), tmp_path)
 
 
 def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
     """Red: a second writer that clears away what the first one is writing, or that fails."""
     write_params([2], [0], one=experiment_tree())
     fetch("one")
-    [stamp] = stamps()
-    target = ALONE / stamp.key()
+    [fingerprint] = fingerprints()
+    target = ALONE / fingerprint.key()
     order: list[str] = []
 
     def write(own: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
         patch.setattr("ncpipe.runs.store.socket.gethostname", lambda: "two" if order else "one")
         write_beside(target, write)
     assert contents(target) == before
-    assert [path.name for path in stored_runs()] == [stamp.key()]
-    assert not list(ALONE.glob(f".{stamp.key()}*"))
-    check_stored(target, stamp.key())
+    assert [path.name for path in stored_runs()] == [fingerprint.key()]
+    assert not list(ALONE.glob(f".{fingerprint.key()}*"))
+    verify_stored(target, fingerprint.key())
 
 
 def test_status_tells_of_jobs(
@@ -344,7 +344,7 @@ def test_a_plan_says_what_would_be_submitted(
         fetch(name)
     monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
-    record([tasks_of(stamps()[:1], Settings(load_params().compute, None, 600.0, True, 0))])
+    record([tasks_of(fingerprints()[:1], Settings(load_params().compute, None, 600.0, True, 0))])
     before = contents(folder)
     capsys.readouterr()
     sweep.print_plan(None, None, Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)))
@@ -468,7 +468,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
 
     def warn() -> None:
         while len(warned) < 4:
-            for sign in signs():
+            for sign in heartbeats():
                 if sign.epoch and sign.process not in warned:
                     warned.append(sign.process)
                     (stand_in / "warn").touch()
@@ -484,11 +484,11 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
     assert "tried again from its checkpoints" in said
     assert "Traceback" not in said
     assert said.count("of job") == 5
-    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
     logs = "".join(Path(cost.log).read_text() for cost in read_costs())
     assert ", from the checkpoint after " in logs
     assert "together with" in logs
-    check_bytes(stamps(), tmp_path)
+    check_bytes(fingerprints(), tmp_path)
 
 
 def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: Path) -> None:
@@ -573,7 +573,7 @@ def test_a_worker_runs_in_the_container_and_with_the_python_that_are_named(
     container = Container(runtime, "x.img", ("--more",))  # type: ignore[arg-type]
     engine = SlurmEngine(Slurm(container=container, python=sys.executable))
     assert run_tasks(engine, tasks(), keep_going=True) == []
-    assert not [stamp for stamp in stamps() if is_missing(stamp)]
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
     given = (stand_in / "given").read_text()
     assert "--more x.img" in given
     assert str(folder) in given
@@ -660,7 +660,7 @@ def test_thirty_runs_by_slurm(
     counting.join()
     assert max(seen) == 4
     assert "was lost" in capsys.readouterr().err
-    check_bytes(stamps(), tmp_path)
+    check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
 
 
@@ -687,8 +687,8 @@ def test_a_time_limit_queues_a_job_again(
     said = capsys.readouterr().err
     assert ("Slurm does not queue it again (" in said) == (site == "--no-requeue")
     assert "Traceback" not in said
-    [stamp] = stamps()
-    check_stored(ALONE / stamp.key(), stamp.key())
+    [fingerprint] = fingerprints()
+    verify_stored(ALONE / fingerprint.key(), fingerprint.key())
 
 
 @pytest.mark.slurm

@@ -18,10 +18,10 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs import heartbeat
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.runs.heartbeat import Life, Sign, signs
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.heartbeat import Heartbeat, HeartbeatWriter, heartbeats
 from ncpipe.runs.run_folder import read_history
-from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_stamps
+from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED, RUNS
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.device import prepare_device
@@ -31,15 +31,17 @@ from ncpipe.training.loop import Stopped, train_batch
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(heartbeat, "EVERY", 0.0)
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.0)
     write_params([2, 3], [0, 1], one=experiment_tree())
     return tmp_path
 
 
-def stamp_of(depth: int, seed: int) -> Stamp:
+def stamp_of(depth: int, seed: int) -> RunFingerprint:
     params = load_params()
-    grid = sweep_stamps(params, params.compute)
-    return next(stamp for stamp in grid if (stamp.run.depth, stamp.run.seed) == (depth, seed))
+    grid = sweep_fingerprints(params, params.compute)
+    return next(
+        fingerprint for fingerprint in grid if (fingerprint.run.depth, fingerprint.run.seed) == (depth, seed)
+    )
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -88,24 +90,24 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
     fetch("one")
     pair = [stamp_of(3, 0), stamp_of(3, 1)]
     data, seen = read_prepared(PREPARED / "one"), []
-    checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in pair], 0.0)
-    life = Life(pair)
+    checkpoints = Checkpoints([checkpoint_of(fingerprint) for fingerprint in pair], 0.0)
+    writer = HeartbeatWriter(pair)
 
     def watch(epoch: int, loss: object) -> None:
-        life.at(epoch, 7200.0)
+        writer.beat(epoch, 7200.0)
         if epoch == 7:
             seen.append(rows(capsys)["3"])
             status(watch=False)
 
     place = prepare_device(pair[0].compute)
-    runs = [stamp.run for stamp in pair]
+    runs = [fingerprint.run for fingerprint in pair]
     with pytest.raises(Stopped):
         train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(seen) > 0)
     said = capsys.readouterr().out
     assert seen == ["runs=2 training=2 waiting=·"]
     assert "one L=3 seed=0 and 1 beside it: epoch 7 of 20, about " in said
     assert "\nall training: about 2.0 h to go\n" in said
-    life.ended()
+    writer.stop()
     assert rows(capsys)["3"] == "runs=2 begun=2 waiting=·"
     assert saved_epochs(pair[0]) == epochs_done(checkpoint_of(pair[0])) > 0
 
@@ -113,43 +115,43 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
 def test_what_a_killed_process_left_is_no_life(project: Path) -> None:
     """Red: a process number that another process has by now; a file that is damaged."""
     fetch("one")
-    life = Life([stamp_of(2, 0)])
-    life.at(3)
-    assert [sign.epoch for sign in signs()] == [3]
-    (file,) = heartbeat.PLACE.glob("*.json")
-    sign = json.loads(file.read_text())
-    assert sign["process"] == os.getpid()
+    writer = HeartbeatWriter([stamp_of(2, 0)])
+    writer.beat(3)
+    assert [beat.epoch for beat in heartbeats()] == [3]
+    (file,) = heartbeat.FOLDER.glob("*.json")
+    written = json.loads(file.read_text())
+    assert written["process"] == os.getpid()
     for change in ({"born": 1.0}, {"process": 2**22 + 1}):
-        file.write_text(json.dumps(sign | change))
-        assert list(signs()) == []
+        file.write_text(json.dumps(written | change))
+        assert list(heartbeats()) == []
         assert not file.exists()
-    file.write_text(json.dumps(sign | {"host": "elsewhere", "process": 1}))
-    assert len(list(signs())) == 1  # there nobody can be asked
-    os.utime(file, (0, time.time() - heartbeat.FORGOTTEN - 1))
-    assert list(signs()) == []
-    heartbeat.PLACE.joinpath("a.json").write_text('{"keys": ["')
-    assert list(signs()) == []
+    file.write_text(json.dumps(written | {"host": "elsewhere", "process": 1}))
+    assert len(list(heartbeats())) == 1  # there nobody can be asked
+    os.utime(file, (0, time.time() - heartbeat.STALE - 1))
+    assert list(heartbeats()) == []
+    heartbeat.FOLDER.joinpath("a.json").write_text('{"keys": ["')
+    assert list(heartbeats()) == []
 
 
 def test_a_full_disk_stops_no_training(project: Path) -> None:
     fetch("one")
     (project / "data" / "logs").write_text("a file in the folder's place")
-    life = Life([stamp_of(2, 0)])
-    life.at(3)
-    life.ended()
+    writer = HeartbeatWriter([stamp_of(2, 0)])
+    writer.beat(3)
+    writer.stop()
 
 
 def test_the_time_left_is_at_the_pace_since_it_began() -> None:
-    sign = Sign(("a",), epoch=30, epochs=100, began=10, seconds=40.0, host="", process=0, born=0.0)
-    assert sign.left == pytest.approx(140)
-    assert Sign(("a",), 10, 100, 10, 0.0, "", 0, 0.0).left is None
+    beat = Heartbeat(("a",), epoch=30, epochs=100, began=10, seconds=40.0, host="", process=0, born=0.0)
+    assert beat.left == pytest.approx(140)
+    assert Heartbeat(("a",), 10, 100, 10, 0.0, "", 0, 0.0).left is None
 
 
 def test_training_leaves_no_sign_behind(project: Path) -> None:
     fetch("one")
     train("one", 2, 0, workers=1)
-    assert heartbeat.PLACE.is_dir()
-    assert not list(heartbeat.PLACE.iterdir())
+    assert heartbeat.FOLDER.is_dir()
+    assert not list(heartbeat.FOLDER.iterdir())
 
 
 def test_why_a_run_could_not_be_trained_is_kept_until_it_is(

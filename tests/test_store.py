@@ -25,12 +25,12 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.runs import batches, folders
-from ncpipe.runs.fast import take_stored
-from ncpipe.runs.fingerprint import forget_code, seal_key
-from ncpipe.runs.folders import VERSION_FILE, begin_store, store_folder
-from ncpipe.runs.store import adopt_places, missing_of, share, stored, sweep_stamps
-from ncpipe.system.artifacts import CODE, GRID, PREPARED, RUNS, SEAL, read_json, seal
+from ncpipe.runs import batches, store_layout
+from ncpipe.runs.fast_path import take_stored
+from ncpipe.runs.fingerprint import forget_code, key_of_record
+from ncpipe.runs.store import import_runs, link_to_dvc_cache, missing_of, stored, sweep_fingerprints
+from ncpipe.runs.store_layout import VERSION_FILE, begin_store, store_folder
+from ncpipe.system.artifacts import CODE, GRID, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
@@ -131,10 +131,14 @@ def test_a_users_own_folders_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_runs_fingerprint_is_told_from_its_folder(project: Path) -> None:
     """And from what DVC tracks. Red: a key of the device, the folder, the commit."""
     params = load_params()
-    keys = [stamp.key() for stamp in sweep_stamps(params, params.compute)]
+    keys = [fingerprint.key() for fingerprint in sweep_fingerprints(params, params.compute)]
     assert sorted(path.name for path in stored_runs()) == sorted(keys)
     for key in keys:
-        assert seal_key(read_json(stored(key) / "run.json")) == key == read_json(stored(key) / SEAL)["key"]
+        assert (
+            key_of_record(read_json(stored(key) / "run.json"))
+            == key
+            == read_json(stored(key) / MANIFEST)["key"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_a_runs_fingerprint_is_told_from_its_folder(project: Path) -> None:
 def test_a_stage_takes_stored_runs_at_once(words: list[str], found: set[str], project: Path) -> None:
     """With the standard library alone, what the long way takes. Red: a fingerprint that is not the run's."""
     code = (
-        f"import sys; from ncpipe.runs.fast import take_stored; assert take_stored({words!r}); "
+        f"import sys; from ncpipe.runs.fast_path import take_stored; assert take_stored({words!r}); "
         "heavy = {'typer', 'pydantic', 'numpy', 'torch', 'yaml', 'tqdm', 'psutil'}; "
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
@@ -223,13 +227,13 @@ def _linked(path: Path) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_not_as_it_was_is_left_to_the_long_way(name: str, project: Path) -> None:
     """Red: a run taken by its name, or by what the file system says of it."""
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
     CHANGES[name]()
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
     before = contents(project)
     assert take_stored(WORDS) is None
     assert contents(project) == before
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -250,8 +254,8 @@ def test_another_device_and_another_torch_are_no_reason_to_train(
     record = read_json(one / "run.json")
     record["computed_with"]["torch"] = "1.0"
     (one / "run.json").write_text(json.dumps(record))
-    (one / SEAL).unlink()
-    seal(one, one.name)
+    (one / MANIFEST).unlink()
+    write_manifest(one, one.name)
     train("one", 2, 1, device="cuda")
     assert read_json(RUN / "run.json")["computed_with"] == record["computed_with"]
 
@@ -286,7 +290,7 @@ def test_a_run_that_lies_in_its_place_is_taken_up(project: Path, monkeypatch: py
     for seed in (0, 1):
         train("one", 2, seed)
     assert contents(RUNS) == whole
-    assert adopt_places() == 0
+    assert import_runs() == 0
 
 
 def test_damage_is_not_taken_up(project: Path) -> None:
@@ -295,7 +299,7 @@ def test_damage_is_not_taken_up(project: Path) -> None:
     shutil.rmtree(store_folder())
     path = RUN / "metrics.json"
     path.write_text(path.read_text() + " ")
-    assert adopt_places() == 0
+    assert import_runs() == 0
     assert stored_runs() == []
 
 
@@ -312,7 +316,7 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path) -> None:
     store = stored(_one().name)
     Path(".dvc/cache").mkdir(parents=True)
     store.parent.rename(".dvc/cache/ncpipe")
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
     [store] = [path for path in stored_runs() if path.name == store.name]
     files = [path for path in RUN.rglob("*") if path.is_file()]
     objects = {}
@@ -325,7 +329,7 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path) -> None:
     weights = RUN / "model.safetensors"
     objects[weights].chmod(0o644)
     flip_byte(objects[weights], -9)
-    share([RUN])
+    link_to_dvc_cache([RUN])
     for file in files:
         own = store / file.relative_to(RUN)
         assert own.samefile(objects[file]) == (file != weights)
@@ -368,12 +372,12 @@ def said_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
 
 def test_a_store_of_another_version_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: runs taken from what another version means by them."""
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
     (store_folder() / VERSION_FILE).write_text("2\n")
-    folders._store.cache_clear()
+    store_layout._store.cache_clear()
     said = said_by(monkeypatch, "train", "one", "2", "1")
-    assert re.fullmatch(r"ncpipe: data/\.store: a store of version '2', and this is ncpipe's .*", said)
-    folders._store.cache_clear()
+    assert re.fullmatch(r"ncpipe: data/\.store: a store of version '2', this ncpipe reads .*", said)
+    store_layout._store.cache_clear()
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
@@ -412,13 +416,13 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
 
     monkeypatch.setattr(batches, "train_batch", edited)
     before = stored_runs()
-    with pytest.raises(InputError, match="the code was edited while it trained"):
+    with pytest.raises(InputError, match="the code was edited during training"):
         train("one", 2, 2, workers=1)
     assert stored_runs() == before
     monkeypatch.undo()
     monkeypatch.chdir(project)
     forget_code()
-    assert len(missing_of(sweep_stamps(params, params.compute))) == 1
+    assert len(missing_of(sweep_fingerprints(params, params.compute))) == 1
 
 
 def test_two_clones_with_one_cache_train_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
-from ncpipe.runs.fingerprint import Stamp, code_digest, forget_code
+from ncpipe.runs.fingerprint import RunFingerprint, code_digest, forget_code
 from ncpipe.runs.plan import plan_all
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
@@ -53,8 +53,8 @@ from torch import nn
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.bounds import Count, NonNegative
 from ncpipe.models.build import Family
-from ncpipe.models.inputs import flattened
-from ncpipe.models.network import Layer, Network, draw_matrices
+from ncpipe.models.inputs import flatten
+from ncpipe.models.network import Layer, Network, init_weights
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class SquareModel(Architecture):
     initialisation: ClassVar[str] = "normal"
     last_bias: ClassVar[bool] = False
 
-    def misfit(self, kind, source):
+    def incompatibility(self, kind, source):
         return "" if kind == "vector" else f"model.architecture: square takes vectors, {source} has none"
 
-    def depth_misfit(self, depth):
+    def depth_incompatibility(self, depth):
         return "" if depth == 2 else "L = 2"
 
 
@@ -81,11 +81,11 @@ class Square(Network):
     def length(self):
         return Fraction(1)
 
-    def owners(self):
+    def parameter_groups(self):
         return {"inner": [self.first], "last": [self.last]}
 
     def initialise(self, generator):
-        draw_matrices(self, 1.0, False, generator)
+        init_weights(self, 1.0, False, generator)
 
     def layers(self, x, lengths=None):
         yield Layer("last", Fraction(1), self.first(x).square())
@@ -95,7 +95,7 @@ def build(spec, shape, classes, depth):
     return Square(shape.size, classes, spec.width)
 
 
-NETWORKS = {SquareModel: Family(lambda inputs, spec: flattened(inputs), build)}
+NETWORKS = {SquareModel: Family(flatten, build)}
 """
 DATA = """
 import numpy as np
@@ -432,12 +432,12 @@ def test_a_network_that_fails_is_one_line(
     params = load_params()
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
-    stamps = [Stamp(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    planned, [failed] = plan_all(stamps, torch.device("cpu"), 1, keep_going=True)
+    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    planned, [failed] = plan_all(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)
-    [error] = train_batches([stamps], 1, 60.0, progress, lambda stamp: 1.0, keep_going=True)
+    [error] = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)
     assert re.fullmatch(mistake, str(error))
     for said in capsys.readouterr().err.splitlines():
         assert not said.startswith("ncpipe: ") or re.fullmatch(f"ncpipe: {mistake}", said)

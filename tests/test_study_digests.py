@@ -62,7 +62,7 @@ class Sine(Network):
         return x.sin() * 2
 
 
-def arrange(inputs, spec):
+def reshape_inputs(inputs, spec):
     return inputs.flatten(1)
 
 
@@ -89,7 +89,7 @@ def spread(classes):
 SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
 """
 TABLES = """
-NETWORKS = {SineModel: Family(arrange, build)}
+NETWORKS = {SineModel: Family(reshape_inputs, build)}
 DATA = {RingsData: rings}
 METRICS = {SPREAD: spread}
 """
@@ -103,7 +103,7 @@ PACKAGE = {
     "models/build": "FACTOR = 2\n\nclass Family:\n    factor = FACTOR\n",
     "models/network": "from ncpipe.models.layers import TABLE\n\nclass Network:\n    pass\n",
     "models/layers": "FACTOR = 2\nTABLE = {}\n",
-    "specs": "class Count:\n    pass\n\nclass OwnData:\n    pass\n\nclass OwnModel:\n    pass\n",
+    "config/specs": "class Count:\n    pass\n\nclass OwnData:\n    pass\n\nclass OwnModel:\n    pass\n",
 }
 
 
@@ -159,7 +159,7 @@ EVERY = {f"{of} {stage}" for of in ("own", "built-in") for stage in ("fetch", "m
 
 # --- not in plain form: an edit changes the digests of every experiment -------------------------------
 
-FAMILY = "Family(arrange, build)"
+FAMILY = "Family(reshape_inputs, build)"
 NETWORK_IN_TABLES = {  # edits of the network, by how the table is made
     "item": f"NETWORKS = {{}}\nNETWORKS[SineModel] = {FAMILY}\n",
     "update": f"NETWORKS = {{}}\nNETWORKS.update({{SineModel: {FAMILY}}})\n",
@@ -192,22 +192,24 @@ NETWORK_IN_TABLES = {  # edits of the network, by how the table is made
     "setattr": f"import sys\nsetattr(sys.modules[__name__], 'NETWORKS', {{SineModel: {FAMILY}}})\n",
     "exec": f"exec('NETWORKS = {{SineModel: {FAMILY}}}')\n",
     "eval": f"NETWORKS = {{SineModel: eval('{FAMILY}')}}\n",
-    "eval when called": "NETWORKS = {SineModel: Family(arrange, lambda *_: eval('build')(*_))}\n",
-    "globals when called": "NETWORKS = {SineModel: Family(arrange, lambda *_: globals()['build'](*_))}\n",
+    "eval when called": "NETWORKS = {SineModel: Family(reshape_inputs, lambda *_: eval('build')(*_))}\n",
+    "globals when called": (
+        "NETWORKS = {SineModel: Family(reshape_inputs, lambda *_: globals()['build'](*_))}\n"
+    ),
     "getattr when called": (
         "def late(*_):\n    import sys\n    return getattr(sys.modules[__name__], 'build')(*_)\n\n"
-        "NETWORKS = {SineModel: Family(arrange, late)}\n"
+        "NETWORKS = {SineModel: Family(reshape_inputs, late)}\n"
     ),
     "module __getattr__": (
         "def __getattr__(name):\n    if name == 'NETWORKS':\n"
         f"        return {{SineModel: {FAMILY}}}\n    raise AttributeError(name)\n"
     ),
     "decorator": (
-        "NETWORKS = {}\n\ndef registered(make):\n    NETWORKS[SineModel] = Family(arrange, make)\n"
+        "NETWORKS = {}\n\ndef registered(make):\n    NETWORKS[SineModel] = Family(reshape_inputs, make)\n"
         "    return make\n\n@registered\ndef other(*_):\n    return build(*_)\n"
     ),
     "class decorator": (
-        "NETWORKS = {}\n\ndef registered(cls):\n    NETWORKS[SineModel] = Family(arrange, build)\n"
+        "NETWORKS = {}\n\ndef registered(cls):\n    NETWORKS[SineModel] = Family(reshape_inputs, build)\n"
         "    return cls\n\n@registered\nclass Other:\n    pass\n"
     ),
     "__init_subclass__": (
@@ -468,9 +470,9 @@ def test_in_plain_form_what_a_network_imports_counts_for_it_alone(package: Path)
 # --- in plain form ------------------------------------------------------------------------------------
 
 OTHER = (SPEC + BUILD).replace("Sine", "Other").replace("sine", "other").replace("* 2", "* 9")
-OTHER = OTHER.replace("def arrange", "def other_arrange").replace("def build", "def other_build")
-ENTRY = "OtherModel: Family(other_arrange, other_build)"
-SINE = "SineModel: Family(arrange, build)"
+OTHER = OTHER.replace("def reshape_inputs", "def other_inputs").replace("def build", "def other_build")
+ENTRY = "OtherModel: Family(other_inputs, other_build)"
+SINE = "SineModel: Family(reshape_inputs, build)"
 TWO = PLAIN.replace("\nNETWORKS = {", f"{OTHER}\nNETWORKS = {{{ENTRY}, ")
 SPEC_USED = {"own fetch", "own measure", "own train", "plot"}
 MEASURED = {"own measure", "built-in measure", "plot"}
@@ -488,7 +490,7 @@ EDITS = {  # of a file with two networks; the stages that they concern
     "unused constant": ("def rings", "UNUSED = 3\n\ndef rings", {"plot"}),
     "network": ("* 2", "* 3", USED),
     "network's function": ("inputs.flatten(1)\n\n\ndef build", "inputs.flatten()\n\n\ndef build", USED),
-    "network's entry": ("Family(arrange, build)", "Family(other_arrange, build)", USED),
+    "network's entry": ("Family(reshape_inputs, build)", "Family(other_inputs, build)", USED),
     "network's base": ("class Sine(Network)", "class Sine(torch.nn.Module)", USED),
     "network's message": ("return Sine()", "assert depth, rings\n    return Sine()", USED),
     "network's spec": ("class SineModel(OwnModel):", "class SineModel(OwnModel):\n    x = 1", SPEC_USED),

@@ -20,7 +20,7 @@ from conftest import (
 from ncpipe.config.records import read
 from ncpipe.config.specs import Experiment, Run, Schedule
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, penalty, penalty_strengths
@@ -66,7 +66,7 @@ def naive_training(
 ) -> dict[str, torch.Tensor]:
     """What a user would write: one network, torch.optim, the penalty in the loss."""
     network = build_model(spec.model, input_shape(data, spec.model), data.classes, depth, 0).double()
-    samples = arrange(data.train, data.kind, spec.model, CPU, torch.float64)
+    samples = prepare_split(data.train, data.kind, spec.model, CPU, torch.float64)
     options = dict(vars(spec.optimizer))
     name, rate = options.pop("name"), options.pop("learning_rate")
     decayed = [

@@ -23,7 +23,7 @@ from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
-from ncpipe.datasets.transfer import parted
+from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.features.files import read_features
 from ncpipe.metrics import transfer as episodes
 from ncpipe.metrics.catalogue import UNKNOWN, entry
@@ -102,7 +102,7 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     ramp[2, :, :, 10] = 1.0
     other = Prepared("image", 2, None, Split(ramp, labels), None, prepare_digits(digits()).facts)
     own = image_data(side=14, channels=1, classes=8)
-    data = parted(own, asked(target=[1, 0], shots=[5]), other)
+    data = split_for_transfer(own, asked(target=[1, 0], shots=[5]), other)
     assert data.target is not None
     assert torch.equal(data.target.labels, 1 - labels)
     assert data.target.inputs[0].tolist() == [[[0.25] * 14] * 14]
@@ -113,7 +113,7 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     with pytest.raises(
         InputError, match=r"data.transfer.data: has images of 3 channels, the network reads 1"
     ):
-        parted(own, asked(target=[1, 0], shots=[5]), coloured)
+        split_for_transfer(own, asked(target=[1, 0], shots=[5]), coloured)
 
 
 @pytest.mark.parametrize(

@@ -179,14 +179,15 @@ class Panel:
         rule = self._params["convergence"]
         moved = (
             f"moved by {' to '.join(dict.fromkeys(ends))} % over the last {100 * rule['window']:g} % of the "
-            f"epochs, where {100 * rule['tolerance']:g} % is allowed; hollow points are such runs."
+            f"epochs, where {100 * rule['tolerance']:g} % is allowed.\nHollow points are such runs."
         )
         if len(failed) == len(self.runs):
-            return f"None of the {len(failed)} runs converged, so there are no powers of L: the loss {moved}"
+            none = f"None of the {len(failed)} runs converged, so there are no powers of L."
+            return f"{none}\nTheir loss {moved}"
         counts = failed.groupby("depth").size()
         places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
         done = len(self.runs) - len(failed)
-        return f"{done} of {len(self.runs)} runs converged. The loss of the rest ({places}) {moved}"
+        return f"{done} of {len(self.runs)} runs converged.\nThe loss of the rest ({places}) {moved}"
 
     def size(self) -> str:
         """Return how many samples, depths, seeds and epochs there were."""
@@ -274,6 +275,25 @@ def ratios(one: Panel, other: Panel, title: str, digits: int = 2) -> str:
     return f"{short(min(shares), digits)} to {short(max(shares), digits)}"
 
 
+def by_value(folder: str) -> str:
+    """Return a table of the runs at each value of a study's axis: lost classes, ranks, losses."""
+    rows = [
+        [
+            row["experiment"], f"{row['at']:g}", f"{row['lost']} of {row['runs']}",
+            _between(row["rank_low"], row["rank_high"]), _between(row["loss_low"], row["loss_high"], 3),
+            short(row["srg_over_dnc"], 3), short(row["test_error"]),
+        ]
+        for row in published(folder, "by_value").to_dict("records")
+    ]  # fmt: skip
+    heads = ["experiment", "λ", "lose classes", "mean rank", "loss / L_DNC", "SRG / L_DNC", "test error"]
+    return table(heads, rows)
+
+
+def _between(low: float, high: float, digits: int = 2) -> str:
+    ends = dict.fromkeys((short(low, digits), short(high, digits)))
+    return " to ".join(ends)
+
+
 def counted(folder: str) -> str:
     """Return how many runs a folder has, and how many of them converged."""
     runs = published(folder, "runs")
@@ -304,7 +324,8 @@ def rendered() -> str:
     )  # fmt: skip
     names = {
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
-        "counted": counted, "short": short, "log_over": lambda depths: np.log(depths) / depths,
+        "counted": counted, "by_value": by_value, "short": short,
+        "log_over": lambda depths: np.log(depths) / depths,
     }  # fmt: skip
     return environment.get_template(TEMPLATE).render(names)
 

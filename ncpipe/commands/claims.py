@@ -9,6 +9,7 @@ import pandas as pd
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
+from ncpipe.claims.published import ledger_of_all, read_ledger
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
 from ncpipe.papers.s24.tables.low_rank import claim_numbers
@@ -51,6 +52,11 @@ def claims() -> None:
             f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
             f"wrong; {CLAIMS / CLAIMS_PAGE} has the numbers"
         )
+
+
+def print_all(folder: Path) -> None:
+    """Print the ledger of all studies from their published tables."""
+    print(ledger_of_all(read_ledger(folder)), end="")
 
 
 def _with_ranks(tables: Tables) -> Tables:

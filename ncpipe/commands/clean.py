@@ -4,8 +4,8 @@ import re
 import time
 from pathlib import Path
 
-from ncpipe.runs.folders import store_folder
-from ncpipe.runs.store import CHECKPOINT, share_all
+from ncpipe.runs.store import CHECKPOINT, link_runs_to_dvc_cache
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import remove
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown
@@ -24,7 +24,7 @@ def clean(older_than: str | None, dry_run: bool) -> None:
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
     store, now, rows = store_folder(), time.time(), []
-    share_all()
+    link_runs_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - path.stat().st_mtime, _kind(path)
         if kind and age >= (max(seconds, HOUR) if kind == "left behind" else seconds):

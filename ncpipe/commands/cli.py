@@ -25,7 +25,7 @@ from ncpipe.commands.options import (
 )
 from ncpipe.system.artifacts import RUNS, remove_tried_links
 from ncpipe.system.errors import InputError
-from ncpipe.system.signals import came_of_interrupt, hear_the_end
+from ncpipe.system.signals import came_of_interrupt, install_signal_handlers
 
 app = typer.Typer(
     cls=Group,
@@ -226,14 +226,15 @@ def extract(experiment: Experiment, device: Device = None, workers: Processes = 
     begin(f"extract {experiment}")
     from ncpipe.commands.extract import double_compute, extract_experiment
     from ncpipe.config.params import load_params
-    from ncpipe.runs.store import share
+    from ncpipe.runs.store import link_to_dvc_cache
     from ncpipe.training.device import prepare_device
 
     double = double_compute(load_params().compute, device)
     on_cpu = prepare_device(double).type == "cpu"  # a GPU is one process's
-    with _hands(experiment, workers if on_cpu else 1) as hands:
-        extract_experiment(experiment, device, hands.each)
-    share(path.parent for path in (RUNS / experiment).rglob("run.json"))  # DVC's cache has them by now
+    with _worker_pool(experiment, workers if on_cpu else 1) as pool:
+        extract_experiment(experiment, device, pool.map)
+    # By now DVC's cache has the runs.
+    link_to_dvc_cache(path.parent for path in (RUNS / experiment).rglob("run.json"))
 
 
 @stage()
@@ -242,18 +243,19 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     begin(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
-    with _hands(experiment, workers) as hands:
-        measure_experiment(experiment, hands.each)
+    with _worker_pool(experiment, workers) as pool:
+        measure_experiment(experiment, pool.map)
 
 
-def _hands(experiment: str, workers: int | None) -> Any:
-    """Processes that share an experiment's runs; None for one per core."""
+def _worker_pool(experiment: str, workers: int | None) -> Any:
+    """Return processes that share an experiment's runs; workers: None for one per core."""
     from ncpipe.config.bounds import usable_cores
     from ncpipe.config.params import load_params
-    from ncpipe.runs.pool import Pool
+    from ncpipe.runs.pool import WorkerPool
 
     params = load_params()
-    return Pool(workers or max(1, usable_cores() // params.compute.threads), len(params.runs_of(experiment)))
+    processes = workers or max(1, usable_cores() // params.compute.threads)
+    return WorkerPool(processes, len(params.runs_of(experiment)))
 
 
 @stage()
@@ -298,8 +300,20 @@ def publish(
 
 
 @stage()
-def claims() -> None:
+def claims(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print the published claims of all studies; nothing is computed.")
+    ] = False,
+    published: Annotated[
+        Path, typer.Option("--from", metavar="FOLDER", help="With --all: the folder of published tables.")
+    ] = Path("docs/results"),
+) -> None:
     """Set the sentences of claims.yaml beside this sweep's numbers; write data/claims."""
+    if everything:
+        from ncpipe.commands.claims import print_all
+
+        print_all(published)
+        return
     from ncpipe.commands.claims import claims as judge_claims
 
     judge_claims()
@@ -542,7 +556,7 @@ def run_cli() -> None:
     """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
     from ncpipe.commands.stage_times import timed
 
-    hear_the_end()
+    install_signal_handlers()
     if "DVC_STAGE" in os.environ:
         remove_tried_links()
     try:

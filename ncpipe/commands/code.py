@@ -22,7 +22,7 @@ from ncpipe.runs.code_digests import (
     sweep_digests,
 )
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
-from ncpipe.runs.store import adopt_places, share_all
+from ncpipe.runs.store import import_runs, link_runs_to_dvc_cache
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -42,8 +42,8 @@ def write_code() -> None:
     The runs in data/runs are taken up into the store: what DVC runs next may remove them.
     """
     params = _params()
-    adopt_places()
-    share_all()
+    import_runs()
+    link_runs_to_dvc_cache()
     _check_link()
     if Path(FILE).is_file():
         check_watched("code", FILE)

@@ -100,7 +100,7 @@ def _check_network(run: Run, data: "Prepared") -> None:
     """InputError that names the network's class and line, if a forward pass is not what it has to be."""
     import torch
 
-    from ncpipe.models.build import arrange, build_network
+    from ncpipe.models.build import build_network, prepare_split
     from ncpipe.models.network import Network
 
     model = run.spec.model
@@ -115,7 +115,7 @@ def _check_network(run: Run, data: "Prepared") -> None:
         raise _of_network(network, f"{name}: {error}") from None
     if not length > 0:
         raise _of_network(network, f"{name}: length is {length}; expected the number of blocks, above 0")
-    samples = arrange(data.train, data.kind, model, torch.device("cpu"), torch.float32)
+    samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         layers = list(network.eval().representations(samples.inputs, samples.lengths))
     names = [layer.name for layer in layers]

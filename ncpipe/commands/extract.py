@@ -14,7 +14,7 @@ from ncpipe.config.specs import Compute, Device
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
-from ncpipe.runs.fingerprint import Stamp, stamps_of
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_kept, read_state
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
@@ -26,7 +26,7 @@ from ncpipe.training.device import prepare_device
 class Part:
     """One run to extract. double: what with. path: of its file of features, without suffix."""
 
-    stamp: Stamp
+    fingerprint: RunFingerprint
     double: Compute
     path: Path
 
@@ -43,13 +43,16 @@ def extract_experiment(
     """
     params = load_params()
     runs = read_grid(params, experiment)
-    stamps = stamps_of(runs, params.compute)
+    fingerprints = fingerprints_of(runs, params.compute)
     double = double_compute(params.compute, device)
     place = prepare_device(double)
     say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
-        parts = [Part(stamp, double, folder / stamp.run.path.relative_to(experiment)) for stamp in stamps]
+        parts = [
+            Part(fingerprint, double, folder / fingerprint.run.path.relative_to(experiment))
+            for fingerprint in fingerprints
+        ]
         with tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False) as done:
             for _ in each(extract_run, parts):
                 done.update()
@@ -63,11 +66,11 @@ def double_compute(compute: Compute, device: Device | None) -> Compute:
 
 def extract_run(part: Part) -> None:
     """A run's features, and those of the weights that it kept on its way, as files."""
-    stamp, run, place = part.stamp, part.stamp.run, prepare_device(part.double)
-    data = _data(PREPARED / run.data, stamp.data)
-    state = read_state(RUNS / run.path, stamp)
+    fingerprint, run, place = part.fingerprint, part.fingerprint.run, prepare_device(part.double)
+    data = _data(PREPARED / run.data, fingerprint.data)
+    state = read_state(RUNS / run.path, fingerprint)
     write_features(part.path.with_suffix(".safetensors"), extract(run, state, data, place))
-    for epoch, state in read_kept(RUNS / run.path, stamp).items():
+    for epoch, state in read_kept(RUNS / run.path, fingerprint).items():
         write_features(features_at(part.path, epoch), last_layer_of(extract(run, state, data, place)))
 
 

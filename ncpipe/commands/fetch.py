@@ -20,7 +20,7 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
         check_watched("fetch", spec.file)
     place = data_place(experiment, value)
     if isinstance(spec, FreeData):  # nothing to read, and nothing that needs torch
-        from ncpipe.datasets.free_labels import store_free
+        from ncpipe.datasets.free import store_free
 
         train, test, classes = store_free(PREPARED / place, spec), 0, spec.classes
     else:

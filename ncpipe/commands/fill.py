@@ -7,7 +7,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.specs import Device
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.store import missing_of, sweep_stamps
+from ncpipe.runs.store import missing_of, sweep_fingerprints
 from ncpipe.system.console import say
 
 
@@ -21,14 +21,14 @@ def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: f
     if "DVC_STAGE" in os.environ:
         check_asked(params, params.sweep.experiments)
     compute = params.compute_on(device)
-    stamps = sweep_stamps(params, compute)
+    fingerprints = sweep_fingerprints(params, compute)
     under_way = keys_in_jobs()
-    missing = [stamp for stamp in missing_of(stamps) if stamp.key() not in under_way]
-    say(f"fill: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
+    missing = [fingerprint for fingerprint in missing_of(fingerprints) if fingerprint.key() not in under_way]
+    say(f"fill: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     if not missing:
         return
     from ncpipe.runs.fill import fill  # only now: brings torch
 
-    failed = fill(missing, Settings(compute, workers, checkpoint_seconds, True, len(stamps), "fill"))
+    failed = fill(missing, Settings(compute, workers, checkpoint_seconds, True, len(fingerprints), "fill"))
     if failed:
         say("fill: what failed is left to its own stage")

@@ -41,7 +41,7 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
 from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
-from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, stamps_of
+from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
@@ -63,8 +63,8 @@ def measure(
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
-    stamps = stamps_of(runs, params.compute)
-    for rows in each(measure_run, stamps):
+    fingerprints = fingerprints_of(runs, params.compute)
+    for rows in each(measure_run, fingerprints):
         for name, own in rows.items():
             tables[name] += own
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
@@ -73,15 +73,15 @@ def measure(
             pd.DataFrame(own).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
-def measure_run(stamp: Stamp) -> Rows:
+def measure_run(fingerprint: RunFingerprint) -> Rows:
     """The rows of one run, by table."""
     fix_order_of_sums()  # as where features were extracted: the same bytes in any process
-    torch.set_num_threads(stamp.compute.threads)
+    torch.set_num_threads(fingerprint.compute.threads)
     torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
-    run, key = stamp.run, stamp.run.columns
+    run, key = fingerprint.run, fingerprint.run.columns
     place = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-    state = read_state(RUNS / run.path, stamp)
+    state = read_state(RUNS / run.path, fingerprint)
     description = describe(run, features)
     measured = [
         *_measure(features, state),
@@ -98,18 +98,20 @@ def measure_run(stamp: Stamp) -> Rows:
         "runs": [key | description],
         "history": [key | row | _on_the_way(run, row["epoch"]) for row in history],
         "gram": [key | row for row in _gram(features)],
-        "places": [place | {"layer": layer, "position": at} for layer, at in features.traits.places.items()],
+        "places": [
+            place | {"layer": layer, "position": at} for layer, at in features.metadata.positions.items()
+        ],
     }
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     yield from measure_weights(features.weight)
     for name, matrix in state.items():
-        if matrix.dim() == 2 and features.traits.roles.get(name) in INNER:
+        if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
     for name, splits in features.layers.items():
         train = splits["train"].statistics
-        if name not in features.traits.places:
+        if name not in features.metadata.positions:
             yield from measure_means(name, "train", train)
             continue
         weight = features.weight if name == LAST_LAYER else None
@@ -119,7 +121,7 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
 
 def _on_the_way(run: Run, epoch: float) -> dict[str, float]:
     """The metrics that `history` names, by `catalogue.series_name`; none of an epoch that was not kept."""
-    if run.spec.history is None or epoch not in run.spec.kept_epochs():
+    if run.spec.history is None or epoch not in run.spec.snapshot_epochs():
         return {}
     kept = read_features(features_at(FEATURES / run.path, int(epoch)))
     measured = [*_measure(kept, {}), *own_measurements(run, kept, None)]
@@ -234,7 +236,7 @@ def describe(run: Run, features: Features) -> dict[str, Any]:
         features.weight,
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
-        features.traits.bounded,
+        features.metadata.bounded,
         _beyond_the_bound(run),
         smoothing_of(run.spec.loss),
     )

@@ -17,10 +17,11 @@ from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
 from ncpipe.figures.save import save_figure
-from ncpipe.runs.batch_log import digest_in_log, training_times
 from ncpipe.runs.fingerprint import RUN_RECORD
+from ncpipe.runs.training_log import digest_in_log, training_times
 from ncpipe.system.artifacts import (
     CLAIMS,
+    CLAIMS_FIGURE,
     CLAIMS_TABLE,
     RESULTS,
     RUNS,
@@ -45,7 +46,7 @@ def publish(folder: Path) -> None:
 
     Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
     `ncpipe plot --from FOLDER` draws them again anywhere. If there is a ledger, claims.csv has its claims
-    that the sweep answers.
+    that the sweep answers, and panels.png is the figure of those that name a panel.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
@@ -55,6 +56,8 @@ def publish(folder: Path) -> None:
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != "not run")
+        if (panels := CLAIMS / CLAIMS_FIGURE).is_file():
+            shutil.copyfile(panels, partial / CLAIMS_FIGURE)
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params))

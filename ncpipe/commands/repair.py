@@ -4,11 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import (
     DATA,
-    LOCK,
     drop_damaged,
-    dvc_folder,
     dvc_held_off,
     is_torn,
     mend_cache,

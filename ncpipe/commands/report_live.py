@@ -17,7 +17,7 @@ from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.report.chart_data import curve_data
 from ncpipe.report.page import NOTHING, Contents, render
-from ncpipe.runs.fingerprint import RUN_RECORD, Stamp
+from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint
 from ncpipe.runs.store import stored
 from ncpipe.system.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
 from ncpipe.system.console import say
@@ -97,7 +97,7 @@ def _contents(seen: Seen) -> Contents:
     for run, state in ended.items():
         folder = RUNS / run.path
         if state == "trained":
-            folder = stored(Stamp(run, data_checksum(PREPARED / run.data), params.compute).key())
+            folder = stored(RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key())
         try:
             finished = bool(read_json(folder / RUN_RECORD)["outcome"]["finished"])
             history += [run.columns | row for row in read_history(folder)]

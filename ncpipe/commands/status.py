@@ -1,5 +1,6 @@
 """`ncpipe status`: how far the sweep is, run by run. Asks nothing of DVC, and takes no lock."""
 
+import csv
 import functools
 import time
 from collections import Counter
@@ -7,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -17,14 +17,13 @@ from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
 from ncpipe.runs.engines.jobs import Job, read_jobs
 from ncpipe.runs.engines.slurm_commands import job_states, summary
-from ncpipe.runs.failures import log_of
-from ncpipe.runs.fingerprint import Stamp, is_current
-from ncpipe.runs.heartbeat import Sign, signs
-from ncpipe.runs.store import has, saved_epochs, sweep_stamps
+from ncpipe.runs.fingerprint import RunFingerprint, is_current
+from ncpipe.runs.heartbeat import Heartbeat, heartbeats
+from ncpipe.runs.store import has, saved_epochs, sweep_fingerprints
+from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import RESULTS, RUNS
 from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
-from ncpipe.tables.keys import run_keys
 
 REFRESH = 2.0  # seconds
 ASK_JOBS = 30.0  # seconds between two questions to a scheduler
@@ -82,7 +81,7 @@ class Seen:
 
     def failures(self) -> dict[Run, Path]:
         """Runs that could not be trained, and the logs that say why."""
-        return {run: log_of(run) for run, state in self.states.items() if state == "failed"}
+        return {run: failure_log(run) for run, state in self.states.items() if state == "failed"}
 
     def summary(self) -> str:
         found = Counter(self.states.values())
@@ -92,16 +91,18 @@ class Seen:
 def look() -> Seen:
     """Where every run of the sweep is now."""
     params = load_params()
-    stamps = {stamp.run: stamp for stamp in sweep_stamps(params, params.compute)}
-    alive = list(signs())
-    training = {key for sign in alive for key in sign.keys}
+    fingerprints = {
+        fingerprint.run: fingerprint for fingerprint in sweep_fingerprints(params, params.compute)
+    }
+    alive = list(heartbeats())
+    training = {key for heartbeat in alive for key in heartbeat.keys}
     jobs = read_jobs()
     queued = {key for job in jobs for key in job.keys}
-    states = {run: _state(run, stamps.get(run), training, queued) for run in params.grid()}
-    names = {stamp.key(): run for run, stamp in stamps.items()}
-    own = [sign for sign in alive if set(sign.keys) & set(names)]
-    lines = [_line(sign, names) for sign in own]
-    if left := [sign.whole for sign in own if sign.whole is not None]:
+    states = {run: _state(run, fingerprints.get(run), training, queued) for run in params.grid()}
+    names = {fingerprint.key(): run for run, fingerprint in fingerprints.items()}
+    own = [heartbeat for heartbeat in alive if set(heartbeat.keys) & set(names)]
+    lines = [_line(heartbeat, names) for heartbeat in own]
+    if left := [heartbeat.whole for heartbeat in own if heartbeat.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} to go")
     return Seen(states, _not_converged(states), lines + _job_lines(jobs))
 
@@ -137,30 +138,33 @@ def _summary(ids: tuple[str, ...], turn: int) -> str:
     return summary(jobs, job_states(jobs))
 
 
-def _state(run: Run, stamp: Stamp | None, training: set[str], queued: set[str]) -> str:
-    """stamp: None while the run's data are not prepared."""
-    if stamp is not None:
-        if is_current(RUNS / run.path, stamp):
+def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], queued: set[str]) -> str:
+    """fingerprint: None while the run's data are not prepared."""
+    if fingerprint is not None:
+        if is_current(RUNS / run.path, fingerprint):
             return "done"
-        if has(stamp.key()):
+        if has(fingerprint.key()):
             return "trained"
-        if stamp.key() in training:
+        if fingerprint.key() in training:
             return "training"
-        if stamp.key() in queued:
+        if fingerprint.key() in queued:
             return "queued"
-        if log_of(run).is_file():
+        if failure_log(run).is_file():
             return "failed"
-        if saved_epochs(stamp):
+        if saved_epochs(fingerprint):
             return "begun"
     return "stale" if (RUNS / run.path).exists() else "waiting"
 
 
 def _not_converged(states: dict[Run, str]) -> set[Run]:
     """Those of the runs that are done which data/results says did not converge."""
+    failed = set()
+    kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
     try:
-        table = pd.read_csv(RESULTS / "runs.csv")
-        table = table[~table["converged"].astype(bool)]
-        failed = set(table[run_keys(table)].itertuples(index=False, name=None))
+        with (RESULTS / "runs.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row["converged"] != "True":
+                    failed.add(tuple(kind(row[name]) for name, kind in kinds.items()))
     except (OSError, ValueError, KeyError):  # none yet, or another version's
         return set()
     return {run for run, state in states.items() if state == "done" and _key(run) in failed}
@@ -188,10 +192,10 @@ def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _line(sign: Sign, names: dict[str, Run]) -> str:
-    runs = [names[key] for key in sign.keys if key in names]
-    left = "" if sign.left is None else f", about {duration(sign.left)} to go"
-    return f"{_names(runs)}: epoch {sign.epoch} of {sign.epochs}{left}"
+def _line(heartbeat: Heartbeat, names: dict[str, Run]) -> str:
+    runs = [names[key] for key in heartbeat.keys if key in names]
+    left = "" if heartbeat.left is None else f", about {duration(heartbeat.left)} to go"
+    return f"{_names(runs)}: epoch {heartbeat.epoch} of {heartbeat.epochs}{left}"
 
 
 def _names(runs: Sequence[Run]) -> str:

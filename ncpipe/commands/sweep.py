@@ -24,9 +24,9 @@ from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.slurm_commands import cancel, still_running
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
-from ncpipe.runs.store import adopt_places, checkpoint_of, has, is_missing, missing_of, sweep_stamps
+from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, needs_training, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, say
 from ncpipe.system.errors import InputError, shown
@@ -57,13 +57,13 @@ def sweep(
     check_metrics(params)
     check_rules(options, params)
     _prepare()
-    stamps = sweep_stamps(load_params(), params.compute_on(device))
+    fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
     costs_before = len(read_costs())
-    _cancel_others({stamp.key() for stamp in stamps})
-    adopt_places()
-    missing = missing_of(stamps)
-    say(f"sweep: {len(stamps) - len(missing)} of {len(stamps)} runs are trained")
-    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(stamps))
+    _cancel_others({fingerprint.key() for fingerprint in fingerprints})
+    import_runs()
+    missing = missing_of(fingerprints)
+    say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
+    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints))
     if jobs != "wait":
         failed = _look_at_jobs(missing, settings, options, jobs)
         _print_costs(costs_before)
@@ -151,13 +151,16 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     stale -= {"code", "fill"}  # what follows from it is asked below: DVC knows only when it has run
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
     edited -= {("fill", None)}
-    stamps = sweep_stamps(params, compute)
-    known = {stamp.run for stamp in stamps}
-    unprepared = [Stamp(run, UNKNOWN, compute) for run in params.grid() if run not in known]
-    missing, under_way = [stamp for stamp in stamps if is_missing(stamp)], keys_in_jobs()
-    if jobs := {under_way[stamp.key()].id for stamp in missing if stamp.key() in under_way}:
+    fingerprints = sweep_fingerprints(params, compute)
+    known = {fingerprint.run for fingerprint in fingerprints}
+    unprepared = [RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+    missing, under_way = (
+        [fingerprint for fingerprint in fingerprints if needs_training(fingerprint)],
+        keys_in_jobs(),
+    )
+    if jobs := {under_way[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in under_way}:
         print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
-    missing = [stamp for stamp in missing if stamp.key() not in under_way]
+    missing = [fingerprint for fingerprint in missing if fingerprint.key() not in under_way]
     planned: list[Planned] = []
     todo = [*missing, *unprepared]
     if todo and options.engine != "local":
@@ -171,7 +174,7 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         if planned or not unprepared:
             print(headline(planned, count, str(place)))
     if unprepared:
-        names = ", ".join(dict.fromkeys(stamp.run.experiment for stamp in unprepared))
+        names = ", ".join(dict.fromkeys(fingerprint.run.experiment for fingerprint in unprepared))
         print(
             f"{len(unprepared)} runs to train at most of {names}: their data are not prepared, so it is not "
             "known\nwhether the store has some and what they take; dvc repro fetch prepares them"
@@ -179,7 +182,11 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
     if not stale | edited:
         print("the rest is up to date")
         return
-    changed = {stamp.run.experiment for stamp in (*stamps, *unprepared) if is_missing(stamp)}
+    changed = {
+        fingerprint.run.experiment
+        for fingerprint in (*fingerprints, *unprepared)
+        if needs_training(fingerprint)
+    }
     changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
     changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
@@ -200,11 +207,11 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         print(f"in all about {duration(train_seconds(planned, count) + rest)}")
 
 
-def _print_dry_run(missing: Sequence[Stamp], settings: Settings, options: Options) -> None:
+def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
     found = dry_run_of(tasks_of(missing, settings), options, settings.compute)
     print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {found.name:>8}")
     for batch in groups(missing):
-        run, keys = batch[0].run, {stamp.key() for stamp in batch}
+        run, keys = batch[0].run, {fingerprint.key() for fingerprint in batch}
         tasks = sum(any(not keys.isdisjoint(task.keys) for task in piece) for piece in found.pieces)
         left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
         print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
@@ -215,18 +222,19 @@ def _print_dry_run(missing: Sequence[Stamp], settings: Settings, options: Option
     print("\n".join(found.lines))
 
 
-def _name(batch: Sequence[Stamp]) -> str:
+def _name(batch: Sequence[RunFingerprint]) -> str:
     run = batch[0].run
-    others = len({stamp.run.experiment for stamp in batch}) - 1
+    others = len({fingerprint.run.experiment for fingerprint in batch}) - 1
     return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
 
 
-def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[Stamp]]) -> None:
+def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[RunFingerprint]]) -> None:
     """Print a line for each batch, and one for each shape of which nothing is known before its data are."""
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
     for batch in planned:
-        counted = f"{len(batch.stamps):>5} {batch.epochs:>7}"
-        print(f"{_name(batch.stamps):<40} {counted} {batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}")
+        counted = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
+        cost = f"{batch.memory / 1e6:>6.0f} MB {duration(batch.total):>8}"
+        print(f"{_name(batch.fingerprints):<40} {counted} {cost}")
     for group in unknown:
         epochs = group[0].run.spec.epochs
         print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {'?':>9} {'?':>8}")
@@ -236,7 +244,7 @@ def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[Stamp]
     )
 
 
-def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> list[TaskResult]:
+def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> list[TaskResult]:
     """Train into the store and return what failed. Runs that are in jobs already are waited for."""
     failed: list[TaskResult] = []
     jobs = read_jobs()
@@ -247,7 +255,7 @@ def _train(missing: Sequence[Stamp], settings: Settings, options: Options) -> li
     return failed + fill(missing, settings, options)
 
 
-def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options, how: Jobs) -> int:
+def _look_at_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
     """Take what jobs have finished and submit what they lost; with `detach` also what is in no job.
 
     `collect` keeps the options that each job had. Returns how many runs failed, whose reasons are printed.
@@ -261,7 +269,7 @@ def _look_at_jobs(missing: Sequence[Stamp], settings: Settings, options: Options
         say("sweep: no jobs to collect from")
         return 0
     under_way = keys_in_jobs(jobs)
-    todo = [stamp for stamp in missing if how == "detach" and stamp.key() not in under_way]
+    todo = [fingerprint for fingerprint in missing if how == "detach" and fingerprint.key() not in under_way]
     engine = open_engine(options, settings)
     failed = run_tasks(engine, tasks_of(todo, settings), keep_going=True, wait=False)
     return len({key for result in failed for key in result.task.keys if not has(key)})

@@ -11,8 +11,8 @@ from ncpipe.config.specs import Device, Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.fingerprint import Stamp
-from ncpipe.runs.store import is_placed, missing_of, sweep_stamps, take
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.store import is_materialised, missing_of, sweep_fingerprints, take
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -45,19 +45,19 @@ def train(
     if "DVC_STAGE" in os.environ:
         check_asked(params, [experiment])
     compute = params.compute_on(device)
-    stamps = [Stamp(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    placed = [stamp for stamp in stamps if is_placed(stamp)]
-    for stamp in placed:
-        say(f"train {stamp.run.name}: trained already")
-    wanted = [stamp for stamp in stamps if stamp not in placed]
+    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    placed = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
+    for fingerprint in placed:
+        say(f"train {fingerprint.run.name}: trained already")
+    wanted = [fingerprint for fingerprint in fingerprints if fingerprint not in placed]
     missing = missing_of(wanted)
     if missing:
         _train(missing, params, Settings(compute, workers, checkpoint_seconds, False, len(missing)), alone)
-    for stamp in wanted:
-        if not take(stamp):
-            raise InputError(f"{stamp.run.name}: its folder was removed from the store; train it again")
-        if stamp not in missing:
-            say(f"train {stamp.run.name}: taken from the store")
+    for fingerprint in wanted:
+        if not take(fingerprint):
+            raise InputError(f"{fingerprint.run.name}: its folder was removed from the store; train it again")
+        if fingerprint not in missing:
+            say(f"train {fingerprint.run.name}: taken from the store")
 
 
 def _asked(
@@ -78,23 +78,26 @@ def _asked(
     return found
 
 
-def _train(missing: list[Stamp], params: Params, settings: Settings, alone: bool) -> None:
+def _train(missing: list[RunFingerprint], params: Params, settings: Settings, alone: bool) -> None:
     """Train runs, and with them others of their shapes, into the store."""
     under_way = keys_in_jobs()
-    for stamp in missing:
-        if job := under_way.get(stamp.key()):
+    for fingerprint in missing:
+        if job := under_way.get(fingerprint.key()):
             raise InputError(
-                f"{stamp.run.name}: in job {job.id}; wait for it (ncpipe status), run ncpipe sweep --collect "
-                "for what jobs have finished, or --cancel to end them"
+                f"{fingerprint.run.name}: in job {job.id}; wait for it (ncpipe status), run ncpipe sweep "
+                "--collect for what jobs have finished, or --cancel to end them"
             )
-    mates: list[Stamp] = []
+    mates: list[RunFingerprint] = []
     count, left = len(missing), len(missing)
     if not alone:
-        shapes, own = {stamp.batch_key() for stamp in missing}, {stamp.key() for stamp in missing}
-        grid = sweep_stamps(params, settings.compute)
+        shapes, own = (
+            {fingerprint.batch_key() for fingerprint in missing},
+            {fingerprint.key() for fingerprint in missing},
+        )
+        grid = sweep_fingerprints(params, settings.compute)
         others = [other for other in missing_of(grid) if other.key() not in own | under_way.keys()]
         mates = [other for other in others if other.batch_key() in shapes]
-        count, left = len(own | {stamp.key() for stamp in grid}), len(own) + len(others)
+        count, left = len(own | {fingerprint.key() for fingerprint in grid}), len(own) + len(others)
     name = missing[0].run.name
     say(f"train {name}: {count - left} of {count} runs are trained, loading PyTorch")
 

@@ -10,21 +10,20 @@ STUDY = "study"  # the module study.py beside params.yaml, if there is one
 
 Definition = tuple[str, str]  # module, name at its top
 Choices = Mapping[str, str]
-# The choice that picks from a table (a dict whose keys are text, or records) or from a union of records.
-TABLES: Mapping[Definition, str] = {
-    ("ncpipe.training.objective", "FITS"): "loss",
-    ("ncpipe.training.session", "METHODS"): "optimizer",
-    ("ncpipe.datasets.prepare", "SOURCES"): "source",
-    ("ncpipe.datasets.prepare", "TARGETS"): "target",
-    ("ncpipe.models.build", "FAMILIES"): "architecture",
-    ("ncpipe.runs.batches", "STARTS"): "architecture",
-    ("ncpipe.config.specs", "Data"): "source",
-    ("ncpipe.config.specs", "SIDES"): "source",
-    ("ncpipe.config.specs", "Model"): "architecture",
-    (STUDY, "NETWORKS"): "NETWORKS",
-    (STUDY, "DATA"): "DATA",
-    (STUDY, "LOSSES"): "LOSSES",
-    (STUDY, "OPTIMIZERS"): "OPTIMIZERS",
+# The choices that pick from a table (a dict whose keys are text, or records) or from a union of records.
+TABLES: Mapping[Definition, tuple[str, ...]] = {
+    ("ncpipe.training.objective", "FITS"): ("loss",),
+    ("ncpipe.training.session", "METHODS"): ("optimizer",),
+    ("ncpipe.datasets.prepare", "SOURCES"): ("source", "target"),
+    ("ncpipe.models.build", "FAMILIES"): ("architecture",),
+    ("ncpipe.runs.batches", "STARTS"): ("architecture",),
+    ("ncpipe.config.specs", "Data"): ("source",),
+    ("ncpipe.config.specs", "SIDES"): ("source",),
+    ("ncpipe.config.specs", "Model"): ("architecture",),
+    (STUDY, "NETWORKS"): ("NETWORKS",),
+    (STUDY, "DATA"): ("DATA",),
+    (STUDY, "LOSSES"): ("LOSSES",),
+    (STUDY, "OPTIMIZERS"): ("OPTIMIZERS",),
 }
 # The tables of study.py, and the field of an entry's spec that params.yaml selects it by. Their choices have
 # other names than the package's: code of study.py may look up any entry of a table of the package.

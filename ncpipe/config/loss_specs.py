@@ -120,15 +120,19 @@ def is_plain(loss: Loss) -> bool:
     return name_of(loss) in ("ce", "mse") and smoothing_of(loss) == 0
 
 
-def objective_misfit(experiment: Any) -> str:
+def objective_incompatibility(experiment: Any) -> str:
     """Why an experiment's loss, classifier and penalty do not go together; '' if they do."""
-    for problem in (_loss_misfit(experiment), _classifier_misfit(experiment), _feature_misfit(experiment)):
+    for problem in (
+        _loss_incompatibility(experiment),
+        _classifier_incompatibility(experiment),
+        _feature_incompatibility(experiment),
+    ):
         if problem:
             return problem
     return ""
 
 
-def _loss_misfit(experiment: Any) -> str:
+def _loss_incompatibility(experiment: Any) -> str:
     name, model = name_of(experiment.loss), experiment.model
     if experiment.data.kind == "next_tokens" and name not in ("ce", "mse"):
         return f"loss: {name} does not apply to next tokens; take `ce` or `mse`"
@@ -139,11 +143,11 @@ def _loss_misfit(experiment: Any) -> str:
     if name == "dot_regression" and not model.has_fixed_classifier:
         return "loss: dot_regression needs fixed rows; write `classifier: {kind: etf, length: 1.0}` in model"
     if name == "supcon":
-        return _contrast_misfit(experiment)
+        return _contrast_incompatibility(experiment)
     return ""
 
 
-def _contrast_misfit(experiment: Any) -> str:
+def _contrast_incompatibility(experiment: Any) -> str:
     loss, data, model = experiment.loss, experiment.data, experiment.model
     if not isinstance(loss, SupCon):
         return "loss: supcon needs a temperature; write `loss: {name: supcon, temperature: 0.1}`"
@@ -163,7 +167,7 @@ def _contrast_misfit(experiment: Any) -> str:
     return ""
 
 
-def _classifier_misfit(experiment: Any) -> str:
+def _classifier_incompatibility(experiment: Any) -> str:
     model = experiment.model
     if not model.has_fixed_classifier:
         return ""
@@ -179,7 +183,7 @@ def _classifier_misfit(experiment: Any) -> str:
     return ""
 
 
-def _feature_misfit(experiment: Any) -> str:
+def _feature_incompatibility(experiment: Any) -> str:
     """Why a penalty on features would change nothing."""
     name = name_of(experiment.loss)
     if experiment.penalises_features and name in ON_SPHERE and not experiment.model.has_head:

@@ -458,7 +458,7 @@ def _varied(
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
-    if problem := spec.depth_misfit(depth):
+    if problem := spec.depth_incompatibility(depth):
         yield f"{key}: {depth} does not suit {name}: {problem}"
 
 

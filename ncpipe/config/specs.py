@@ -31,7 +31,7 @@ from ncpipe.config.bounds import (
     Size,
     key_of,
 )
-from ncpipe.config.loss_specs import Loss, name_of, objective_misfit
+from ncpipe.config.loss_specs import Loss, name_of, objective_incompatibility
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.system.errors import shown
 
@@ -364,10 +364,10 @@ class OwnModel(Architecture):
     initialisation: ClassVar[str] = "normal"  # type: ignore[misc]
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         return ""
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return ""
 
 
@@ -739,17 +739,17 @@ class Experiment:
     history: History | None = None
 
     def __post_init__(self) -> None:
-        if problem := self.model.misfit(self.data.kind, self.data.source):
+        if problem := self.model.incompatibility(self.data.kind, self.data.source):
             raise ValueError(problem)
-        if problem := self.model.side_misfit(self.data.side):
+        if problem := self.model.side_incompatibility(self.data.side):
             raise ValueError(problem)
-        if problem := self._free_features_misfit():
+        if problem := self._free_features_incompatibility():
             raise ValueError(problem)
         if self.data.label_noise and self.data.imbalance:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
-        if problem := self._transfer_misfit():
+        if problem := self._transfer_incompatibility():
             raise ValueError(problem)
-        if problem := objective_misfit(self):
+        if problem := objective_incompatibility(self):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
@@ -759,22 +759,22 @@ class Experiment:
             if isinstance(self.optimizer, Lbfgs):
                 raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         """What depths the experiment takes, if this is none of them; else ''."""
-        if needs := self.model.depth_misfit(depth):
+        if needs := self.model.depth_incompatibility(depth):
             return f"{self.model.architecture} needs {needs}"
         count = len(self.penalty.layers or ())
         if self.penalty.layers is not None and count != depth:
             return f"penalty.layers has {count} lambdas, and L = {depth} layers need one each"
         return ""
 
-    def _free_features_misfit(self) -> str:
+    def _free_features_incompatibility(self) -> str:
         """Why data, model and penalty do not go together where features are free, or as if they were."""
         model = self.model
         if model.has_free_features:
             if self.penalty.scope != "matrices":
                 return f"penalty.scope: {model.architecture} has nothing but matrices; remove it"
-            return model.free_misfit(self)
+            return model.free_features_incompatibility(self)
         if self.data.kind == "free":
             return f"model.architecture: {model.architecture} reads inputs, free data have none; take dufm"
         with_head, of_head = model.has_head, self.penalty.scope == "head"
@@ -795,7 +795,7 @@ class Experiment:
         own = (self.penalty.features, self.penalty.features_over_value)
         return own != (None, None) and not self.model.has_free_features
 
-    def _transfer_misfit(self) -> str:
+    def _transfer_incompatibility(self) -> str:
         """Why data.transfer cannot be had with the rest of the data."""
         data = self.data
         if data.transfer is None:
@@ -811,7 +811,7 @@ class Experiment:
         """The loss, without its keys."""
         return name_of(self.loss)
 
-    def kept_epochs(self) -> list[int]:
+    def snapshot_epochs(self) -> list[int]:
         """Epochs after which weights are kept, ascending."""
         return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
 

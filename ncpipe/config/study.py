@@ -157,7 +157,9 @@ def _run(path: Path, source: bytes) -> Study:
     for name, (base, union) in RECORDS.items():
         _check_specs(study, name, base, union)
     for spec, family in study.networks.items():
-        if not (callable(getattr(family, "arrange", None)) and callable(getattr(family, "build", None))):
+        if not (
+            callable(getattr(family, "reshape_inputs", None)) and callable(getattr(family, "build", None))
+        ):
             raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
     for name in TABLES[1:]:
         for key, function in study.tables[name].items():

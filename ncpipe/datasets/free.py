@@ -1,14 +1,34 @@
-"""Samples without inputs, whose features a features model learns."""
+"""Labels of samples without inputs, without torch: see `ncpipe.datasets.free`."""
 
-import torch
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from ncpipe.config.specs import FreeData
-from ncpipe.datasets.free_labels import free_facts, free_labels
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.stored import store
 
 
-def prepare_free(spec: FreeData) -> Prepared:
-    """The numbers 0, ..., N-1 for inputs, ordered by class; no test split. Of reduced data N is K."""
-    labels = torch.from_numpy(free_labels(spec))
-    train = Split(torch.arange(len(labels)), labels)
-    return Prepared(spec.kind, spec.classes, None, train, None, free_facts(spec))
+def rows_and_copies(spec: FreeData) -> tuple[int, int]:
+    """Samples of a class, and of how many samples each of them stands for."""
+    return (1, spec.per_class) if spec.reduced else (spec.per_class, 1)
+
+
+def free_labels(spec: FreeData) -> NDArray[np.int64]:
+    """(N,), ordered by class. Of reduced data N is K."""
+    return np.arange(spec.classes, dtype=np.int64).repeat(rows_and_copies(spec)[0])
+
+
+def free_facts(spec: FreeData) -> dict[str, object]:
+    """What is recorded of them."""
+    rows, copies = rows_and_copies(spec)
+    return {"source": spec.source, "counts": {"train": [rows] * spec.classes}, "copies": copies}
+
+
+def store_free(folder: Path, spec: FreeData) -> int:
+    """To the byte what `write_prepared` makes of `prepare_free`; the number of samples."""
+    labels = free_labels(spec)
+    tensors = {"train.inputs": np.arange(len(labels), dtype=np.int64), "train.labels": labels}
+    store(folder, lambda path: save_file(tensors, path), spec.kind, spec.classes, None, free_facts(spec))
+    return len(labels)

@@ -16,7 +16,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 
 
-def changed(data: Prepared, spec: Data) -> Prepared:
+def with_label_changes(data: Prepared, spec: Data) -> Prepared:
     """The data as the spec's keys label_noise and imbalance ask; without them `data` itself.
 
     Inputs keep the values that the balanced draw gave them: they are normalised by its constants, so that

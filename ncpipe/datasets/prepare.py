@@ -1,9 +1,12 @@
 """From what params.yaml says of the data to prepared tensors."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import torch
 
 from ncpipe.config.specs import (
     ArraysData,
@@ -16,9 +19,8 @@ from ncpipe.config.specs import (
     TextData,
 )
 from ncpipe.config.study import loaded
-from ncpipe.config.transfer_specs import OtherImages, Transfer
-from ncpipe.datasets.labels import changed
-from ncpipe.datasets.prepared import Prepared
+from ncpipe.datasets.labels import with_label_changes
+from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.system.errors import InputError
 
 
@@ -35,17 +37,21 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
 
         return prepare_own(spec, function)
     data = SOURCES[spec.source](spec, raw, mirror, progress)
-    data = changed(data, spec)
-    return data if spec.transfer is None else _parted(data, spec, spec.transfer, raw, mirror, progress)
+    data = with_label_changes(data, spec)
+    if spec.transfer is None:
+        return data
+    from ncpipe.datasets.transfer import split_for_transfer
 
-
-def _parted(
-    data: Prepared, spec: Data, transfer: Transfer, raw: Path, mirror: Path | None, progress: bool
-) -> Prepared:
-    from ncpipe.datasets.transfer import parted
-
-    other = "none" if transfer.data is None else transfer.data.source
-    return parted(data, transfer, TARGETS[other](spec, transfer.data, raw, mirror, progress))
+    other = spec.transfer.data
+    if other is None:
+        return split_for_transfer(data, spec.transfer, None)
+    # Drawn as the data themselves are, but for one test image of each class, which nothing reads.
+    own: Any = spec
+    images = replace(
+        own, source=other.source, per_class=other.per_class, test_per_class=1, seed=other.seed, transfer=None
+    )
+    target = SOURCES[other.source](images, raw, mirror, progress)
+    return split_for_transfer(data, spec.transfer, target)
 
 
 # Each source brings libraries that take seconds to import; only the one in use is loaded.
@@ -58,9 +64,11 @@ def _gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
 
 
 def _free(spec: FreeData, *_: object) -> Prepared:
-    from ncpipe.datasets.free import prepare_free
+    from ncpipe.datasets.free import free_facts, free_labels
 
-    return prepare_free(spec)
+    labels = torch.from_numpy(free_labels(spec))
+    train = Split(torch.arange(len(labels)), labels)
+    return Prepared(spec.kind, spec.classes, None, train, None, free_facts(spec))
 
 
 def _arrays(spec: ArraysData, *_: object) -> Prepared:
@@ -126,45 +134,5 @@ SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
         "cifar10": _cifar,
         "cifar100": _cifar,
         "svhn": _svhn,
-    }
-)
-# Other images, of which the target classes of `data.transfer` are: another choice of an experiment's.
-
-
-def _no_images(*_: object) -> None:
-    """The target classes are the data's own."""
-
-
-def _images(spec: ImageData, other: OtherImages) -> ImageData:
-    """Drawn as the data themselves are, but for a test image each that nothing reads."""
-    return ImageData(other.source, other.per_class, 1, other.seed, spec.normalisation)
-
-
-def _other_digits(spec: ImageData, other: OtherImages, *_: object) -> Prepared:
-    return _digits(_images(spec, other))
-
-
-def _other_mnist(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
-    return _mnist(_images(spec, other), *rest)
-
-
-def _other_cifar(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
-    return _cifar(_images(spec, other), *rest)
-
-
-def _other_svhn(spec: ImageData, other: OtherImages, *rest: Any) -> Prepared:
-    return _svhn(_images(spec, other), *rest)
-
-
-TARGETS: Mapping[str, Callable[..., Prepared | None]] = MappingProxyType(
-    {
-        "none": _no_images,
-        "digits": _other_digits,
-        "mnist": _other_mnist,
-        "fashion_mnist": _other_mnist,
-        "kmnist": _other_mnist,
-        "cifar10": _other_cifar,
-        "cifar100": _other_cifar,
-        "svhn": _other_svhn,
     }
 )

@@ -1,4 +1,4 @@
-"""A balanced draw parted into the classes that a network is trained on and those that only its features meet.
+"""Split a balanced draw into the classes that a network is trained on and those of the transfer task.
 
 N  samples    K  classes of the data
 """
@@ -15,7 +15,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.system.errors import InputError
 
 
-def parted(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepared:
+def split_for_transfer(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepared:
     """The data with the source classes alone, numbered anew in their order, and target samples beside them.
 
     Target samples are those of the target classes in both splits of the data, which the network then never

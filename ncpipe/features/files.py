@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.features.passes import Features, LayerOnSplit, Traits
+from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
@@ -49,9 +49,9 @@ def write_features(path: Path, features: Features) -> None:
             for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
                 for field, tensor in record.tensors().items():
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
-    traits = {TRAITS: json.dumps(asdict(features.traits))}
+    metadata = {TRAITS: json.dumps(asdict(features.metadata))}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, traits)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
 
 
 def read_features(path: Path) -> Features:
@@ -65,12 +65,12 @@ def read_features(path: Path) -> Features:
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); run ncpipe repair {path}") from None
     try:
-        return _features(tensors, Traits(**json.loads(notes[TRAITS])))
+        return _features(tensors, NetworkMetadata(**json.loads(notes[TRAITS])))
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
 
 
-def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
+def _features(tensors: dict[str, Tensor], metadata: NetworkMetadata) -> Features:
     return Features(
         Split(tensors["train.features"], tensors["train.labels"]),
         Split(tensors["test.features"], tensors["test.labels"]) if "test.labels" in tensors else None,
@@ -80,7 +80,7 @@ def _features(tensors: dict[str, Tensor], traits: Traits) -> Features:
         tensors["penalty.inner"].item(),
         tensors["gradient.norm"].item(),
         _read_layers(tensors),
-        traits,
+        metadata,
         Split(tensors["target.features"], tensors["target.labels"]) if "target.labels" in tensors else None,
         {
             key.removeprefix("ranks/"): MatrixRank(*tensors[key].tolist())

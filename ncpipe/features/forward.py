@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_network, input_shape
+from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 
@@ -36,7 +36,7 @@ def layers_by_batch(
 ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,)."""
     model = run.spec.model
-    samples = arrange(split, data.kind, model, device, torch.float64)
+    samples = prepare_split(split, data.kind, model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, model).rows)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
@@ -50,8 +50,8 @@ def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> di
 
 
 @torch.no_grad()
-def places(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, float]:
-    """Where the layers lie, in blocks: `Network.length` at the features. Only steps have a place."""
+def layer_positions(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, float]:
+    """Return each layer's position in blocks, `Network.length` at the features; only steps have one."""
     return {
         layer.name: float(layer.position * network.length)
         for layer in network.representations(x, lengths)

@@ -11,9 +11,9 @@ from torch import Tensor
 from ncpipe.config.specs import OwnLoss, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.objective import outputs_of
-from ncpipe.models.build import arrange, input_shape
+from ncpipe.models.build import input_shape, prepare_split
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.models.penalties import entry_strength, strengths
+from ncpipe.models.penalties import head_input_strength, strengths
 from ncpipe.training.objective import class_counts, compares_samples, fit_times_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
@@ -29,25 +29,25 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     """
     if batch_norms(network) or (isinstance(run.spec.loss, OwnLoss) and compares_samples(run.spec.loss)):
         return math.nan
-    samples = arrange(data.train, data.kind, run.spec.model, device, torch.float64)
+    samples = prepare_split(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
     roles = network.roles()
     learned = [name for name, role in roles.items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
-    of_features = entry_strength(run.spec, run.depth) / 2
+    of_features = head_input_strength(run.spec, run.depth) / 2
     together = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
     counts = class_counts(samples.targets, data.classes)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        passed = network.passed(part.inputs, part.lengths)
+        output = network.forward_with_features(part.inputs, part.lengths)
         fit = torch.zeros((), dtype=torch.float64, device=device)
         if of_features:
-            fit = of_features * passed.entering.square().sum()
+            fit = of_features * output.head_input.square().sum()
         if together is not None:  # by the chain rule: a sample's features are its own
-            fit = fit + (passed.features * together[start : start + rows]).sum()
+            fit = fit + (output.features * together[start : start + rows]).sum()
         else:
-            outputs = outputs_of(passed.features, passed.logits, part.targets, network.last.weight, counts)
+            outputs = outputs_of(output.features, output.logits, part.targets, network.last.weight, counts)
             fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / samples.predictions
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)

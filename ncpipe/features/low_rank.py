@@ -64,8 +64,8 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
         given_up,
     ]
     if not free:
-        entering = [class_means(features, head.entry)]
-        values += [_joined(entering, cut), rank_gap([*after[:-1], before[-1]], cut)]
+        head_input = [class_means(features, head.input_layer)]
+        values += [_joined(head_input, cut), rank_gap([*after[:-1], before[-1]], cut)]
         values += _of_kept(features, after, cut, given_up, row["loss_over_dnc"])
     return row | dict(zip(names, values, strict=True))
 
@@ -145,7 +145,7 @@ def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
     dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
     """
     head = head_of(run)
-    for at, name in enumerate((head.entry, *head.after), start=1):
+    for at, name in enumerate((head.input_layer, *head.after), start=1):
         layer = features.layers[name][TRAIN]
         found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)
         values = {row.metric: row.value for row in found if row.metric in SPREADS}

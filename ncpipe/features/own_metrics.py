@@ -59,7 +59,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
         return
     names = {name for function in metrics.values() for name in asked(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
-    shared |= {"roles": features.traits.roles, "spec": run.spec, "depth": run.depth}
+    shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
     data: Prepared | None = None
     network: Network | None = None
     if whole is not None:
@@ -76,7 +76,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
             yield Measurement(LAST_LAYER, WEIGHTS, metric.name, value)
             continue
         for layer, by_split in features.layers.items():
-            if layer not in features.traits.places or (
+            if layer not in features.metadata.positions or (
                 layer != LAST_LAYER and LAST_ALONE.intersection(asked(function))
             ):
                 continue

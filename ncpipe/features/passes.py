@@ -10,16 +10,16 @@ from torch import Tensor
 
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.features.forward import layers_by_batch, load_network, places
+from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import Batches, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
-from ncpipe.models.build import arrange
+from ncpipe.models.build import prepare_split
 from ncpipe.models.network import Network, Role
-from ncpipe.models.penalties import entry_strength, penalties
+from ncpipe.models.penalties import head_input_strength, penalties
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class LayerOnSplit:
 
 
 @dataclass(frozen=True)
-class Traits:
+class NetworkMetadata:
     """What a network says of itself (`ncpipe.models.network`) that no array of its features shows.
 
-    bounded: whether its features are. roles: of its parameters. places: of its layers, in blocks; a layer
+    bounded: whether its features are. roles: of its parameters. positions: of its layers, in blocks; a layer
     without one is no step of the way.
     """
 
     bounded: bool
     roles: dict[str, Role]
-    places: dict[str, float]
+    positions: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Features:
     inner_penalty: float
     gradient_norm: float
     layers: dict[str, dict[str, LayerOnSplit]]
-    traits: Traits
+    metadata: NetworkMetadata
     target: Split | None = None
     ranks: dict[str, MatrixRank] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     seen = {split: first_pass(batches(split), data.classes) for split in splits}
     about = {
         split: second_pass(
-            _keeping(batches(split), kept[split], network.entry or LAST_LAYER, squares[split]),
+            _keeping(batches(split), kept[split], network.head_input_layer or LAST_LAYER, squares[split]),
             seen[split],
             {LAST_LAYER: (weight, bias)},
             seen[TRAIN] if split == TEST else None,
@@ -103,9 +103,9 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     }
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
-    if strength := entry_strength(run.spec, run.depth):
+    if strength := head_input_strength(run.spec, run.depth):
         inner_penalty += strength / 2 * sum(squares[TRAIN])
-    one = arrange(data.train[:1], data.kind, run.spec.model, device, torch.float64)
+    one = prepare_split(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
         Split(torch.cat(kept[TRAIN]), data.train.targets),
         None if data.test is None else Split(torch.cat(kept[TEST]), data.test.targets),
@@ -118,7 +118,9 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
             name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
             for name in seen[TRAIN]
         },
-        Traits(network.bounded or network.on_sphere, roles, places(network, one.inputs, one.lengths)),
+        NetworkMetadata(
+            network.bounded or network.on_sphere, roles, layer_positions(network, one.inputs, one.lengths)
+        ),
         None if data.target is None else _last_layer(network, run, data, data.target, device),
         matrix_ranks(network, run, data, device),
     )

@@ -23,10 +23,10 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.objective import outputs_of
 from ncpipe.metrics.collapse import tcv
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.models.build import arrange
+from ncpipe.models.build import prepare_split
 from ncpipe.models.layers import Affine
 from ncpipe.models.network import Network
-from ncpipe.models.penalties import entry_strength, strengths
+from ncpipe.models.penalties import head_input_strength, strengths
 from ncpipe.training.objective import class_counts, fit_times_samples
 
 ROWS = 20_000  # samples of the one pass, which keeps what its way back needs
@@ -56,15 +56,15 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         return {}
     network = copy.deepcopy(network).train()  # batch norm by the statistics of the batch, as in training
-    samples = arrange(data.train, data.kind, spec.model, device, torch.float64)
+    samples = prepare_split(data.train, data.kind, spec.model, device, torch.float64)
     met: dict[str, tuple[Tensor, Tensor]] = {}
     for name, module in _maps(network):
         module.register_forward_hook(lambda _, x, z, name=name: met.__setitem__(name, (x[0], z)))
-    passed = network.passed(samples.inputs, samples.lengths)
+    output = network.forward_with_features(samples.inputs, samples.lengths)
     counts = class_counts(samples.targets, data.classes)
-    outputs = outputs_of(passed.features, passed.logits, samples.labels, network.last.weight, counts)
+    outputs = outputs_of(output.features, output.logits, samples.labels, network.last.weight, counts)
     fit = fit_times_samples(outputs, spec.loss).sum() / len(samples)
-    fit = fit + entry_strength(spec, run.depth) / 2 * passed.entering.square().sum()
+    fit = fit + head_input_strength(spec, run.depth) / 2 * output.head_input.square().sum()
     roles = network.roles()
     dimensions = {name: network.get_parameter(name).dim() for name in roles}
     decays = strengths(roles, dimensions, spec.penalty, run.depth)

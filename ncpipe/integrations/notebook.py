@@ -20,7 +20,7 @@ import pandas as pd
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.specs import Number, Run
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.fingerprint import Stamp, check_run, check_whole
+from ncpipe.runs.fingerprint import RunFingerprint, check_run, verify_run
 from ncpipe.system.artifacts import FEATURES, PREPARED, RESULTS, RUNS
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -147,15 +147,15 @@ class StudyRun:
         """
         from safetensors.torch import load_file
 
-        from ncpipe.models.build import lay_out_network
+        from ncpipe.models.build import build_uninitialised_network
 
         folder = self.study.folder / RUNS / self.run.path
         if not folder.is_dir():
             raise InputError(f"{folder}: not found; run dvc repro")
-        check_whole(folder)
+        verify_run(folder)
         checksum = data_checksum(self.study.folder / PREPARED / self.run.data)
-        check_run(folder, Stamp(self.run, checksum, self.study.params.compute))
-        network = lay_out_network(self.run, self.data)
+        check_run(folder, RunFingerprint(self.run, checksum, self.study.params.compute))
+        network = build_uninitialised_network(self.run, self.data)
         network.load_state_dict(load_file(folder / "model.safetensors"))
         return network.eval()
 
@@ -163,13 +163,13 @@ class StudyRun:
         """The samples of a split as `model()` takes them. InputError if the data have no such split."""
         import torch
 
-        from ncpipe.models.build import arrange
+        from ncpipe.models.build import prepare_split
 
         found = dict(self.data.splits()).get(split)
         if found is None:
             raise InputError(f"{self.run.experiment}: its data have no split {split}")
         kind, model = self.data.kind, self.spec.model
-        return arrange(found, kind, model, torch.device("cpu"), torch.float32).inputs
+        return prepare_split(found, kind, model, torch.device("cpu"), torch.float32).inputs
 
     def features(self) -> "Features":
         """What `extract` wrote: `train` and `test` with inputs (N, d), float64, and labels (N,); `weight`,

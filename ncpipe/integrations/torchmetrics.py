@@ -1,4 +1,4 @@
-"""Collapse as torchmetrics Metrics, for loops that have such; needs torchmetrics, the extra `doors`.
+"""Collapse metrics as torchmetrics Metrics. They need torchmetrics (the extra `integrations`).
 
 B  samples of a batch    N  of all    K  classes    d  feature width    P  processes
 """
@@ -22,19 +22,22 @@ OWN, TRAIN = "own_", "train_"
 
 
 class ClassCollapse(Metric):
-    """Every metric of docs/metrics.md that one pass over features and labels gives, by name.
+    """Compute every metric of docs/metrics.md that one pass over features and labels gives.
 
-    update(features (B, d), labels (B,)) in any batches; compute() -> values of all samples so far, merged
-    over processes; raises InputError for a class without a sample. The state is float64 whatever the features
-    are. What needs a second pass (`nc1_pinv`, decisions, margins) or weights is `SampleCollapse`'s.
+    `update` takes features (B, d) and labels (B,) in any batches. `compute` returns values by name of all
+    samples so far, merged over processes; it raises InputError for a class without a sample. The state is
+    float64 for every type of features. `SampleCollapse` has what needs a second pass or weights (`nc1_pinv`,
+    decisions, margins).
     """
 
-    full_state_update = True  # a batch of its own, which `forward` looks at, has no class statistics to add
+    full_state_update = (
+        True  # `forward` would otherwise look at one batch, whose class statistics cannot be added
+    )
     higher_is_better = None
     is_differentiable = False
 
     def __init__(self, classes: int, width: int, **options: Any) -> None:
-        """options: torchmetrics' own."""
+        """Pass options on to torchmetrics."""
         super().__init__(**options)
         self.classes, self.width = classes, width
         for name, tensor in StatisticsAccumulator(classes, width).tensors().items():
@@ -47,16 +50,16 @@ class ClassCollapse(Metric):
         self._hold(held)
 
     def compute(self) -> dict[str, float]:
-        """Values by name, without singular values one by one."""
+        """Return values by name, without single singular values."""
         return _values(one_pass_metrics(_accumulator(self.metric_state).result()))
 
     def statistics(self) -> ClassStatistics:
-        """What the values follow from, merged over processes: what `SampleCollapse` is to be given."""
+        """Return the class statistics, merged over processes, which `SampleCollapse` needs."""
         if self._is_synced:
             return _accumulator(self.metric_state).result()
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             state = self.metric_state
-        return _accumulator(state).result()  # after the state is this process's again, should it raise
+        return _accumulator(state).result()  # only now, so that an error leaves the state of this process
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
         """Add everything that another such metric, or its `metric_state`, has seen."""
@@ -72,13 +75,13 @@ class ClassCollapse(Metric):
 
 
 class SampleCollapse(Metric):
-    """The other metrics of docs/metrics.md, which need final class means, and the classifier's, by name.
+    """Compute the metrics of docs/metrics.md that need the final class means or the classifier.
 
-    update(features (B, d), labels (B,)) with the samples that the means are of, once more, in any batches and
-    any order; compute() -> `nc1_pinv`, `ncc_error`, with a weight NC2 of the weights, NC3, NC4 and margins,
-    with `train` both test collapses. Merged over processes, exactly: what is held are counts, sums, and a
-    margin a sample. compute() raises InputError unless all samples were there, which `forward` on a single
-    batch never has.
+    `update` takes the samples that the means are of once more, features (B, d) and labels (B,), in any
+    batches and any order. `compute` returns `nc1_pinv` and `ncc_error`; with a weight NC0, NC2 of the
+    weights, NC3, NC4 and margins; with `train` both test collapses. The state holds counts, sums and one
+    margin a sample, so merging over processes is exact. `compute` raises InputError unless it has seen all
+    samples, so `forward` on a single batch fails.
     """
 
     full_state_update = False
@@ -94,9 +97,13 @@ class SampleCollapse(Metric):
         train: ClassStatistics | None = None,
         **options: Any,
     ) -> None:
-        """own: of these samples, as `ClassCollapse.statistics` gives them, of all processes. weight (K, d),
-        bias (K,): the last layer. train: the training samples', where `own` are held-out ones. options:
-        torchmetrics' own. What is given is part of the state, so that no state is read about other means.
+        """Store the given tensors in the state, so that a loaded state keeps its own means.
+
+        Args:
+            own: statistics of these samples, from `ClassCollapse.statistics`, of all processes.
+            weight, bias: the last layer, (K, d) and (K,).
+            train: statistics of the training samples, where `own` are of held-out ones.
+            options: those of torchmetrics.
         """
         super().__init__(**options)
         given = _given(OWN, own) | ({} if train is None else _given(TRAIN, train))
@@ -128,7 +135,7 @@ class SampleCollapse(Metric):
             self.margins.append(found[MARGINS])
 
     def compute(self) -> dict[str, float]:
-        """Values by name, without singular values one by one."""
+        """Return values by name, without single singular values."""
         held = {name: getattr(self, name) for name in self._summed}
         if MARGINS in self._defaults:
             held[MARGINS] = torch.cat(self.margins) if isinstance(self.margins, list) else self.margins
@@ -145,9 +152,9 @@ class SampleCollapse(Metric):
         return values
 
     def reset(self) -> None:
-        """Forget all samples; the means stay."""
+        """Forget all samples but keep the means."""
         super().reset()
-        if MARGINS in self._defaults:  # of float64 also in a process that sees no sample
+        if MARGINS in self._defaults:  # float64 in a process without samples too
             self.margins.append(torch.empty(0, dtype=torch.float64, device=self.device))
 
     def _given(self) -> tuple[ClassStatistics, ClassStatistics | None, Tensor | None, Tensor | None]:
@@ -164,7 +171,7 @@ class SampleCollapse(Metric):
         )
 
     def _meter(self) -> SampleMeter:
-        """A meter about what is given now: a state that was loaded, or moved, brings its own."""
+        """Return a meter for the tensors in the state, which loading or moving the state replaces."""
         held = {name: getattr(self, name) for name in self._given_names}
         same = self._meter_of and all(
             old.device == held[name].device and torch.equal(old, held[name])
@@ -182,7 +189,7 @@ def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
-    """Of a state, or of states that were gathered: each has an axis of processes in front, or is a list."""
+    """Return the accumulator of a state, or of gathered states (a leading axis of processes, or lists)."""
     held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in state.items()}
     if held["counts"].dim() == 1:
         return StatisticsAccumulator.from_tensors(**held)
@@ -201,7 +208,7 @@ def _given(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
 
 
 def _equal_ones(gathered: Tensor) -> Tensor:
-    """The one (...) of P equal tensors (P, ...)."""
+    """Return the common value (...) of P equal tensors (P, ...)."""
     first = gathered[0]
     if not all(torch.equal(first.nan_to_num(), other.nan_to_num()) for other in gathered):
         raise InputError(

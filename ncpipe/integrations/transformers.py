@@ -1,4 +1,7 @@
-"""Collapse as a callback of transformers' Trainer; needs accelerate, as Trainer does (the extra `doors`)."""
+"""Callbacks of transformers' Trainer that log collapse metrics.
+
+Trainer needs accelerate, which the extra `integrations` installs.
+"""
 
 from typing import Any
 
@@ -7,19 +10,23 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ncpipe.integrations.watch import CausalWatch, Watch
+from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor
 from ncpipe.system.errors import InputError
 
 
 class CollapseCallback(TrainerCallback):
-    """Measures before training and after every `every`-th epoch, on a fixed data set, for each integration.
+    """Log the collapse metrics of a fixed data set before training and after every `every`-th epoch.
 
-    trainer: the one that it is then added to; its collator makes the batches, of the evaluation's size, and
-    its `log` is told `nc/LAYER/SPLIT/METRIC`, so that the history and every integration have them.
-    classifier: name of the last nn.Linear (`score`, `classifier`). data, test_data: samples with labels, as
-    for training. options: those of `measure_model`; decoders need `select=last_token`. Of several processes
-    the first one measures: weights must be whole there (DDP, not sharded). Raises InputError as
-    `measure_model` does, before the first step.
+    Args:
+        trainer: the Trainer that the callback is then added to. Its collator makes the batches, and its
+            `log` receives `nc/LAYER/SPLIT/METRIC`, so that its history and every integration have them.
+        classifier: name of the last nn.Linear (`score`, `classifier`).
+        data, test_data: samples with labels, as for training.
+        every: epochs from one measurement to the next.
+        options: those of `measure_model`. Decoders need `select=last_token`.
+
+    The first of several processes measures, so its weights must be complete (DDP, not sharded). Raises
+    InputError as `measure_model` does, before the first step.
     """
 
     def __init__(
@@ -33,35 +40,40 @@ class CollapseCallback(TrainerCallback):
     ) -> None:
         self.trainer = trainer
         test_loader = None if test_data is None else _loader(trainer, "test_data", test_data)
-        self.watch = Watch(classifier, _loader(trainer, "data", data), test_loader, every, options)
+        self.monitor = CollapseMonitor(
+            classifier, _loader(trainer, "data", data), test_loader, every, options
+        )
 
-    watch: Watch | CausalWatch
+    monitor: CollapseMonitor | CausalCollapseMonitor
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        if state.global_step == 0:  # else the run goes on from a checkpoint
+        if state.global_step == 0:  # otherwise training resumes from a checkpoint
             self._log(state, control, others["model"])
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        if state.epoch is not None and self.watch.due(round(state.epoch, 6)):
+        if state.epoch is not None and self.monitor.due(round(state.epoch, 6)):
             self._log(state, control, others["model"])
 
     def _log(self, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:
         if state.is_world_process_zero:
-            own = control.should_log  # which `log` takes back: the epoch's loss would not be logged
-            self.trainer.log(self.watch.values(model))
+            own = control.should_log  # `log` clears the flag, and the epoch's loss would not be logged
+            self.trainer.log(self.monitor.values(model))
             control.should_log = own
 
 
 class CausalCollapseCallback(CollapseCallback):
-    """The same of a causal language model, next token by next token (`measure_causal_lm`), on a fixed sample.
+    """Log the next-token metrics of a causal language model on a fixed sample (`measure_causal_lm`).
 
-    data: the validation set, of which `samples` sequences are drawn by `seed`; None takes all. every: epochs
-    from one measurement to the next; steps: training steps in their place. options: those of
-    `measure_causal_lm`. Raises InputError as that does, before the first step.
+    Args:
+        data: the validation set. samples: number of sequences to draw from it with `seed`; None takes all.
+        every: epochs from one measurement to the next. steps: training steps instead of epochs.
+        options: those of `measure_causal_lm`.
+
+    Raises InputError as `measure_causal_lm` does, before the first step.
     """
 
     def __init__(
@@ -76,19 +88,19 @@ class CausalCollapseCallback(CollapseCallback):
     ) -> None:
         self.trainer = trainer
         check_data("data", data)
-        loader = _loader(trainer, "data", drawn(data, samples, seed))
-        self.watch = CausalWatch(loader, every, steps, options | {"seed": seed})
+        loader = _loader(trainer, "data", sample_subset(data, samples, seed))
+        self.monitor = CausalCollapseMonitor(loader, every, steps, options | {"seed": seed})
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        assert isinstance(self.watch, CausalWatch)
-        if self.watch.due_at_step(state.global_step):
+        assert isinstance(self.monitor, CausalCollapseMonitor)
+        if self.monitor.due_at_step(state.global_step):
             self._log(state, control, others["model"])
 
 
-def drawn(data: Dataset, samples: int | None, seed: int) -> Dataset:
-    """`samples` entries of a data set, drawn by the seed, in its order; all of them for None."""
+def sample_subset(data: Dataset, samples: int | None, seed: int) -> Dataset:
+    """Return `samples` entries of a data set, drawn with the seed and in its order; None returns all."""
     size = len(data)  # type: ignore[arg-type]
     if samples is None or samples >= size:
         return data
@@ -101,11 +113,11 @@ def drawn(data: Dataset, samples: int | None, seed: int) -> Dataset:
 def check_data(name: str, data: Dataset) -> None:
     """Raise InputError unless the data set has a length and a sample."""
     if not hasattr(data, "__len__") or not len(data):
-        raise InputError(f"{name}: a data set with a length and at least one sample, to be run through twice")
+        raise InputError(f"{name}: needs a length and at least one sample, because it is read twice")
 
 
 def _loader(trainer: Trainer, name: str, data: Dataset) -> DataLoader:
-    """Of all samples in each process, with the columns that Trainer gives the model."""
+    """Return a loader of all samples in each process, with the columns that Trainer passes to the model."""
     check_data(name, data)
     made = trainer.get_eval_dataloader(data)
     return DataLoader(made.dataset, trainer.args.eval_batch_size, collate_fn=made.collate_fn)

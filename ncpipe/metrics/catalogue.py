@@ -1,4 +1,4 @@
-"""What is to be known of every metric: its property, its value at collapse, how it vanishes and what it is.
+"""Describe every metric: its property, its value at collapse, its order there and its meaning.
 
 Printed reports, rounding floors, power laws, guides, figure titles and the table of docs/metrics.md follow
 from it. Adding a metric is its function, the line that emits it, and its entry here. No torch: tables and
@@ -44,7 +44,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Of an axis or panel that shows it on its scale."""
+        """Title of an axis or panel that shows the metric on its scale."""
         name = self.label or self.name.replace("_", " ")
         return rf"$\log_{{10}}$ {name}" if self.scale == "log" else name
 
@@ -61,6 +61,31 @@ MATRICES = (
     ("means", "class means", "the class means, **not** centred", EVERY),
 )
 ENTRIES = (
+    Metric(
+        "nc0_row_sum",
+        "NC0",
+        "0",
+        "squared length of the sum of W's rows, over K",
+        "‖Σ_k W_k‖²/K; grows with the square of scale",
+        "[0, ∞)",
+        "ZCML26",
+        WEIGHTS,
+        order=2,
+        label="NC0",
+    ),
+    Metric(
+        "nc0_relative",
+        "NC0",
+        "0",
+        "the same over the squared norm of W",
+        "‖Σ_k W_k‖²/(K ‖W‖²); 1 where all rows are equal",
+        "[0, 1]",
+        "ZCML26 divided by ‖W‖²",
+        WEIGHTS,
+        order=2,
+        rounding="features",
+        label="NC0 (relative)",
+    ),
     Metric(
         "nc1_trace_ratio",
         "NC1",
@@ -706,12 +731,12 @@ KEPT_ON_THE_WAY = frozenset({"classes", "train", "weight", "bias", "roles", "spe
 
 
 def one_of_a_spectrum(metric: str) -> bool:
-    """Whether that is one singular value of many, which would outnumber all else where values are shown."""
+    """Return whether a name is a single singular value, of which tables for people show none."""
     return metric.startswith(SINGULAR)
 
 
 def own_metrics() -> Mapping[Metric, Callable[..., float]]:
-    """The metrics of the study.py beside the params.yaml that was read, with their functions."""
+    """Return the metrics of the study.py beside the params.yaml, with their functions."""
     study = loaded()
     for metric in study.metrics:
         if not isinstance(metric, Metric):
@@ -731,38 +756,38 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
 
 
 def of_samples(function: Callable[..., float]) -> bool:
-    """Whether a metric's function names anything that differs between splits."""
+    """Return whether a metric's function takes anything that differs between splits."""
     return not OF_SAMPLES.isdisjoint(asked(function))
 
 
 def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
-    """The splits on which a metric of study.py is drawn: train and test, or weights."""
+    """Return the splits on which a metric of study.py is plotted: train and test, or weights."""
     return ("train", "test") if of_samples(function) else ("weights",)
 
 
 def entry(name: str) -> Metric:
-    """The metric's entry, a spectrum's for one of its values; UNKNOWN for a name that is none."""
+    """Return a metric's entry, the spectrum's for one singular value, or UNKNOWN."""
     own = {metric.name: metric for metric in own_metrics()}
     return own.get(name) or entry_of_package(name)
 
 
 def entry_of_package(name: str) -> Metric:
-    """The same without those of a study.py."""
+    """Return the entry as `entry` does, without the metrics of a study.py."""
     return CATALOGUE.get(NUMBERED.sub(r"\1", name), UNKNOWN)
 
 
 def series_name(split: str, metric: str) -> str:
-    """Short name of a last-layer series: the metric's own, with a suffix on splits but `train`."""
+    """Return the short name of a last-layer series: the metric, with a suffix for splits but `train`."""
     return metric + SUFFIXES.get(split, "")
 
 
 def series_entry(name: str) -> Metric:
-    """The entry of what `series_name` named."""
+    """Return the entry of a name that `series_name` made."""
     return entry(re.sub(rf"({'|'.join(SUFFIXES.values())})$", "", name))
 
 
 def page_table(metrics: tuple[Metric, ...]) -> list[str]:
-    """Lines of a Markdown table, as docs/metrics.md has them."""
+    """Return the lines of the Markdown table in docs/metrics.md."""
     head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for metric in metrics:

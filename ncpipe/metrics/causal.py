@@ -1,4 +1,4 @@
-"""Collapse of any causal language model: what enters its unembedding, by the token that comes next.
+"""Measure the collapse of a causal language model: the features that enter its unembedding, by next token.
 
 n  sequences    T  their tokens    V  tokens of the vocabulary    d  feature width
 """
@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.hooks import _a, _call, _evaluating, _linear, _linear_layers, _to
+from ncpipe.metrics.hooks import _call, _eval_mode, _linear, _linear_layers, _to_device, _with_article
+from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.table import Measurement
-from ncpipe.metrics.vocabulary import DECISIONS, IGNORED, TokenPass, check_room, measure_vocabulary
+from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
 from ncpipe.system.errors import InputError
 
 SHOWN = 12  # names of a batch's entries in an error
 
 
-class _Seen(Exception):
-    """The features are there; the logits, V numbers a position, are not needed."""
+class _UnembeddingReached(Exception):
+    """Ends a forward pass at the unembedding, whose logits (V numbers a position) are not needed."""
 
 
 def measure_causal_lm(
@@ -33,7 +34,7 @@ def measure_causal_lm(
     decisions: int | None = DECISIONS,
     labels: str = "labels",
     shift: bool = True,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     attention_mask: str = "attention_mask",
     device: torch.device | str | None = None,
     seed: int = 0,
@@ -69,10 +70,10 @@ def measure_causal_lm(
     """
     called, head = _unembedding(model, unembedding)
     read = _Reader(called, head, labels, shift, ignore_index, attention_mask)
-    with _evaluating(model, device):
-        check_room(head.out_features, head.in_features, read.place)
+    with _eval_mode(model, device):
+        check_memory(head.out_features, head.in_features, read.device)
         train, validation = (
-            None if each is None else _pass(read, name, each, decisions, seed, progress)
+            None if each is None else _token_pass(read, name, each, decisions, seed, progress)
             for name, each in (("loader", loader), ("validation_loader", validation_loader))
         )
         assert train is not None
@@ -81,7 +82,7 @@ def measure_causal_lm(
 
 
 class _Reader:
-    """Reads features and next tokens off the batches of a loader."""
+    """Read features and next tokens from the batches of a loader."""
 
     def __init__(
         self, model: nn.Module, head: nn.Linear, labels: str, shift: bool, ignored: int, mask: str
@@ -90,20 +91,20 @@ class _Reader:
         self._labels, self._shift, self._ignored, self._mask = labels, shift, ignored, mask
 
     @property
-    def place(self) -> torch.device:
-        """Where the statistics are: Apple's GPUs have no float64."""
+    def device(self) -> torch.device:
+        """Device of the statistics: that of the head, or the CPU for Apple's GPUs, which have no float64."""
         device = self.head.weight.device
         return torch.device("cpu") if device.type == "mps" else device
 
     @torch.no_grad()
     def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
-        """Features (p, d) and next tokens (p,) that count; how many were ignored and masked."""
+        """Return features (p, d), next tokens (p,), and the numbers of ignored and masked positions."""
         inputs, labels = self._split(batch)
-        inputs, labels = _to(inputs, self.head.weight.device), labels.to(self.place)
-        features = self._features(inputs).to(self.place)
+        inputs, labels = _to_device(inputs, self.head.weight.device), labels.to(self.device)
+        features = self._features(inputs).to(self.device)
         mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
         self._check_shapes(features, labels, mask)
-        kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.place) != 0
+        kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.device) != 0
         if self._shift:
             features, labels, kept = features[:, :-1], labels[:, 1:], kept[:, 1:] & kept[:, :-1]
         masked = int((~kept).sum())
@@ -120,16 +121,16 @@ class _Reader:
         return features[kept], labels, ignored, masked
 
     def _features(self, inputs: Any) -> Tensor:
-        """(n, T, d): what enters the unembedding. The forward pass ends there."""
+        """Return what enters the unembedding, (n, T, d). The forward pass ends there."""
         seen: list[Tensor] = []
 
         def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             seen.append(args[0] if args else next(iter(kwargs.values())))
-            raise _Seen
+            raise _UnembeddingReached
 
         hook = self.head.register_forward_pre_hook(stop, with_kwargs=True)
         try:
-            with contextlib.suppress(_Seen):
+            with contextlib.suppress(_UnembeddingReached):
                 _call(self.model, inputs)
         finally:
             hook.remove()
@@ -138,7 +139,7 @@ class _Reader:
         return seen[0].detach()
 
     def _split(self, batch: Any) -> tuple[Any, Tensor]:
-        """Inputs and labels of a batch; labels that are inputs too stay among them."""
+        """Return the inputs and labels of a batch; labels that are also inputs stay among the inputs."""
         if isinstance(batch, Mapping):
             if self._labels not in batch:
                 known = ", ".join(map(str, list(batch)[:SHOWN]))
@@ -167,12 +168,12 @@ class _Reader:
             )
 
 
-def _pass(
+def _token_pass(
     read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int, progress: bool
 ) -> TokenPass:
-    seen = TokenPass(read.head.out_features, read.head.in_features, read.place, decisions, seed)
+    seen = TokenPass(read.head.out_features, read.head.in_features, read.device, decisions, seed)
     batches = 0
-    for batch in _shown(loader, name, progress):
+    for batch in _with_progress(loader, name, progress):
         features, labels, ignored, masked = read.read(batch)
         seen.update(features, labels, ignored, masked)
         batches += 1
@@ -181,7 +182,7 @@ def _pass(
     return seen
 
 
-def _shown(loader: Iterable[Any], name: str, progress: bool) -> Iterator[Any]:
+def _with_progress(loader: Iterable[Any], name: str, progress: bool) -> Iterator[Any]:
     if not progress:
         yield from loader
         return
@@ -191,19 +192,23 @@ def _shown(loader: Iterable[Any], name: str, progress: bool) -> Iterator[Any]:
 
 
 def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, nn.Linear]:
-    """The module to run, and the layer that gives its logits."""
+    """Return the module to run and the layer that gives its logits."""
     if wanted is not None:
         return model, _linear(model, wanted)
-    named = None
-    for module in model.modules():  # wrappers, such as Lightning's, have the model among theirs
+    found = None
+    for module in model.modules():  # a wrapper, such as Lightning's, holds the model as a submodule
         asked = getattr(module, "get_output_embeddings", None)
         with contextlib.suppress(NotImplementedError):
-            named = asked() if callable(asked) else None
-        if isinstance(named, nn.Linear):
-            return module, named
-        if named is not None:
+            found = asked() if callable(asked) else None
+        if isinstance(found, nn.Linear):
+            return module, found
+        if found is not None:
             break
-    what = "names no unembedding" if named is None else f"has {_a(type(named).__name__)} as unembedding"
+    what = (
+        "names no unembedding"
+        if found is None
+        else f"has {_with_article(type(found).__name__)} as unembedding"
+    )
     raise InputError(
         f"the model {what}, and a Linear is needed; name the layer that gives its logits, unembedding=...; "
         f"{_linear_layers(model)}"

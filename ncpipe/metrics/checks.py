@@ -1,4 +1,4 @@
-"""What can be wrong with arrays of features and labels, each said in one line."""
+"""Check arrays of features and labels; every error and warning is one line."""
 
 import math
 import warnings
@@ -34,7 +34,7 @@ TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i
 
 
 def as_tensor(array: Array) -> Tensor:
-    """The array as a tensor that shares its memory where it can.
+    """Return the array as a tensor, which shares its memory where possible.
 
     Types that PyTorch does not have (long double, larger unsigned integers, the other order of bytes) become
     float64 or int64. Raises InputError on what holds no real numbers.
@@ -59,7 +59,7 @@ def check_arrays(
     classes: int | None = None,
     name: str = "train",
 ) -> list[str]:
-    """Raise InputError on what cannot be measured; return warnings on what can be but says little.
+    """Raise InputError for arrays that cannot be measured; return warnings where metrics mean little.
 
     features (N, d), labels (N,), weight (K, d), bias (K,). classes: K, where neither the weight nor the
     labels should tell it. name: of the split, for the messages.
@@ -79,11 +79,11 @@ def check_arrays(
             check_finite(title, as_tensor(array))
     counts = torch.bincount(wanted.long(), minlength=classes)
     check_every_class(counts, name)
-    return doubts(name, counts, rows.shape[1])
+    return data_warnings(name, counts, rows.shape[1])
 
 
 def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
-    """Raise InputError on what `check_arrays` would find in features that came in batches."""
+    """Raise InputError for what `check_arrays` finds, of features that came in batches."""
     if seen.classes < 2:
         raise InputError(f"{split} labels name {seen.classes} class; collapse needs at least 2")
     if not bool(seen.squares.isfinite().all()):
@@ -93,7 +93,7 @@ def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
 
 
 def count_classes(labels: Tensor) -> int:
-    """K = 1 + the largest label; 0 for no labels.
+    """Return K = 1 + the largest label; 0 for no labels.
 
     Raises InputError where K is above the number of labels, so that some class has no sample: what is made
     for each class would take memory for nothing.
@@ -122,8 +122,8 @@ def check_finite(title: str, array: Tensor) -> None:
             raise InputError(f"{title} hold NaN or inf, first in row {row} (counted from 0)")
 
 
-def doubts(name: str, counts: Tensor, width: int) -> list[str]:
-    """Why metrics of a split with these samples a class (K,) and features of this width may say little."""
+def data_warnings(name: str, counts: Tensor, width: int) -> list[str]:
+    """Return warnings of a split with these samples a class (K,) and features of this width."""
     found = []
     samples = int(counts.sum())
     if samples < width:

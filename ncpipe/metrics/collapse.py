@@ -1,4 +1,4 @@
-"""NC1: how far samples scatter about their class means, in units of the distances between classes, float64.
+"""NC1 in float64: the scatter of samples about their class means, relative to the distances between classes.
 
 K  classes    d  feature width    Sigma_W = 1/N sum_k sum_i (h_ki - mu_k)(h_ki - mu_k)^T
 Sigma_B = 1/K sum_k (mu_k - mu_G)(mu_k - mu_G)^T with mu_G the mean of the class means [S25 sec. 3].
@@ -15,7 +15,7 @@ from ncpipe.metrics.statistics import ClassStatistics
 
 
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
-    """tr(Sigma_W)/tr(Sigma_B), lower is more collapsed, 0 at collapse [S25 Def. 3.4 NC1].
+    """Return tr(Sigma_W)/tr(Sigma_B); lower is more collapsed, 0 at collapse [S25 Def. 3.4 NC1].
 
     inf where all class means coincide to rounding, also where no class has any spread.
     """
@@ -23,7 +23,7 @@ def nc1_trace_ratio(statistics: ClassStatistics) -> float:
 
 
 def nc1_pinv(statistics: ClassStatistics, spread: Tensor) -> tuple[float, int]:
-    """tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used; 0 at collapse, lower is better [K23 eq. 4].
+    """Return tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used; 0 at collapse [K23 eq. 4].
 
     spread (r,): sum_i (v_j^T(h_i - mu_y))^2/s_j^2 along each of the `between_directions`. From the SVD of the
     centred means, mu_k - mu_G = sum_j s_j u_jk v_j, the trace is 1/K sum_j v_j^T Sigma_W v_j/(s_j^2/K), so
@@ -36,7 +36,7 @@ def nc1_pinv(statistics: ClassStatistics, spread: Tensor) -> tuple[float, int]:
 
 
 def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
-    """tr(Sigma_W)/tr(Sigma_B^+) as S24 prints DNC1 [S24 sec. 6]; 0 at collapse.
+    """Return tr(Sigma_W)/tr(Sigma_B^+) as S24 prints DNC1 [S24 sec. 6]; 0 at collapse.
 
     It grows with the fourth power of the features' scale, so compare it only between layers of one scale;
     `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is that of `nc1_pinv`. inf where all class means
@@ -51,7 +51,7 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
 
 
 def tcv(statistics: ClassStatistics) -> float:
-    """tr(Sigma_W), the total cluster variation with classes as clusters, in the features' own unit, squared.
+    """Return tr(Sigma_W), the total cluster variation of the classes, in the features' squared unit.
 
     0 at collapse; of features twice as long four times as much. Named after Zangrando et al. [arXiv
     2402.03991]; `ncpipe.features.rank_bound` has what it bounds.
@@ -60,7 +60,7 @@ def tcv(statistics: ClassStatistics) -> float:
 
 
 def cdnv(statistics: ClassStatistics) -> float:
-    """Mean over pairs of classes of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
+    """Return the mean over pairs of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
 
     Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. Var_k is the sum
     over all coordinates. inf where any two class means coincide to rounding.
@@ -69,7 +69,7 @@ def cdnv(statistics: ClassStatistics) -> float:
 
 
 def cdnv_and_log(statistics: ClassStatistics) -> tuple[float, float]:
-    """`cdnv`, and the mean over the same pairs of the logarithm, which no few close pairs dominate [WP24].
+    """Return `cdnv` and the mean over the same pairs of its logarithm, which few close pairs cannot dominate.
 
     The latter is -inf where two classes have no spread, and inf where any two class means coincide.
     """
@@ -77,7 +77,7 @@ def cdnv_and_log(statistics: ClassStatistics) -> tuple[float, float]:
 
 
 def _over_pairs(statistics: ClassStatistics, logarithm: bool) -> tuple[float, float]:
-    """Mean over pairs of CDNV, and of its logarithm (0 unless asked for)."""
+    """Return the mean over pairs of CDNV, and of its logarithm (0 unless asked for)."""
     variances = statistics.squares / statistics.counts
     total, logs, pairs = 0.0, 0.0, 0
     for tile in tiles(statistics.means):
@@ -92,12 +92,12 @@ def _over_pairs(statistics: ClassStatistics, logarithm: bool) -> tuple[float, fl
 
 
 def within_trace(statistics: ClassStatistics) -> Tensor:
-    """tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2 in the statistics' unit; each sample weighs the same."""
+    """Return tr(Sigma_W) = 1/N sum |h_ki - mu_k|^2 in the statistics' unit; each sample weighs the same."""
     return statistics.squares.sum() / statistics.samples
 
 
 def between_trace(statistics: ClassStatistics) -> Tensor:
-    """tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2 in the statistics' unit; each class weighs the same.
+    """Return tr(Sigma_B) = 1/K sum |mu_k - mu_G|^2 in the statistics' unit; each class weighs the same.
 
     0 where the class means coincide to rounding.
     """
@@ -105,7 +105,7 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
 
 
 def between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
-    """Singular values s (r,) and right singular vectors v (r, d) of the centred means, without the null ones.
+    """Return nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
 
     In the statistics' unit. At most K-1, and those with s_j above its `cutoff`; none if a mean is not finite.
     """

@@ -1,4 +1,4 @@
-"""The first pass as one compiled loop that reads every feature once; needs numba, the extra `fast`.
+"""Run the first pass as one compiled loop that reads every feature once. Needs numba (the extra `fast`).
 
 B  samples of a batch    K  classes    d  feature width
 """

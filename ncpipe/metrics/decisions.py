@@ -1,4 +1,4 @@
-"""What a layer's features decide, how clearly, and how well they are aligned with the classifier.
+"""Margins of decisions, alignment of features with the classifier, and effective depth.
 
 B  samples of a batch    K  classes    d  feature width
 """
@@ -16,30 +16,30 @@ SHORTEST, LONGEST = 2.0**-400, 2.0**500
 
 
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """f_y - max_{k != y} f_k (B,) of logits (B, K); above 0 where the sample is classified right."""
+    """Return f_y - max_{k != y} f_k (B,) of logits (B, K); above 0 where a sample is classified correctly."""
     places = labels.unsqueeze(1)
     right = logits.gather(1, places).squeeze(1)
     return right - logits.scatter(1, places, -torch.inf).amax(1)
 
 
-def misalignments(features: Tensor, labels: Tensor, weight: Tensor, space: Tensor | None = None) -> Tensor:
-    """1 - cos(h, W_y) (B,) of features (B, d) and the rows of W (K, d); NaN for a zero vector.
+def misalignments(features: Tensor, labels: Tensor, weight: Tensor, buffer: Tensor | None = None) -> Tensor:
+    """Return 1 - cos(h, W_y) (B,) of features (B, d) and the rows of W (K, d); NaN for a zero vector.
 
-    Taken as |h - |h| w_y|^2/(2 |h|^2) with w_y = W_y/|W_y|, which keeps its digits near 0. space (B, d):
-    memory to write over, where there is some.
+    Taken as |h - |h| w_y|^2/(2 |h|^2) with w_y = W_y/|W_y|, which keeps its digits near 0. buffer (B, d):
+    memory to overwrite.
     """
     lengths = torch.linalg.vector_norm(features, dim=1)
     shortest, longest = torch.aminmax(lengths) if len(lengths) else (torch.ones(()), torch.ones(()))
     if not (shortest > SHORTEST and longest < LONGEST):
         features = features / row_scales(features)
         lengths = torch.linalg.vector_norm(features, dim=1)
-    rows = torch.index_select(unit_rows(weight), 0, labels, out=space)
+    rows = torch.index_select(unit_rows(weight), 0, labels, out=buffer)
     torch.addcmul(features, lengths.unsqueeze(1), rows, value=-1, out=rows)
     return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2
 
 
 def effective_depth(errors: Sequence[float], tolerance: float) -> int:
-    """First layer l in 1..L whose nearest-mean error is <= tolerance, L if there is none [K23 sec. 4.2].
+    """Return the first layer in 1..L with a nearest-mean error <= tolerance, else L [K23 sec. 4.2].
 
     errors: `ncc_error` on the training samples of layers 1..L in the order of the forward pass.
     """

@@ -1,7 +1,7 @@
-"""NC2 and NC3 of whole matrices: how near class means and weights are to a simplex frame, and to each other.
+"""NC0, NC2 and NC3 of whole matrices: how close class means and weights are to a simplex ETF.
 
-What is a distance to a simplex frame is NaN for K > d + 1, where there is none; `uniformity.py` has what can
-be asked there.
+Distances to a simplex ETF are NaN for K > d + 1, where none exists; `uniformity.py` has the metrics for that
+case.
 
 K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All in float64.
 """
@@ -11,26 +11,52 @@ import math
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.scales import row_scales
+from ncpipe.metrics.scales import (
+    largest_entry,
+    row_scales,
+    size_exponent,
+    times_two_to,
+    value_times_two_to,
+)
 from ncpipe.metrics.spectrum import condition_number, singular_values
 from ncpipe.metrics.statistics import ClassStatistics
 
 
 def simplex_fits(classes: int, width: int) -> bool:
-    """Whether K vectors of d coordinates can be a simplex frame, all pairs equally far apart: K <= d + 1."""
+    """Return whether K vectors of d coordinates can be a simplex ETF: K <= d + 1."""
     return classes <= width + 1
 
 
 def simplex_etf_gram(classes: int) -> Tensor:
-    """E_K = I_K - 11^T/K (K, K) float64, up to scale the Gram matrix of a simplex equiangular tight frame.
+    """Return E_K = I_K - 11^T/K (K, K), up to scale the Gram matrix of a simplex equiangular tight frame.
 
     S25 prints E_K without the 1/K, which is the Gram matrix of no frame (it has a negative eigenvalue).
     """
     return torch.eye(classes, dtype=torch.float64) - 1 / classes
 
 
+def nc0_row_sum(weight: Tensor) -> float:
+    """Return |sum_k W_k|^2/K of the rows of W (K, d), NC0 [ZCML26].
+
+    0 is necessary for NC2 and NC3, whose simplex ETF has rows that add up to 0; it is not sufficient. The
+    value grows with the square of W's scale, so W = 0 gives 0 too.
+    """
+    exponent = size_exponent(largest_entry(weight))
+    total = times_two_to(weight.double(), -exponent).sum(0)
+    return value_times_two_to(total.square().sum().item() / len(weight), 2 * exponent)
+
+
+def nc0_relative(weight: Tensor) -> float:
+    """Return |sum_k W_k|^2/(K |W|^2) of W (K, d): `nc0_row_sum` over |W|^2, free of scale.
+
+    In [0, 1] by Cauchy-Schwarz; 0 where the rows add up to 0, 1 where they are all equal. NaN for W = 0.
+    """
+    rows = scaled(weight)
+    return (rows.sum(0).square().sum() / (len(rows) * rows.square().sum())).item()
+
+
 def nc2_etf(weight: Tensor) -> float:
-    """min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
+    """Return min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
 
     In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0 and for K > d + 1.
     """
@@ -40,7 +66,7 @@ def nc2_etf(weight: Tensor) -> float:
 
 
 def nc2_identity(weight: Tensor) -> float:
-    """min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
+    """Return min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
 
     In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0 and for K > d + 1.
     """
@@ -50,7 +76,7 @@ def nc2_identity(weight: Tensor) -> float:
 
 
 def nc2_means(statistics: ClassStatistics) -> float:
-    """|M M^T/|M M^T| - E_K/sqrt(K-1)| with M the centred class means, each of length 1 [K23 eq. 7].
+    """Return |M M^T/|M M^T| - E_K/sqrt(K-1)|, M the centred class means at length 1 [K23 eq. 7].
 
     In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0 to rounding, and for
     K > d + 1.
@@ -62,7 +88,7 @@ def nc2_means(statistics: ClassStatistics) -> float:
 
 
 def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
-    """|A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
+    """Return |A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
 
     In [0, 2]; 0 where W is, up to scale and a common shift of its rows, M, and M is a simplex ETF.
     NaN for W = 0, where a centred mean is 0 to rounding, and for K > d + 1.
@@ -73,7 +99,7 @@ def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
 
 
 def nc2_equinorm(vectors: Tensor) -> float:
-    """Standard deviation over mean of the lengths of K vectors (K, d) [Papyan et al. 2020].
+    """Return the standard deviation over the mean of the lengths of K vectors (K, d) [Papyan et al. 2020].
 
     Of the centred class means or the rows of W; 0 where all are of one length. NaN where all are 0.
     """
@@ -83,7 +109,7 @@ def nc2_equinorm(vectors: Tensor) -> float:
 
 
 def nc2_equiangular(vectors: Tensor) -> float:
-    """Mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d) [Papyan et al. 2020].
+    """Return the mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d) [Papyan et al. 2020].
 
     Of the centred class means or the rows of W; 0 where they point along a simplex ETF. NaN where one is 0,
     and for K > d + 1.
@@ -97,7 +123,7 @@ def nc2_equiangular(vectors: Tensor) -> float:
 
 
 def nc2_condition(statistics: ClassStatistics) -> float:
-    """Condition number of the uncentred class means (K, d), S24's DNC2 [S24 sec. 6].
+    """Return the condition number of the uncentred class means (K, d), S24's DNC2 [S24 sec. 6].
 
     1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
     """
@@ -106,13 +132,13 @@ def nc2_condition(statistics: ClassStatistics) -> float:
 
 
 def unit_rows(vectors: Tensor) -> Tensor:
-    """Every row over its length, at any scale; NaN for a row of zeros."""
+    """Return every row divided by its length, at any scale; NaN for a row of zeros."""
     rows = vectors / row_scales(vectors)
     return rows / rows.norm(dim=1, keepdim=True)
 
 
 def scaled(matrix: Tensor) -> Tensor:
-    """The matrix over its largest entry in float64, so that no square of it over- or underflows."""
+    """Return the matrix over its largest entry, in float64, so that its squares stay in range."""
     return matrix.double() / matrix.abs().max().double()
 
 

@@ -1,4 +1,4 @@
-"""Collapse of any PyTorch classifier: its last linear layer's input is watched while a loader runs.
+"""Measure the collapse of any PyTorch classifier from the inputs of its last linear layer.
 
 N  samples    n  samples of a batch    K  classes    d  feature width    T  positions of a sequence
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ncpipe.metrics.checks import check_finite, check_statistics, doubts
+from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
-from ncpipe.metrics.selection import IGNORED, Classes, chosen_classes, kept_places, renumbered
+from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
@@ -40,7 +40,7 @@ def measure_model(
     select: Select | None = None,
     layers: Sequence[str] | Mapping[str, Select] = (),
     classes: Classes = "all",
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
 ) -> list[Measurement]:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
@@ -64,13 +64,16 @@ def measure_model(
     measured but says little (MeasurementWarning), as `ncpipe metrics` does.
     """
     head = _linear(model, classifier)
-    sites = [_Site(LAST_LAYER, head, select or _features, output=False), *_further(model, layers)]
+    hook_points = [
+        _HookPoint(LAST_LAYER, head, select or _feature_vectors, output=False),
+        *_extra_layers(model, layers),
+    ]
     call = forward or _call
-    which = _Which(classes, labels, ignore_index, mask)
-    with _evaluating(model, device):
-        chosen = chosen_classes(classes, head.out_features, lambda: _labels(loader, which))
+    selection = _Selection(classes, labels, ignore_index, mask)
+    with _eval_mode(model, device):
+        chosen = select_classes(classes, head.out_features, lambda: _measured_labels(loader, selection))
         train, test = (
-            _passes(model, sites, name, each, call, which, chosen, head)
+            _loader_pass(model, hook_points, name, each, call, selection, chosen, head)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
@@ -88,30 +91,30 @@ def collect_features(
     labels: str = "labels",
     select: Select | None = None,
 ) -> dict[str, np.ndarray]:
-    """What `measure_model` would measure, as arrays: one pass, everything in memory.
+    """Return the arrays that `measure_model` would measure: one pass, everything in memory.
 
     `numpy.savez(path, **arrays)` writes what `ncpipe metrics` reads: features (N, d), labels (N,), weight
     (K, d), bias (K,) if there is one, and test_features, test_labels. Arguments as in `measure_model`.
     """
     head = _linear(model, classifier)
-    site = _Site(LAST_LAYER, head, select or _features, output=False)
-    arrays = {"weight": _array(head.weight)}
+    hook_point = _HookPoint(LAST_LAYER, head, select or _feature_vectors, output=False)
+    arrays = {"weight": _to_numpy(head.weight)}
     if head.bias is not None:
-        arrays["bias"] = _array(head.bias)
-    which, every = _Which("all", labels), torch.arange(head.out_features)
-    with _evaluating(model, device):
+        arrays["bias"] = _to_numpy(head.bias)
+    selection, every = _Selection("all", labels), torch.arange(head.out_features)
+    with _eval_mode(model, device):
         for prefix, each in (("", loader), ("test_", test_loader)):
             name = f"{prefix}loader"
-            if run := _passes(model, [site], name, each, forward or _call, which, every, head):
+            if run := _loader_pass(model, [hook_point], name, each, forward or _call, selection, every, head):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
-                arrays |= {f"{prefix}features": _array(torch.cat(values))}
-                arrays |= {f"{prefix}labels": _array(torch.cat(answers))}
+                arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
+                arrays |= {f"{prefix}labels": _to_numpy(torch.cat(answers))}
     return arrays
 
 
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """`select` for decoders: (n, T, d) -> (n, d), at the last token of attention_mask 1."""
+    """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders."""
     mask = inputs["attention_mask"].to(values.device)
     positions = torch.arange(mask.shape[1], device=values.device)
     last = (positions * mask).argmax(1)
@@ -119,28 +122,31 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Which:
-    """What of a batch is measured. key: of the labels in a mapping; the rest as in `measure_model`."""
+class _Selection:
+    """Select the entries of a batch to measure.
+
+    key: of the labels in a mapping; the others as in `measure_model`.
+    """
 
     classes: Classes
     key: str
-    ignore_index: int = IGNORED
+    ignore_index: int = IGNORE_INDEX
     mask: Mask | None = None
 
     def kept(self, labels: Tensor, inputs: Any) -> Tensor:
-        """Which entries of the labels (n,) or (n, T) are measured, by index and mask."""
+        """Return which labels (n,) or (n, T) are measured, by index and mask."""
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
             raise InputError(f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T)")
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
-        return kept_places(labels, self.ignore_index, mask)
+        return measured_entries(labels, self.ignore_index, mask)
 
 
 @dataclass(frozen=True)
-class _Site:
-    """A place in the network where features are read: a module's input, or its output."""
+class _HookPoint:
+    """Where features are read in the network: the input of a module, or its output."""
 
     name: str
     module: nn.Module
@@ -152,7 +158,9 @@ def _linear(model: nn.Module, classifier: str | nn.Module) -> nn.Linear:
     found = _module(model, classifier, "classifier")
     if not isinstance(found, nn.Linear):
         kind, name = type(found).__name__, classifier if isinstance(classifier, str) else "the given module"
-        raise InputError(f"classifier: {name} is {_a(kind)}, not a Linear; {_linear_layers(model)}")
+        raise InputError(
+            f"classifier: {name} is {_with_article(kind)}, not a Linear; {_linear_layers(model)}"
+        )
     if found.out_features < 2:
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
     return found
@@ -165,13 +173,17 @@ def _module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Modu
             raise InputError(f"{argument}: the given module is no part of the model")
         return wanted
     if wanted not in modules:
-        known = _linear_layers(model) if argument == "classifier" else f"near that: {_near(wanted, modules)}"
+        known = (
+            _linear_layers(model)
+            if argument == "classifier"
+            else f"near that: {_similar_names(wanted, modules)}"
+        )
         raise InputError(f"{argument}: the model has no layer {wanted!r}; {known}")
     return modules[wanted]
 
 
-def _near(wanted: str, modules: Mapping[str, nn.Module]) -> str:
-    """The most similar names, or the uppermost ones where none is."""
+def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return the most similar names, or the top-level names where none is similar."""
     return ", ".join(
         difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
     )
@@ -184,22 +196,23 @@ def _linear_layers(model: nn.Module) -> str:
     return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
 
 
-def _a(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
 
 
-def _further(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> list[_Site]:
+def _extra_layers(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> list[_HookPoint]:
     if isinstance(layers, str):
         raise InputError(f"layers takes a list of names: [{layers!r}]")
-    chosen = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, _pooled)
+    chosen = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, _pool)
     if LAST_LAYER in chosen:
         raise InputError(f"a layer named {LAST_LAYER!r} would be mistaken for the classifier's input")
     return [
-        _Site(name, _module(model, name, "layers"), select, output=True) for name, select in chosen.items()
+        _HookPoint(name, _module(model, name, "layers"), select, output=True)
+        for name, select in chosen.items()
     ]
 
 
-def _features(values: Tensor, inputs: Any) -> Tensor:
+def _feature_vectors(values: Tensor, inputs: Any) -> Tensor:
     if values.dim() != 2:
         raise InputError(
             f"the classifier sees {tuple(values.shape)}, not one feature vector per sample; "
@@ -208,7 +221,7 @@ def _features(values: Tensor, inputs: Any) -> Tensor:
     return values
 
 
-def _pooled(values: Tensor, inputs: Any) -> Tensor:
+def _pool(values: Tensor, inputs: Any) -> Tensor:
     if values.dim() == 4:
         return values.double().mean((2, 3))
     if values.dim() != 2:
@@ -220,11 +233,11 @@ def _pooled(values: Tensor, inputs: Any) -> Tensor:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
-    """Eval mode for the block; afterwards every module is back in the mode it had (some may be frozen).
+def _eval_mode(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
+    """Put the model into eval mode for the block, then every module back into its own mode.
 
-    So is PyTorch's generator, from which every pass over a DataLoader draws: a training that is measured on
-    its way goes on as it would have.
+    PyTorch's generator is restored too, because every pass over a DataLoader draws from it. A measurement
+    must not change a training that it interrupts.
     """
     modes = [(module, module.training) for module in model.modules()]
     if device is not None:
@@ -238,17 +251,17 @@ def _evaluating(model: nn.Module, device: torch.device | str | None) -> Iterator
             module.training = training
 
 
-def _passes(
+def _loader_pass(
     model: nn.Module,
-    sites: Sequence[_Site],
+    hook_points: Sequence[_HookPoint],
     name: str,
     loader: Iterable[Any] | None,
     call: Forward,
-    which: _Which,
+    selection: _Selection,
     chosen: Tensor,
     head: nn.Linear,
 ) -> Pass | None:
-    """A function that runs the loader once and yields, batch by batch, every site's values and the labels.
+    """Return a function that runs the loader once and yields each batch's values by hook point, and labels.
 
     name: the argument that the loader was. chosen (K',): the measured classes; labels are places in it.
     """
@@ -263,17 +276,19 @@ def _passes(
     def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         samples = 0
         for batch in batches:
-            inputs, labels = _split(batch, which.key)
-            inputs = _to(inputs, device)
-            kept = which.kept(labels, inputs)
-            values = _watch(model, sites, inputs, call, by_position=labels.dim() == 2)
+            inputs, labels = _split_batch(batch, selection.key)
+            inputs = _to_device(inputs, device)
+            kept = selection.kept(labels, inputs)
+            values = _forward(model, hook_points, inputs, call, by_position=labels.dim() == 2)
             _check_shapes(values, labels)
             labels = labels[kept]
-            if which.classes != "all":
-                places = renumbered(labels, chosen, head.out_features)
+            if selection.classes != "all":
+                places = renumber(labels, chosen, head.out_features)
                 kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
             samples += len(labels)
-            found = {site: value[kept.to(value.device)].to(place) for site, value in values.items()}
+            found = {
+                hook_point: value[kept.to(value.device)].to(place) for hook_point, value in values.items()
+            }
             yield found, labels.to(place)
         if not samples:
             raise InputError(f"{name}: it gave no batches; there is nothing to measure")
@@ -281,15 +296,15 @@ def _passes(
     return run
 
 
-def _labels(loader: Iterable[Any], which: _Which) -> Iterator[Tensor]:
-    """The measured labels (m,) of each batch, without a forward pass."""
+def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:
+    """Yield the measured labels (m,) of each batch, without a forward pass."""
     for batch in loader:
-        inputs, labels = _split(batch, which.key)
-        yield labels[which.kept(labels, inputs)]
+        inputs, labels = _split_batch(batch, selection.key)
+        yield labels[selection.kept(labels, inputs)]
 
 
 def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) -> list[Measurement]:
-    """Two passes a split for all sites together: statistics, then decisions by the train means."""
+    """Measure in two passes a split, for all hook points together."""
     kept = chosen.to(head.weight.device)
     weight, bias = (None if tensor is None else tensor.detach()[kept] for tensor in (head.weight, head.bias))
     assert weight is not None
@@ -305,8 +320,8 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) ->
         seen = learned if split == TRAIN else first_pass(run(), len(weight))
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
-        for doubt in doubts(split, seen[LAST_LAYER].counts, weight.shape[1]):
-            warnings.warn(doubt, MeasurementWarning, stacklevel=3)
+        for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1]):
+            warnings.warn(message, MeasurementWarning, stacklevel=3)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
             if not same_samples(statistics, samples[layer]):
@@ -321,49 +336,49 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) ->
 
 
 @torch.no_grad()
-def _watch(
-    model: nn.Module, sites: Sequence[_Site], inputs: Any, call: Forward, by_position: bool = False
+def _forward(
+    model: nn.Module, hook_points: Sequence[_HookPoint], inputs: Any, call: Forward, by_position: bool = False
 ) -> dict[str, Tensor]:
-    """One forward pass; what went into each site's module, or came out of it, as (n, d).
+    """Run one forward pass and return each hook point's values (n, d).
 
-    by_position: (n, T, d) stays as it is, where no `select` of the user's makes something else of it.
+    by_position: keep (n, T, d) where the user gave no `select`.
     """
-    seen: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    seen: dict[str, list[Tensor]] = {hook_point.name: [] for hook_point in hook_points}
     with contextlib.ExitStack() as hooks:
-        for site in sites:
-            hooks.callback(_hook(site, seen[site.name]).remove)
+        for hook_point in hook_points:
+            hooks.callback(_hook(hook_point, seen[hook_point.name]).remove)
         call(model, inputs)
     for name, values in seen.items():
         if len(values) != 1:
             raise InputError(f"layer {name!r} ran {len(values)} times in a forward pass; it must run once")
     found = {}
-    for site in sites:
-        (value,) = seen[site.name]
-        whole = by_position and value.dim() == 3 and site.select in (_features, _pooled)
-        found[site.name] = value if whole else site.select(value, inputs)
+    for hook_point in hook_points:
+        (value,) = seen[hook_point.name]
+        whole = by_position and value.dim() == 3 and hook_point.select in (_feature_vectors, _pool)
+        found[hook_point.name] = value if whole else hook_point.select(value, inputs)
     return found
 
 
-def _hook(site: _Site, seen: list[Tensor]) -> RemovableHandle:
+def _hook(hook_point: _HookPoint, seen: list[Tensor]) -> RemovableHandle:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(_tensor(args[0] if args else next(iter(kwargs.values())), site.name))
+        seen.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), hook_point.name))
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        seen.append(_tensor(output, site.name))
+        seen.append(_first_tensor(output, hook_point.name))
 
-    if site.output:
-        return site.module.register_forward_hook(after)
-    return site.module.register_forward_pre_hook(before, with_kwargs=True)
+    if hook_point.output:
+        return hook_point.module.register_forward_hook(after)
+    return hook_point.module.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def _tensor(value: Any, name: str) -> Tensor:
-    """A copy of the value, or of its first entry: transformers' blocks give tuples and records."""
+def _first_tensor(value: Any, name: str) -> Tensor:
+    """Return a copy of the value, or of its first entry: transformers' blocks return tuples and mappings."""
     if isinstance(value, Mapping):
         value = next(iter(value.values()))
     elif isinstance(value, tuple) and value:
         value = value[0]
     if not isinstance(value, Tensor):
-        raise InputError(f"layer {name!r} gives {_a(type(value).__name__)}, not a tensor")
+        raise InputError(f"layer {name!r} gives {_with_article(type(value).__name__)}, not a tensor")
     return value.detach().clone()  # a later layer may work in place (ReLU)
 
 
@@ -373,8 +388,8 @@ def _call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def _split(batch: Any, key: str) -> tuple[Any, Tensor]:
-    """(inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
+def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
+    """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
     if isinstance(batch, Mapping):
         if key not in batch:
             raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels=...)")
@@ -384,25 +399,27 @@ def _split(batch: Any, key: str) -> tuple[Any, Tensor]:
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
 
 
-def _to(inputs: Any, device: torch.device) -> Any:
+def _to_device(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     if isinstance(inputs, Mapping):
-        return {name: _to(value, device) for name, value in inputs.items()}
+        return {name: _to_device(value, device) for name, value in inputs.items()}
     return (
-        type(inputs)(_to(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs
+        type(inputs)(_to_device(value, device) for value in inputs)
+        if isinstance(inputs, tuple | list)
+        else inputs
     )
 
 
-def _check_shapes(sites: dict[str, Tensor], labels: Tensor) -> None:
-    for name, values in sites.items():
+def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:
+    for name, values in hook_points.items():
         if values.shape[:-1] != labels.shape:
             shape, wanted = tuple(values.shape), tuple(labels.shape)
             count = f"{len(labels)} labels" if labels.dim() == 1 else f"labels of shape {wanted}"
             raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label")
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """On the CPU as NumPy; bfloat16, which NumPy lacks, as float32."""
+def _to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -15,7 +15,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: Literal["none", "mean"] = "none") -> Tensor:
-    """-sum_j y_j log softmax(f)_j of each sample, or the mean over all: logits (..., K) -> (...) or ().
+    """Return -sum_j y_j log softmax(f)_j of each sample, or the mean: logits (..., K) -> (...) or ().
 
     targets: labels (...), or shares of the classes (..., K).
     """
@@ -26,7 +26,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: Literal["none", "m
 
 
 def half_squared_error(logits: Tensor, targets: Tensor, over: tuple[int, ...] = (-1,)) -> Tensor:
-    """|f - y|^2/2 of each sample, its mean being S25's 1/(2N) |f - Y|_F^2; summed over more axes on request.
+    """Return |f - y|^2/2 of each sample; the mean is S25's 1/(2N) |f - Y|_F^2.
 
     logits (..., K), targets as for `cross_entropy` -> the axes that are not summed over.
     """
@@ -39,7 +39,7 @@ LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "mse": half_
 
 
 def smoothed(labels: Tensor, classes: int, smoothing: float, like: Tensor) -> Tensor:
-    """Targets (1 - delta) e_y + delta/K of labels (...), as shares (..., K) of the kind of `like`."""
+    """Return targets (1 - delta) e_y + delta/K of labels (...), as shares (..., K) of the kind of `like`."""
     shares = like.new_full((*labels.shape, classes), smoothing / classes)
     return shares.scatter_(-1, labels.unsqueeze(-1), 1 - smoothing + smoothing / classes)
 
@@ -79,7 +79,7 @@ def logit_adjusted(logits: Tensor, labels: Tensor, counts: Tensor, tau: float) -
 
 
 def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
-    """(f_y - c)^2/(2 c) of each sample, the pull term of dot regression [Yang et al. 2022].
+    """Return (f_y - c)^2/(2 c) of each sample, the pull term of dot regression [Yang et al. 2022].
 
     logits (..., N, K), labels (..., N), reach c (...), positive -> (..., N).
     """
@@ -91,7 +91,7 @@ def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
 def supervised_contrast(
     features: Tensor, labels: Tensor, temperature: float, include_self: bool, rows: slice = slice(None)
 ) -> tuple[Tensor, Tensor]:
-    """Of each sample i of `rows`: log sum_l exp(s_il) - mean_j s_ij, j the others of its class [K23 eq. 32].
+    """Return log sum_l exp(s_il) - mean_j s_ij of each row i, j the others of its class [K23 eq. 32].
 
     s_ij = f_i f_j/tau of features f (..., N, d) divided by their lengths, l over all others; with
     include_self i is one of the j and of the l. labels (..., N) -> losses (..., B), and (..., B) bool:

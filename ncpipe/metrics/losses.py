@@ -13,7 +13,10 @@ from ncpipe.metrics.loss_functions import cross_entropy, half_squared_error
 def unregularised_loss(
     features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, loss: Literal["ce", "mse"]
 ) -> float:
-    """Mean cross-entropy, or 1/(2N) |f - Y|_F^2 with one-hot Y [S25 sec. 3]; features (N, d), W (K, d)."""
+    """Return the mean cross-entropy, or 1/(2N) |f - Y|_F^2 with one-hot Y [S25 sec. 3].
+
+    features (N, d), weight (K, d).
+    """
     logits = logits_of(features, weight, bias)
     if loss == "ce":
         return cross_entropy(logits, labels, "mean").item()
@@ -21,11 +24,11 @@ def unregularised_loss(
 
 
 def prediction_error(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None) -> float:
-    """Share of samples whose largest logit is not their label's, in [0, 1]."""
+    """Return the share of samples whose largest logit is not their label's, in [0, 1]."""
     return (logits_of(features, weight, bias).argmax(1) != labels).double().mean().item()
 
 
 def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """h W^T + b, (N, K) float64."""
+    """Return h W^T + b, (N, K) float64."""
     logits = features.double() @ weight.double().T
     return logits if bias is None else logits + bias.double()

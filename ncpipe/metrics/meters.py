@@ -1,4 +1,4 @@
-"""What a second pass tells of a layer's samples one by one, when the class means are known, in float64.
+"""Accumulate, in float64, what needs single samples and final class means: the second pass.
 
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
@@ -20,7 +20,7 @@ FAR = 2.0**20
 
 @dataclass(frozen=True)
 class SampleStatistics:
-    """How one split's samples lie about class means and the classifier's rows: counts, sums, and margins.
+    """Hold counts, sums and margins of one split's samples about class means and the classifier's rows.
 
     samples () : N. within (): sum of |h - mu_y|^2 about the split's own means, in the unit of its
     ClassStatistics. spread (r,): that sum along each of `between_directions`, in units of s_j^2. wrong ():
@@ -42,12 +42,12 @@ class SampleStatistics:
     margins: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Fields by name, for a file; `SampleStatistics(**tensors)` reads them back."""
+        """Return the fields by name, for a file; `SampleStatistics(**tensors)` reads them back."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class SampleMeter:
-    """SampleStatistics of batches (B, d) in a second pass: no sums over a first pass decide what is nearest.
+    """Accumulate SampleStatistics of batches (B, d) in a second pass.
 
     own: the same samples' ClassStatistics. weight (K, d), bias (K,): the classifier on this layer, where
     there is one. train: the train split's, where `own` are another's. The margins of all samples are kept
@@ -90,7 +90,7 @@ class SampleMeter:
         self.start()
 
     def start(self) -> None:
-        """Forget all samples; the means stay."""
+        """Forget all samples but keep the means."""
         device = self._own.means.device
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)  # samples, wrong, mismatched
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # within, nearest, misalignment
@@ -105,7 +105,7 @@ class SampleMeter:
             self._add(*chunk)
 
     def result(self) -> SampleStatistics:
-        """Counts, sums and margins of all samples so far."""
+        """Return counts, sums and margins of all samples so far."""
         samples, wrong, mismatched = self._counts.clone().unbind()
         within, nearest, misalignment = self._sums.clone().unbind()
         found = SampleStatistics(samples, within, self._spread.clone(), wrong)
@@ -116,14 +116,14 @@ class SampleMeter:
             found = replace(found, mismatched=mismatched, misalignment=misalignment, margins=margins)
         return found
 
-    def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
-        """Add rows (b, d) of float64; both (b, d) tensors are written over."""
+    def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
+        """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
         if self._weight is not None:
-            self._sums[2] += misalignments(rows, labels, self._weight, space).sum()
+            self._sums[2] += misalignments(rows, labels, self._weight, buffer).sum()
         seen = times_two_to(rows, self._change)
-        torch.sub(seen, self._about.centre, out=space)
+        torch.sub(seen, self._about.centre, out=buffer)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
-        scores = torch.addmm(self._offsets, self._rows, space.T)
+        scores = torch.addmm(self._offsets, self._rows, buffer.T)
         decided = self._about.decide(scores[: self._own.classes], seen)
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
@@ -132,20 +132,20 @@ class SampleMeter:
             self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
             self._margins.append(logit_margins(logits.T, labels))
         if self._test:
-            torch.index_select(self._about.means, 0, decided, out=space)
-            self._sums[1] += _squared_norm(torch.sub(seen, space, out=space))
-        rows.sub_(torch.index_select(self._own.means, 0, labels, out=space))
+            torch.index_select(self._about.means, 0, decided, out=buffer)
+            self._sums[1] += _squared_norm(torch.sub(seen, buffer, out=buffer))
+        rows.sub_(torch.index_select(self._own.means, 0, labels, out=buffer))
         self._sums[0] += _squared_norm(rows)
         self._spread += torch.linalg.vector_norm(self._whitener @ rows.T, dim=1).square_()
 
 
 def common_exponent(own: ClassStatistics, train: ClassStatistics) -> int:
-    """That of the unit in which a split is compared with the train split: the larger one."""
+    """Return the exponent of the unit in which a split is compared with the train split: the larger one."""
     return max(own.exponent, train.exponent)
 
 
 def _logits_in_range(weight: Tensor, bias: Tensor, exponent: int) -> tuple[int, Tensor, Tensor]:
-    """e, and a weight (K, d) and bias (K,) from features in units of 2^exponent to logits in units of 2^e.
+    """Return e, and weight (K, d) and bias (K,) from features in 2^exponent to logits in units of 2^e.
 
     e is 0 unless features, weight or bias are extreme.
     """
@@ -157,7 +157,7 @@ def _logits_in_range(weight: Tensor, bias: Tensor, exponent: int) -> tuple[int, 
 
 
 def _squared_norm(rows: Tensor) -> Tensor:
-    """sum of |row|^2 () of contiguous rows (b, d)."""
+    """Return the sum of |row|^2 () of contiguous rows (b, d)."""
     return torch.dot(rows.view(-1), rows.view(-1))
 
 

@@ -1,4 +1,4 @@
-"""Whether the small classes of an unbalanced training set are told apart: minority collapse [K23 sec. 3.1.6].
+"""Minority collapse: whether the classifier separates the small classes of unbalanced data [K23 sec. 3.1.6].
 
 K  classes    M  large ones, the first    B  small ones, the others    d  feature width    N  samples
 """
@@ -14,7 +14,7 @@ from ncpipe.metrics.losses import prediction_error
 
 
 def minority_cosine(weight: Tensor, majority: int) -> float:
-    """Mean cosine of pairs of the small classes' rows of W (K, d), which are rows M, ..., K - 1.
+    """Return the mean cosine over pairs of the small classes' rows of W (K, d), rows M, ..., K - 1.
 
     -1/(K-1) for a simplex, 1 at minority collapse; NaN for fewer than two small classes and rows of 0.
     """
@@ -25,7 +25,7 @@ def minority_cosine(weight: Tensor, majority: int) -> float:
 
 
 def minority_spread(weight: Tensor, majority: int) -> float:
-    """|W_B - its mean row|_F/|W|_F of W (K, d): 0 at minority collapse, even where W_B itself goes to 0.
+    """Return |W_B - its mean row|_F/|W|_F of W (K, d): 0 at minority collapse, also where W_B goes to 0.
 
     sqrt((B - 1)/(K - 1)) for a simplex. NaN for W = 0.
     """
@@ -37,6 +37,6 @@ def minority_spread(weight: Tensor, majority: int) -> float:
 def errors_by_size(
     features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, majority: int
 ) -> Iterator[tuple[str, float]]:
-    """The classifier's error on the samples (N, d) of the large classes, and on those of the small ones."""
+    """Yield the classifier's error on the samples (N, d) of the large classes and of the small ones."""
     for name, own in (("majority_error", labels < majority), ("minority_error", labels >= majority)):
         yield name, prediction_error(features[own], labels[own], weight, bias)

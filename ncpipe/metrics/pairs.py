@@ -1,4 +1,4 @@
-"""Distances of all pairs of K vectors, a tile at a time: K^2 of them, never K^2 numbers held.
+"""Compute the distances of all pairs of K vectors a tile at a time, in memory that does not grow as K^2.
 
 Products are in float64. In float32 pairs that are close next to their lengths would keep too few digits
 (tests/test_pairs.py).
@@ -22,26 +22,26 @@ PAIR_ENTRIES = 2**20  # numbers of the differences held at a time
 
 
 class Tile(NamedTuple):
-    """Distances (b, c) of the vectors `rows` to the vectors `columns`, which are the same or come later."""
+    """Hold the distances (b, c) of the vectors `rows` to the vectors `columns`, the same or later ones."""
 
     rows: slice
     columns: slice
     distances: Tensor
 
     def pairs(self, values: Tensor) -> Tensor:
-        """The values (b, c) of pairs i < j alone, (p,)."""
+        """Return the values (b, c) of pairs i < j alone, (p,)."""
         if self.rows != self.columns:
             return values.flatten()
         places = torch.arange(len(values), device=values.device)
         return values[places.unsqueeze(1) < places]
 
     def sums(self, each: Tensor) -> Tensor:
-        """each_i + each_j (b, c) of numbers (K,)."""
+        """Return each_i + each_j (b, c) of numbers (K,)."""
         return each[self.rows].unsqueeze(1) + each[self.columns]
 
 
 def tiles(vectors: Tensor) -> Iterator[Tile]:
-    """Every pair i <= j of vectors (K, d) float64 in one of the tiles.
+    """Yield tiles that hold every pair i <= j of vectors (K, d) float64 once.
 
     Distances are exact to d 2^-52 of their size, however close two vectors are.
     """
@@ -81,5 +81,5 @@ def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, sam
 
 
 def _by_difference(a: Tensor, b: Tensor) -> Tensor:
-    """|a_i - b_j| (b, c) of a (b, d) and b (c, d), by differences."""
+    """Return |a_i - b_j| (b, c) of a (b, d) and b (c, d), by differences."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""The two passes over a split's samples that all metrics follow from, for several layers together.
+"""Run the two passes over a split's samples from which all metrics follow, for several layers together.
 
 B  samples of a batch    K  classes    d  a layer's width
 """
@@ -15,7 +15,7 @@ Classifiers = Mapping[str, tuple[Tensor | None, Tensor | None]]  # weight (K, d)
 
 
 def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
-    """Each layer's ClassStatistics, in the layers' order; {} without batches.
+    """Return each layer's ClassStatistics, in the layers' order; {} without batches.
 
     Computed on the device of a layer's first batch. Raises InputError for an empty class, and for batches
     that `StatisticsAccumulator.update` refuses.
@@ -35,7 +35,7 @@ def second_pass(
     classifiers: Classifiers,
     train: Mapping[str, ClassStatistics] | None = None,
 ) -> dict[str, SampleStatistics]:
-    """Each layer's SampleStatistics about the means that the first pass found.
+    """Return each layer's SampleStatistics about the means that the first pass found.
 
     own: the same samples' first pass; train: the train split's, where `own` is another's. classifiers: of
     the layers that have one.
@@ -51,7 +51,7 @@ def second_pass(
 
 
 def same_samples(seen: ClassStatistics, again: SampleStatistics) -> bool:
-    """Whether both passes had the same samples, by N and sum |h - mu_y|^2 about the first one's means."""
+    """Return whether both passes had the same samples: the same N and sum |h - mu_y|^2."""
     within = seen.squares.sum()
     size = (seen.counts * seen.means.square().sum(1)).sum()
     # Other batches round otherwise, in float32 by far less than this.

@@ -1,4 +1,4 @@
-"""Measurements as a table for people, and as JSON or CSV for machines."""
+"""Print measurements as a table, as JSON or as CSV."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ PLAIN_WIDTH = 160  # columns where no terminal says how many there are
 
 
 class Row(Protocol):
-    """What is printed of a `Measurement`."""
+    """The fields of a `Measurement` that are printed."""
 
     @property
     def layer(self) -> str: ...
@@ -29,7 +29,7 @@ class Row(Protocol):
 
 
 def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
-    """A table per layer, grouped NC1 to NC4, with the value at collapse and what the metric is.
+    """Print a table per layer, grouped NC0 to NC4, with the value at collapse and the meaning.
 
     Boxed on a terminal; elsewhere plain columns that neither wrap nor colour.
     """
@@ -45,7 +45,7 @@ def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
 
 
 def write_json(rows: Iterable[Row], facts: dict[str, object], file: TextIO | None = None) -> None:
-    """One strict JSON object: `facts` and `measurements`, records of layer, split, metric and value.
+    """Write one strict JSON object: `facts` and `measurements`, records of layer, split, metric and value.
 
     JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
     """
@@ -55,7 +55,7 @@ def write_json(rows: Iterable[Row], facts: dict[str, object], file: TextIO | Non
 
 
 def write_csv(rows: Iterable[Row], file: TextIO | None = None) -> None:
-    """Columns layer, split, metric, value; every digit of the value."""
+    """Write the columns layer, split, metric and value, with every digit of the value."""
     writer = csv.DictWriter(file or sys.stdout, ["layer", "split", "metric", "value"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_record(row) for row in rows)
@@ -90,7 +90,7 @@ def _table(layer: str, rows: Sequence[Row], boxed: bool) -> Table:
 
 
 def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:
-    """NC1 to NC4 and the rest, each with its metrics in the order of the catalogue."""
+    """Yield each group with its metrics, in the order of the catalogue."""
     for group in dict.fromkeys(metric.group for metric in CATALOGUE.values()):
         if members := [name for name, m in CATALOGUE.items() if m.group == group and name in names]:
             yield group, members
@@ -99,5 +99,5 @@ def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def number(value: float) -> str:
-    """Four significant digits: 0.0123, 1.5e-07, inf, nan."""
+    """Return a value with four significant digits: 0.0123, 1.5e-07, inf, nan."""
     return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Powers of two that keep squares and products within float64's range.
+"""Scale by powers of two, which keep squares and products within float64's range.
 
 Multiplying by a power of two is exact, so it changes nothing but what would have left the range.
 """
@@ -15,17 +15,17 @@ MAX_STEP = 1000  # 2.0**1074 is none of float64's numbers
 
 
 def size_exponent(size: float) -> int:
-    """e with 2^(e-1) <= size < 2^e; 0 for 0, inf and NaN."""
+    """Return e with 2^(e-1) <= size < 2^e; 0 for 0, inf and NaN."""
     return math.frexp(size)[1] if math.isfinite(size) else 0
 
 
 def unit_exponent(exponent: int) -> int:
-    """The exponent of the unit to measure sizes near 2^exponent in: 0 where they need none."""
+    """Return the exponent of the unit for sizes near 2^exponent; 0 where no unit is needed."""
     return exponent if abs(exponent) > SAFE_EXPONENT else 0
 
 
 def largest_entry(array: Tensor) -> float:
-    """max |entry|, 0 of nothing; NaN where an entry is."""
+    """Return max |entry|; 0 for an empty tensor, NaN where an entry is NaN."""
     if not array.numel():
         return 0.0
     least, most = torch.aminmax(array)
@@ -33,7 +33,7 @@ def largest_entry(array: Tensor) -> float:
 
 
 def times_two_to(array: Tensor, exponent: int) -> Tensor:
-    """array 2^exponent in float64, for any exponent; inf or 0 where float64 ends."""
+    """Return array * 2^exponent in float64, for any exponent; inf or 0 where float64 ends."""
     while exponent:
         step = max(-MAX_STEP, min(MAX_STEP, exponent))
         array, exponent = array * 2.0**step, exponent - step
@@ -41,7 +41,7 @@ def times_two_to(array: Tensor, exponent: int) -> Tensor:
 
 
 def value_times_two_to(value: float, exponent: int) -> float:
-    """`times_two_to` of one number."""
+    """Return value * 2^exponent of one number; inf or 0 where float64 ends."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:
@@ -49,7 +49,7 @@ def value_times_two_to(value: float, exponent: int) -> float:
 
 
 def row_scales(rows: Tensor) -> Tensor:
-    """For each row (n, d) a power of two (n, 1) near its largest entry; 1 for a row of zeros, inf or NaN.
+    """Return a power of two near each row's largest entry, (n, d) -> (n, 1); 1 for zeros, inf or NaN.
 
     The rows over it are exact, and their lengths neither over- nor underflow.
     """

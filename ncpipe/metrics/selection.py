@@ -1,4 +1,4 @@
-"""Which samples and which classes are measured: positions of sequences, masks, a subset of the classes.
+"""Select the samples and classes to measure: positions of sequences, masks, a subset of the classes.
 
 n  samples of a batch    T  positions    d  width    K  classes of the classifier
 """
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ncpipe.system.errors import InputError
 
-IGNORED = -100  # PyTorch's own default of `ignore_index`
+IGNORE_INDEX = -100  # PyTorch's own default of `ignore_index`
 Classes = Literal["all", "present"] | Sequence[int]
 
 
-def kept_places(labels: Tensor, ignore_index: int, mask: Tensor | None = None) -> Tensor:
+def measured_entries(labels: Tensor, ignore_index: int, mask: Tensor | None = None) -> Tensor:
     """Return which entries of labels (n,) or (n, T) are measured, as bool of the same shape.
 
     An entry is left out where the label is `ignore_index`, or the mask, of the shape of the labels, is 0.
@@ -28,7 +28,7 @@ def kept_places(labels: Tensor, ignore_index: int, mask: Tensor | None = None) -
     return kept & mask.to(labels.device, torch.bool)
 
 
-def chosen_classes(classes: Classes, total: int, batches: Callable[[], Iterable[Tensor]]) -> Tensor:
+def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[Tensor]]) -> Tensor:
     """Return the numbers (K',) of the classes to measure, ascending; K' of K = `total`.
 
     classes: `all`; `present`, those that occur; or a list of numbers. batches(): the measured labels (m,), a
@@ -56,8 +56,8 @@ def chosen_classes(classes: Classes, total: int, batches: Callable[[], Iterable[
     return found
 
 
-def renumbered(labels: Tensor, chosen: Tensor, total: int) -> Tensor:
-    """Return labels (m,) in 0..K-1 by their place in `chosen` (K',); -1 where a class is not among these."""
+def renumber(labels: Tensor, chosen: Tensor, total: int) -> Tensor:
+    """Return the index of each label (m,) in `chosen` (K',); -1 for a class that is not in it."""
     check_range(labels, total)
     places = torch.full((total,), -1, dtype=torch.int64)
     places[chosen.cpu()] = torch.arange(len(chosen))

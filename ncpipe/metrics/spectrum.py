@@ -1,4 +1,4 @@
-"""Singular values of a matrix (class means, weights or pre-activations) and the ranks read off them, float64.
+"""Singular values, ranks and condition number of a matrix (class means, weights, pre-activations), float64.
 
 Low-rank bias shows as a rank of the uncentred class means below K, their rank at collapse [S24 sec. 6].
 """
@@ -14,7 +14,7 @@ RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the l
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """Singular values (min(m, n),) of a matrix (m, n), largest first; NaN where an entry is NaN or inf."""
+    """Return the singular values (min(m, n),) of a matrix (m, n), largest first; NaN for NaN or inf."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
     exponent = unit_exponent(size_exponent(largest_entry(matrix)))
@@ -23,12 +23,12 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def rounding_cutoff(matrix: Tensor) -> float:
-    """max(m, n) 2^-52 s_1: below it a singular value of a float64 matrix (m, n) is rounding."""
+    """Return max(m, n) 2^-52 s_1, below which a singular value of a float64 matrix (m, n) is rounding."""
     return max(matrix.shape) * torch.finfo(torch.float64).eps * singular_values(matrix)[0].item()
 
 
 def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> float:
-    """Number of singular values above tolerance s_1, in 0..min(m, n) [S24 sec. 6].
+    """Return the number of singular values above tolerance s_1, in 0..min(m, n) [S24 sec. 6].
 
     0 for the zero matrix, NaN where the singular values are. S24 states no tolerance; ours is relative and
     far above float32's rounding of features and weights.
@@ -37,12 +37,12 @@ def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> float
 
 
 def stable_rank(singular: Tensor) -> float:
-    """|A|_F^2/|A|_2^2 = sum_j s_j^2/s_1^2, in [1, rank], no tolerance; NaN for the zero matrix."""
+    """Return |A|_F^2/|A|_2^2 = sum_j s_j^2/s_1^2, in [1, rank], no tolerance; NaN for the zero matrix."""
     return (singular / singular[0]).square().sum().item()
 
 
 def effective_rank(singular: Tensor) -> float:
-    """exp(-sum_j p_j log p_j) with p_j = s_j/sum_i s_i, in [1, rank], no tolerance; NaN for the zero matrix.
+    """Return exp(-sum_j p_j log p_j), p_j = s_j/sum_i s_i, in [1, rank]; NaN for the zero matrix.
 
     r equal singular values give r. Of the singular values, not of their squares [Roy & Vetterli 2007].
     """
@@ -51,7 +51,7 @@ def effective_rank(singular: Tensor) -> float:
 
 
 def condition_number(singular: Tensor, shape: torch.Size) -> float:
-    """s_1/s_min, 1 for orthogonal rows of one length; inf where s_min is 0 to rounding, NaN for A = 0."""
+    """Return s_1/s_min: 1 for orthogonal rows of one length, inf where s_min is rounding, NaN for A = 0."""
     if singular[0] == 0:
         return math.nan
     cutoff = max(shape) * torch.finfo(torch.float64).eps

@@ -1,4 +1,4 @@
-"""Counts and means of every class and its spread about its mean, in one pass over the samples, in float64.
+"""Accumulate counts, means and spreads of classes in one pass over the samples, in float64.
 
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
@@ -27,7 +27,7 @@ COMPILER = find_spec("numba") is not None
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What the metrics of one layer and split need to know of its classes.
+    """Hold the class statistics that the metrics of one layer and split need.
 
     counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
     exponent: means are in units of 2^exponent, squares of its square; 0 but for features whose largest entry
@@ -49,7 +49,7 @@ class ClassStatistics:
 
     @cached_property
     def cutoff(self) -> float:
-        """max(K, d) 2^-52 max(s_1, r): lengths between classes up to this are rounding, and count as 0.
+        """Length between classes that is still rounding and counts as 0: max(K, d) 2^-52 max(s_1, r).
 
         s_1 is the largest singular value of the class means, not centred, because centring rounds at the size
         of the means themselves; r the largest sqrt(1/n_k sum_i |h_ki - mu_k|^2), at the size of which means
@@ -59,14 +59,14 @@ class ClassStatistics:
         return max(rounding_cutoff(self.means), max(self.means.shape) * 2.0**-52 * spread.item())
 
     def centred_means(self) -> Tensor:
-        """mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
+        """Return mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
 
         Exactly 0 where no longer than `cutoff`.
         """
         return self._centred
 
     def uncentred_means(self) -> Tensor:
-        """mu_k (K, d); all exactly 0 where none is longer than `cutoff`."""
+        """Return mu_k (K, d), all exactly 0 where none is longer than `cutoff`."""
         lengths = torch.linalg.vector_norm(self.means, dim=1)
         return torch.zeros_like(self.means) if bool((lengths <= self.cutoff).all()) else self.means
 
@@ -77,19 +77,19 @@ class ClassStatistics:
         return torch.where(rounding, 0.0, centred)
 
     def to(self, device: torch.device) -> "ClassStatistics":
-        """The same on a device."""
+        """Return the same statistics on a device."""
         return ClassStatistics(
             self.counts.to(device), self.means.to(device), self.squares.to(device), self.exponent
         )
 
     def in_unit(self, exponent: int) -> "ClassStatistics":
-        """The same in units of 2^exponent."""
+        """Return the same statistics in units of 2^exponent."""
         change = self.exponent - exponent
         means, squares = times_two_to(self.means, change), times_two_to(self.squares, 2 * change)
         return ClassStatistics(self.counts, means, squares, exponent) if change else self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Fields by name, for a file; `from_tensors(**tensors)` reads them back."""
+        """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
         found = {"counts": self.counts, "means": self.means, "squares": self.squares}
         return found | ({"exponent": torch.tensor(self.exponent)} if self.exponent else {})
 
@@ -101,7 +101,7 @@ class ClassStatistics:
 
 
 class StatisticsAccumulator:
-    """ClassStatistics of samples that come in batches, in any order and of any size.
+    """Accumulate ClassStatistics of samples that come in batches, in any order and of any size.
 
     Every class's samples are taken relative to an origin, the first sample seen of the class. The difference
     of two close float64 numbers is exact, so a common offset costs nothing; and no sample is further than
@@ -145,10 +145,10 @@ class StatisticsAccumulator:
         self._sums += sums + counts * shift
         squares = times_two_to(other._squares, 2 * change)
         self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
-        self._note_seen()
+        self._count_seen()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copies of what is held, by name, of shapes that do not change; `from_tensors` goes on with them."""
+        """Return copies of the state by name, of fixed shapes; `from_tensors` restores it."""
         return {
             "counts": self._counts.clone(),
             "origins": self._origins.clone(),
@@ -168,11 +168,11 @@ class StatisticsAccumulator:
         )
         found._size = size.item()
         found._exponent = unit_exponent(size_exponent(found._size))
-        found._note_seen()
+        found._count_seen()
         return found
 
     def result(self) -> ClassStatistics:
-        """Statistics of all samples so far; raises InputError that names an empty class."""
+        """Return the statistics of all samples so far; raise InputError that names an empty class."""
         check_every_class(self._counts)
         counts = self._counts.double().unsqueeze(1)
         offsets = self._sums / counts
@@ -185,7 +185,7 @@ class StatisticsAccumulator:
         return self._counts.clone()
 
     def result_of(self, classes: Tensor) -> ClassStatistics:
-        """Statistics of some classes (k,), each with a sample, numbered anew in their order."""
+        """Return the statistics of some classes (k,), each with a sample, renumbered in their order."""
         counts = self._counts[classes]
         assert bool((counts > 0).all()), "a class without samples"
         sums = self._sums[classes]
@@ -194,7 +194,7 @@ class StatisticsAccumulator:
         return ClassStatistics(counts, offsets.add_(self._origins[classes]), squares, self._exponent)
 
     def _fit_unit(self, size: float) -> None:
-        """Take the unit that suits entries up to `size` and all before; change what is held to it."""
+        """Choose the unit for entries up to `size` and all before, and convert the state to it."""
         self._size = max(self._size, size)
         exponent = unit_exponent(size_exponent(self._size))
         if change := self._exponent - exponent:
@@ -214,24 +214,24 @@ class StatisticsAccumulator:
             self._fit_unit(largest_entry(rows) if rows.dtype == torch.float64 else 1.0)
             rows = times_two_to(rows, -self._exponent)
             add_rows(rows.to(self.device).contiguous().numpy(), wanted.numpy(), *held)
-        self._note_seen()
+        self._count_seen()
 
-    def _add(self, rows: Tensor, labels: Tensor, space: Tensor) -> None:
-        """Add rows (b, d) of float64; both (b, d) tensors are written over."""
+    def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
+        """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
         self._fit_unit(largest_entry(rows))
         rows = times_two_to(rows, -self._exponent)
         if not self._all_seen:
-            self._plant_origins(rows, labels)
-        rows.sub_(torch.index_select(self._origins, 0, labels, out=space))
+            self._set_origins(rows, labels)
+        rows.sub_(torch.index_select(self._origins, 0, labels, out=buffer))
         self._counts.index_add_(0, labels, torch.ones_like(labels))
         _add_by_class(self._sums, labels, rows)
         _add_by_class(self._squares, labels, torch.linalg.vector_norm(rows, dim=1).square_())
 
-    def _note_seen(self) -> None:
+    def _count_seen(self) -> None:
         self._seen = int((self._counts > 0).sum())
         self._all_seen = self._seen == self.classes
 
-    def _plant_origins(self, rows: Tensor, labels: Tensor) -> None:
+    def _set_origins(self, rows: Tensor, labels: Tensor) -> None:
         places = torch.nonzero(self._counts[labels] == 0).flatten()
         if not len(places):
             return
@@ -244,7 +244,7 @@ class StatisticsAccumulator:
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassStatistics:
-    """ClassStatistics of features (N, d) with labels (N,), on the features' device."""
+    """Return the ClassStatistics of features (N, d) with labels (N,), on the features' device."""
     accumulator = StatisticsAccumulator(classes, features.shape[1], features.device)
     accumulator.update(features, labels)
     return accumulator.result()
@@ -253,25 +253,25 @@ def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassSta
 def chunks(
     features: Tensor, labels: Tensor, classes: int, device: torch.device, exponent: int = 0
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Rows (b, d) of a batch in turn, in float64 on the device; their labels (b,); memory (b, d) for more.
+    """Yield float64 rows (b, d) of a batch on the device, their labels (b,), and a buffer (b, d).
 
-    Rows are in units of 2^exponent. Both (b, d) tensors may be written over, and are when the next chunk
-    comes: fresh memory would miss the cache. b is small enough for (b, d) and (b, K) to stay there.
+    Rows are in units of 2^exponent. Both (b, d) tensors may be overwritten, and are by the next chunk,
+    because fresh memory would miss the cache. b is small enough for (b, d) and (b, K) to stay there.
     """
     labels = labels.to(device, torch.int64)
     entries = CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"])
     size = max(64, entries // max(1, classes, features.shape[1]))
-    space = torch.empty(2, min(len(labels), size), features.shape[1], dtype=torch.float64, device=device)
+    buffer = torch.empty(2, min(len(labels), size), features.shape[1], dtype=torch.float64, device=device)
     for start in range(0, len(labels), size):
         some = labels[start : start + size]
-        rows, other = space[:, : len(some)]
+        rows, other = buffer[:, : len(some)]
         # Once for all: an operation on mixed types would convert anew, and slower.
         rows.copy_(features[start : start + size].detach())
         yield (rows.copy_(times_two_to(rows, -exponent)) if exponent else rows), some, other
 
 
 def _add_by_class(sums: Tensor, labels: Tensor, values: Tensor) -> None:
-    """sums[y] += values of class y; sums (K, ...), values (b, ...)."""
+    """Add values (b, ...) to the sums (K, ...) of their classes."""
     if values.is_cuda:  # index_add_ adds in a different order every time there
         classes = torch.arange(len(sums), device=labels.device).unsqueeze(1)
         sums += (labels == classes).double() @ values
@@ -293,19 +293,19 @@ def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> N
         wrong = int(torch.nonzero((labels < 0) | (labels >= classes))[0])
         raise InputError(
             f"label {int(labels[wrong])} of sample {wrong} is not in 0..{classes - 1}; "
-            f"{_found(labels.unique().tolist(), classes)}"
+            f"{_expected_labels(labels.unique().tolist(), classes)}"
         )
 
 
 def check_every_class(counts: Tensor, name: str = "") -> None:
     """Raise InputError that names a class of `counts` (K,) without samples. name: of the split, if any."""
     if empty := torch.nonzero(counts == 0).flatten().tolist():
-        found = _found(torch.nonzero(counts).flatten().tolist(), len(counts))
+        found = _expected_labels(torch.nonzero(counts).flatten().tolist(), len(counts))
         raise InputError(f"class {empty[0]} has no {f'{name} ' if name else ''}samples; {found}")
 
 
-def _found(labels: list[int], classes: int) -> str:
-    """Which labels there are and which there have to be, of either at most SHOWN one by one."""
+def _expected_labels(labels: list[int], classes: int) -> str:
+    """Describe the labels found and expected, for an error; at most SHOWN are listed one by one."""
     listed = ", ".join(map(str, labels))
     if len(labels) > SHOWN:
         listed = f"{len(labels)} from {labels[0]} to {labels[-1]}"

@@ -1,4 +1,4 @@
-"""Which known structure the class means of a low-rank solution have, by their Gram matrices [S24 App. B].
+"""Recognise the known structures of low-rank solutions by the Gram matrices of class means [S24 App. B].
 
 Two layers decide: the last but one, whose class means are the edges of a graph in the incidence structures
 (two classes meet at 1/2 where the edges share a point, else at 0), and the last one. Gram matrices are over
@@ -25,7 +25,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Structure:
-    """What the class means of the last two layers are.
+    """Name the structure of the class means of the last two layers.
 
     inner: of the last layer but one, `DNC` (orthogonal, one length), `T(r)` (incidence of the complete
     graph), `C_4` (the square), `L(K_m,n)` (incidence of the complete bipartite graph) or `other`. last: of
@@ -50,7 +50,7 @@ class Structure:
 
 
 def structure(inner: Tensor, last: Tensor) -> Structure:
-    """The structure of class means (K, d): M_{L-1} after its ReLU, and of layer L before its ReLU.
+    """Return the structure of class means (K, d): M_{L-1} after its ReLU, and layer L before its ReLU.
 
     After, since a solution's first hidden layer is not determined before its ReLU: class means (1, -t) and
     (-t, 1) cost the same for all t in [0, 1]. For L = 2 give the means of the one hidden layer after its ReLU
@@ -70,7 +70,7 @@ def structure(inner: Tensor, last: Tensor) -> Structure:
 
 
 def classes_given_up(outputs: Tensor) -> int:
-    """Outputs that are 0 for every class, of outputs (K, K) for the class means, a class each row.
+    """Return how many outputs are 0 for every class; outputs (K, K) of the class means, one class a row.
 
     Where a class is given up its features and its row of the last layer are 0, and it adds 1/(2K) to the
     error.
@@ -80,12 +80,12 @@ def classes_given_up(outputs: Tensor) -> int:
 
 
 def ranks(means: Sequence[Tensor], tolerance: float = RANK_TOLERANCE) -> list[float]:
-    """Rank of each layer's class means (K, d), by the rule of `numerical_rank`."""
+    """Return the rank of each layer's class means (K, d), by the rule of `numerical_rank`."""
     return [numerical_rank(singular_values(matrix), tolerance) for matrix in means]
 
 
 def rank_gap(means: Sequence[Tensor], tolerance: float) -> float:
-    """How clear the ranks r of layers are: the least of their s_r/s_{r+1}; inf where all values count."""
+    """Return the least gap s_r/s_{r+1} at the ranks r of the layers; inf where all values count."""
     gaps = [math.inf]
     for matrix in means:
         values = singular_values(matrix)
@@ -96,7 +96,7 @@ def rank_gap(means: Sequence[Tensor], tolerance: float) -> float:
 
 
 def dnc_found(means: Sequence[Tensor], loss: float, level: float, tolerance: float = RANK_TOLERANCE) -> bool:
-    """Whether a run has reached deep neural collapse: rank K in M_2..M_L, and a loss within .1 % of L_DNC.
+    """Return whether a run reached deep neural collapse: rank K in M_2..M_L and a loss within .1 % of L_DNC.
 
     means: of the layers 2..L, after the ReLU, each (K, d).
     """
@@ -105,7 +105,7 @@ def dnc_found(means: Sequence[Tensor], loss: float, level: float, tolerance: flo
 
 
 def _gram(means: Tensor) -> Tensor | None:
-    """Gram matrix (K, K) over its mean diagonal; None where lengths differ or are not finite."""
+    """Return the Gram matrix (K, K) over its mean diagonal; None where lengths differ or are not finite."""
     rows = means.double()
     gram = rows @ rows.T
     gram = gram / gram.diagonal().mean()
@@ -115,7 +115,7 @@ def _gram(means: Tensor) -> Tensor | None:
 
 
 def _two_clusters(gram: Tensor) -> Tensor | None:
-    """Which pairs (K, K) are of the upper kind; none if all are near 0, None if there are not two kinds."""
+    """Return which pairs (K, K) are of the upper kind: none if all are near 0, None without two kinds."""
     above = torch.ones_like(gram, dtype=torch.bool).triu(1)
     values = gram[above].sort().values
     if (values[-1] - values[0]).item() < CLUSTER:
@@ -131,7 +131,7 @@ def _two_clusters(gram: Tensor) -> Tensor | None:
 
 
 def _fits(gram: Tensor, adjacent: Tensor, near: float, far: float) -> bool:
-    """Whether pairs of the graph have the entry `near`, and the others `far`."""
+    """Return whether pairs of the graph have the entry `near`, and the others `far`."""
     other = ~adjacent
     other = other.fill_diagonal_(False)
     worst = 0.0
@@ -142,7 +142,7 @@ def _fits(gram: Tensor, adjacent: Tensor, near: float, far: float) -> bool:
 
 
 def _graph_name(adjacent: Tensor) -> str:
-    """T(r), C_4 or L(K_m,n), if the graph is the line graph of a complete or complete bipartite graph."""
+    """Return T(r), C_4 or L(K_m,n) for the line graph of a complete or complete bipartite graph."""
     import networkx  # only here: a second to import
 
     graph = networkx.from_numpy_array(adjacent.int().numpy())
@@ -163,7 +163,10 @@ def _graph_name(adjacent: Tensor) -> str:
 
 
 def _last_layer(means: Tensor, triangular: Tensor | None) -> str:
-    """Name of the last layer's means before the ReLU; triangular: graph of the layer before if it is T(r)."""
+    """Return the name of the last layer's means before the ReLU.
+
+    triangular: the graph of the previous layer, if it is T(r).
+    """
     gram, after = _gram(means), _gram(means.clamp(min=0))
     if gram is None or after is None:
         return OTHER
@@ -180,13 +183,13 @@ def _last_layer(means: Tensor, triangular: Tensor | None) -> str:
 
 
 def _triangular_values(points: int, minus: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Entries of the Gram matrix of A T_r, and after the ReLU, for edges with and without a common point.
+    """Return the Gram entries of A T_r, before and after the ReLU, for edges with and without a common point.
 
     A has all rows with `minus` entries -1; an edge is 1 where both ends are 1, -1 where both are -1, else 0.
     """
 
     def rows(named: int, negative: int) -> int:
-        """Rows with `negative` entries -1 at given places among `named` given ones, and 1 at the others."""
+        """Count rows with -1 at `negative` of the `named` positions and 1 at the others."""
         return math.comb(points - named, minus - negative) if minus >= negative else 0
 
     same = rows(2, 0) + rows(2, 2)

@@ -1,4 +1,4 @@
-"""All metrics of one layer, split or classifier, as rows of the long table.
+"""Compute all metrics of one layer, split or classifier, as rows of the long table.
 
 N  samples    K  classes    d  feature width
 """
@@ -22,6 +22,8 @@ from ncpipe.metrics.collapse import (
     tcv,
 )
 from ncpipe.metrics.geometry import (
+    nc0_relative,
+    nc0_row_sum,
     nc2_condition,
     nc2_equiangular,
     nc2_equinorm,
@@ -33,7 +35,13 @@ from ncpipe.metrics.geometry import (
 )
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
 from ncpipe.metrics.passes import first_pass, second_pass
-from ncpipe.metrics.scales import size_exponent, times_two_to, value_times_two_to
+from ncpipe.metrics.scales import (
+    largest_entry,
+    size_exponent,
+    times_two_to,
+    unit_exponent,
+    value_times_two_to,
+)
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
@@ -69,7 +77,7 @@ def measure_arrays(
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
 ) -> list[Measurement]:
-    """Every metric of features (N, d) with labels (N,) in 0..K-1, tensors or NumPy arrays of any float type.
+    """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
     weight (K, d), bias (K,): the classifier on these features, for NC2-NC4 of the weights and the margins.
     test_features, test_labels: the same layer on held-out samples. K is the weight's number of rows, or 1 +
@@ -101,7 +109,7 @@ def measure_batches(
     bias: Tensor | None = None,
     layer: str = LAST_LAYER,
 ) -> list[Measurement]:
-    """Every metric of features that come in batches ((B, d), (B,)), in memory that does not grow with them.
+    """Return every metric of features that come in batches ((B, d), (B,)), in constant memory.
 
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
@@ -126,7 +134,7 @@ def measure_layer(
     train: ClassStatistics,
     weight: Tensor | None = None,
 ) -> list[Measurement]:
-    """Every metric of one layer on one split, from its two passes; NaN ones of NaN features.
+    """Return every metric of one layer on one split, from its two passes; NaN for NaN features.
 
     train: the train split's statistics, for the test-collapse distances, which are of test samples only.
     weight (K, d): for nc3_duality and UNC3. GNC2 and UNC3 where there are too many classes for a simplex.
@@ -138,8 +146,10 @@ def measure_layer(
 
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
-    """Every metric of the classifier's weights (K, d) alone."""
+    """Yield every metric of the classifier's weights (K, d) alone."""
     values = {
+        "nc0_row_sum": nc0_row_sum(weight),
+        "nc0_relative": nc0_relative(weight),
         "nc2_etf": nc2_etf(weight),
         "nc2_identity": nc2_identity(weight),
         "nc2_equinorm_weights": nc2_equinorm(weight),
@@ -153,29 +163,34 @@ def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measure
 
 
 def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
-    """Ranks and singular values of an inner layer's weights, which are no classifier's [S24 sec. 6]."""
+    """Yield ranks and singular values of an inner layer's weights [S24 sec. 6]."""
     for metric, value in spectrum_metrics("weights", weight):
         yield Measurement(layer, WEIGHTS, metric, value)
 
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
-    """Ranks and singular values of the class means alone, as of pre-activations [S24 sec. 6]."""
+    """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
     for metric, value in _means_spectrum(statistics):
         yield Measurement(layer, split, metric, value)
 
 
-def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
-    """Ranks and singular values of a matrix as (metric, value), metrics named after the matrix."""
-    singular = singular_values(matrix)
+def spectrum_metrics(name: str, matrix: Tensor, exponent: int = 0) -> Iterator[tuple[str, float]]:
+    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix.
+
+    The matrix is in units of 2^exponent. Ranks are computed before the values return to the unit 1, where
+    subnormal ones would lose their digits.
+    """
+    unit = unit_exponent(size_exponent(largest_entry(matrix)))
+    singular = singular_values(times_two_to(matrix.double(), -unit))
     yield f"rank_{name}", numerical_rank(singular)
     yield f"stable_rank_{name}", stable_rank(singular)
     yield f"effective_rank_{name}", effective_rank(singular)
-    for place, value in enumerate(singular.tolist(), 1):
+    for place, value in enumerate(times_two_to(singular, unit + exponent).tolist(), 1):
         yield f"singular_{name}_{place:03d}", value
 
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    """What follows from class statistics alone, as (metric, value)."""
+    """Yield the metrics that follow from class statistics alone, as (metric, value)."""
     yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
     yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
     yield "tcv", tcv(statistics)
@@ -198,7 +213,7 @@ def two_pass_metrics(
     train: ClassStatistics,
     weight: Tensor | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """What samples about known class means tell, and of means and weight together, as (metric, value).
+    """Yield the metrics that need samples about known class means, or means and weight, as (metric, value).
 
     Arguments as in `measure_layer`.
     """
@@ -216,11 +231,11 @@ def two_pass_metrics(
 
 
 def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    return spectrum_metrics("means", times_two_to(statistics.uncentred_means(), statistics.exponent))
+    return spectrum_metrics("means", statistics.uncentred_means(), statistics.exponent)
 
 
 def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    """NC3 of samples and their margins, as (metric, value); nothing without a classifier."""
+    """Yield NC3 of samples and their margins, as (metric, value); nothing without a classifier."""
     if samples.misalignment is not None and samples.margins is not None:
         margins = samples.margins.cpu().numpy()
         yield "nc3_cosine", samples.misalignment.item() / len(margins)
@@ -235,7 +250,7 @@ def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]
 
 
 def decision_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    """Shares of samples that are decided wrongly or in two ways, as (metric, value)."""
+    """Yield the shares of samples with a wrong nearest mean or two decisions, as (metric, value)."""
     finite = bool(samples.within.isfinite())
     for metric, count in (("ncc_error", samples.wrong), ("nc4_mismatch", samples.mismatched)):
         if count is not None:  # integer tensors would be divided in float32
@@ -266,7 +281,7 @@ def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> Class
 
 
 def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """The batches of one layer, as the passes take them."""
+    """Yield the batches of one layer, as the passes take them."""
     return (({layer: features}, labels) for features, labels in batches())
 
 

@@ -1,4 +1,4 @@
-"""The nearest class mean and the largest logit of each sample, where several are equal but for rounding.
+"""Find the nearest class mean and the largest logit of each sample, with ties up to rounding.
 
 What is equal to rounding goes to the lowest class, whatever the batch that a sample comes in. Both classes
 look at scores that one matrix product gives, and compute anew, more exactly, only what these leave open.
@@ -17,10 +17,10 @@ SLACK = 8  # the product's and the centring's rounding are below this many cutof
 
 
 class NearestMeans:
-    """Decides for the lowest class whose mean is at most `cutoff` further away than the nearest."""
+    """Choose the lowest class whose mean is at most `cutoff` further away than the nearest."""
 
     def __init__(self, statistics: ClassStatistics, samples: ClassStatistics) -> None:
-        """statistics: of the means; samples: of what is to be decided, in the same unit."""
+        """Take statistics of the means, and of the samples to be decided, in the same unit."""
         self.means, self.cutoff = statistics.means, statistics.cutoff
         self.centre = self.means.mean(0)
         self.centred = self.means - self.centre  # where a common offset costs no digits
@@ -32,7 +32,7 @@ class NearestMeans:
         self._distinct: Tensor | None = None
 
     def decide(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """Classes (b,) of rows (b, d). scores (K, b): |h - mu|^2/2 less what all classes share."""
+        """Return classes (b,) of rows (b, d). scores (K, b): |h - mu|^2/2 less what all classes share."""
         nearest = scores.min(0)
         decided = nearest.indices
         if int(torch.count_nonzero(near := scores <= nearest.values + self._close)) > len(rows):
@@ -41,7 +41,7 @@ class NearestMeans:
         return decided
 
     def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
-        """Classes (m,) of rows (m, d) among those marked (K,), by how much further they are than `best`."""
+        """Return classes (m,) of rows (m, d) among those marked (K,), by the extra distance over `best`."""
         lowest = self._lowest_coinciding()
         classes = torch.unique(lowest[among])
         if len(classes) == 1:
@@ -59,7 +59,7 @@ class NearestMeans:
         return classes[_first_near_least(torch.stack(further), self.cutoff)]
 
     def _lowest_coinciding(self) -> Tensor:
-        """For each class (K,) the lowest one whose mean is at most `cutoff` away."""
+        """Return for each class (K,) the lowest one whose mean is at most `cutoff` away."""
         if self._distinct is None:
             lowest = torch.arange(len(self.means), device=self.means.device)
             for tile in tiles(self.means):
@@ -71,24 +71,24 @@ class NearestMeans:
 
 
 class LargestLogits:
-    """Decides for the lowest class whose logit W_k h + b_k is largest, to rounding at the logits' size.
+    """Choose the lowest class whose logit W_k h + b_k is largest, up to rounding at the logits' size.
 
     Rounding is max(K, d) 2^-52 (max_k |W_k| |h| + max_k |b_k|).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, longest: Tensor) -> None:
-        """longest (): the length of no feature is above it."""
+        """Take an upper bound `longest` () of the features' lengths."""
         self._weight, self._bias = weight, bias
         self._eps = max(weight.shape) * EPS
         self._close = SLACK * self._rounding(longest)
         self._distinct: Tensor | None = None
 
     def logits(self, rows: Tensor) -> Tensor:
-        """(K, b) of rows (b, d)."""
+        """Return logits (K, b) of rows (b, d)."""
         return torch.addmm(self._bias.unsqueeze(1), self._weight, rows.T)
 
     def decide(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """Classes (b,) of rows (b, d) with logits (K, b)."""
+        """Return classes (b,) of rows (b, d) with logits (K, b)."""
         largest = logits.max(0)
         decided = largest.indices
         if int(torch.count_nonzero(near := logits >= largest.values - self._close)) > len(rows):
@@ -97,7 +97,7 @@ class LargestLogits:
         return decided
 
     def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
-        """Classes (m,) of rows (m, d) among those marked (K,), by how much smaller they are than `best`."""
+        """Return classes (m,) of rows (m, d) among those marked (K,), by how far a logit is below `best`."""
         classes = torch.unique(self._lowest_equal()[among])
         smaller = []
         for k in classes:
@@ -107,13 +107,13 @@ class LargestLogits:
         return classes[_first_near_least(torch.stack(smaller), rounding)]
 
     def _rounding(self, lengths: Tensor) -> Tensor:
-        """Of logits of features of these lengths."""
+        """Return the rounding of logits of features of these lengths."""
         return self._eps * (
             torch.linalg.vector_norm(self._weight, dim=1).max() * lengths + self._bias.abs().max()
         )
 
     def _lowest_equal(self) -> Tensor:
-        """For each class (K,) the lowest one with the same weights and bias."""
+        """Return for each class (K,) the lowest one with the same weights and bias."""
         if self._distinct is None:
             both = torch.cat([self._weight, self._bias.unsqueeze(1)], 1)
             _, groups = torch.unique(both, dim=0, return_inverse=True)
@@ -124,5 +124,5 @@ class LargestLogits:
 
 
 def _first_near_least(values: Tensor, tolerance: Tensor | float) -> Tensor:
-    """The first row (m,) of values (n, m) within the tolerance of the least."""
+    """Return the first row (m,) of values (n, m) within the tolerance of the least."""
     return (values <= values.min(0).values + tolerance).int().argmax(0)

@@ -1,4 +1,4 @@
-"""How well a few samples' features tell classes apart that the network never saw, in float64 [K23 sec. 4.3].
+"""Few-shot errors on classes that the network was not trained on, in float64 [K23 sec. 4.3].
 
 N  samples    t  target classes    n  shots of each    d  feature width
 """
@@ -23,7 +23,7 @@ def transfer_metrics(
     ridge: float | None,
     seed: int,
 ) -> Iterator[tuple[str, float]]:
-    """Values by name of features (N, d) with labels (N,) in 0..t-1: mean errors of each head and their bound.
+    """Yield mean few-shot errors of each head, and their bound; features (N, d), labels (N,) in 0..t-1.
 
     An episode draws n samples of every class, without replacement; a head learns from them, and its error is
     over all others, each class weighing the same. All heads see the same episodes. NaN of NaN features.
@@ -53,7 +53,7 @@ def transfer_metrics(
 
 
 def draw_shots(labels: Tensor, classes: int, count: int, generator: torch.Generator) -> Tensor:
-    """Places (t, n) of n samples of every class."""
+    """Return indices (t, n) of n samples of every class."""
     chosen = []
     for label in range(classes):
         members = torch.nonzero(labels == label).flatten()
@@ -62,12 +62,12 @@ def draw_shots(labels: Tensor, classes: int, count: int, generator: torch.Genera
 
 
 def nearest_shots(shots: Tensor, rows: Tensor) -> Tensor:
-    """Classes (m,) of rows (m, d): that of the nearest mean of shots (t, n, d), the lowest of equal ones."""
+    """Return classes (m,) of rows (m, d) by the nearest mean of shots (t, n, d); ties go to the lowest."""
     return torch.cdist(rows, shots.mean(1), compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
 
 
 def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
-    """Classes (m,) of rows (m, d) by ridge regression of one-hot labels on shots (t, n, d).
+    """Return classes (m,) of rows (m, d) by ridge regression of one-hot labels on shots (t, n, d).
 
     A minimises 1/(tn) sum |A (h - c) - (e_y - 1/t)|^2 + strength s |A|^2 over the shots, with c their mean
     and s their mean squared distance from it, so that the features' scale changes nothing. Shots that are all
@@ -92,13 +92,13 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
 
 
 def balanced_error(decided: Tensor, labels: Tensor, classes: int) -> float:
-    """Share of wrong decisions, averaged over classes."""
+    """Return the share of wrong decisions, averaged over classes."""
     wrong = torch.bincount(labels, weights=(decided != labels).double(), minlength=classes)
     return (wrong / torch.bincount(labels, minlength=classes)).mean().item()
 
 
 def transfer_bound(rows: Tensor, labels: Tensor, classes: int, shots: int) -> float:
-    """8 (t-1)(1 + 1/n) CDNV, which the nearest-shot-mean error of n shots drawn anew is at most; often > 1.
+    """Return 8 (t-1)(1 + 1/n) CDNV, an upper bound of the expected nearest-shot-mean error; often > 1.
 
     For any distribution, the samples' own here. With m the means of the shots, a sample h of class i is
     nearer to m_j than to m_i only if h - m_i, or h - m_j less its mean, is at least |mu_i - mu_j|/2 long: two

@@ -1,4 +1,4 @@
-"""How evenly K directions lie on the sphere where they are too many for a simplex: K > d + 1, in float64.
+"""Hyperspherical uniformity of K directions that are too many for a simplex, K > d + 1, in float64.
 
 GNC2 and UNC3 of Wu and Papyan 2024 (arXiv 2405.17767), with the kernel of Liu et al. 2023 (arXiv 2303.06484).
 
@@ -18,21 +18,21 @@ NAMES = ("gnc2_energy", "gnc2_spread", "gnc2_cosine", "gnc2_interference")
 
 
 def weight_uniformity(weight: Tensor) -> dict[str, float]:
-    """`gnc2_*_weights` of W (K, d), see `uniformity`."""
+    """Return `gnc2_*_weights` of W (K, d), see `uniformity`."""
     directions = unit_rows(weight.double())
     rounding = directions.new_full((len(weight),), max(weight.shape) * 2.0**-52)
     return {f"{name}_weights": value for name, value in uniformity(directions, rounding).items()}
 
 
 def means_uniformity(statistics: ClassStatistics) -> dict[str, float]:
-    """`gnc2_*_means` of the centred class means, see `uniformity`."""
+    """Return `gnc2_*_means` of the centred class means, see `uniformity`."""
     centred = statistics.centred_means()
     rounding = statistics.cutoff / torch.linalg.vector_norm(centred, dim=1)
     return {f"{name}_means": value for name, value in uniformity(unit_rows(centred), rounding).items()}
 
 
 def uniformity(directions: Tensor, rounding: Tensor) -> dict[str, float]:
-    """Of u (K, d): mean and spread of log(1/|u_i - u_j|) over pairs i < j, and what their cosines are.
+    """Return mean and spread over pairs of log(1/|u_i - u_j|) of u (K, d), and two summaries of the cosines.
 
     gnc2_energy: the mean, hyperspherical energy; lower is more even, at least -log(2K/(K-1))/2, which only a
     simplex reaches. gnc2_spread: the standard deviation over the pairs, 0 for a simplex alone; GNC2 of Wu and
@@ -66,7 +66,7 @@ def uniformity(directions: Tensor, rounding: Tensor) -> dict[str, float]:
 
 
 def uniform_duality(statistics: ClassStatistics, weight: Tensor) -> dict[str, float]:
-    """Mean and spread over classes of cos(W_k, mu_k - mu_G); W (K, d) [Wu and Papyan 2024, UNC3].
+    """Return mean and spread over classes of cos(W_k, mu_k - mu_G); W (K, d) [Wu and Papyan 2024, UNC3].
 
     unc3_cosine: the mean, 1 at self-duality. unc3_spread: the standard deviation, 0 where every class is
     aligned alike, whatever that alignment is. Both NaN for a row of zeros and for a mean at the centre.

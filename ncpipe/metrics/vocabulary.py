@@ -1,4 +1,4 @@
-"""Collapse where classes are the tokens of a vocabulary: many, of any size, some of which never occur.
+"""Measure collapse where classes are the tokens of a vocabulary: many, unbalanced, some never seen.
 
 A class is a token that is the next one often enough. One pass over the positions is all that is read; what
 needs the final class means is taken on positions that this pass kept, drawn at random [WP24].
@@ -19,6 +19,7 @@ from ncpipe.metrics.collapse import cdnv_and_log
 from ncpipe.metrics.geometry import nc3_duality, simplex_fits
 from ncpipe.metrics.meters import SampleMeter, check_classifier
 from ncpipe.metrics.scales import times_two_to
+from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -36,13 +37,12 @@ from ncpipe.system.errors import InputError
 
 DECISIONS = 2000  # positions that NC4 is taken on: its 95 % interval is at most 4.4 points wide
 QUANTILE = 1.959963984540054  # of the normal distribution, at 97.5 %
-IGNORED = -100  # PyTorch's and transformers' label of positions that are not learned
-BATCH = 8192  # positions of arrays at a time
-ARRAYS = 7  # of V x d float64 numbers, at the height of a measurement
+BATCH_SIZE = 8192  # positions of arrays at a time
+ARRAYS_AT_PEAK = 7  # of V x d float64 numbers, at the height of a measurement
 
 
 class TokenPass:
-    """One split's positions in one pass: statistics of every token, and some positions drawn at random.
+    """Accumulate one split's positions: statistics of every token, and a random sample of positions.
 
     Memory is a few times V x d numbers, of which those of tokens that never occur are never touched, and
     `decisions` x d. Which positions are kept depends on the seed and the positions' order alone.
@@ -56,12 +56,12 @@ class TokenPass:
         decisions: int | None = DECISIONS,
         seed: int = 0,
     ) -> None:
-        """decisions: positions to keep, None for all."""
-        check_room(vocabulary, width, torch.device(device))
+        """Keep `decisions` positions, drawn with `seed`; None keeps all."""
+        check_memory(vocabulary, width, torch.device(device))
         self.accumulator = StatisticsAccumulator(vocabulary, width, device)
         self.ignored, self.masked = 0, 0
-        self._most = math.inf if decisions is None else decisions
-        self._draw = np.random.default_rng(seed)
+        self._limit = math.inf if decisions is None else decisions
+        self._generator = np.random.default_rng(seed)
         self._keys = np.empty(0)
         self._features: list[Tensor] = []
         self._labels: list[Tensor] = []
@@ -73,8 +73,8 @@ class TokenPass:
         """
         self.accumulator.update(features, labels)
         self.ignored, self.masked = self.ignored + ignored, self.masked + masked
-        keys = self._draw.random(len(labels))
-        least = self._keys.min() if len(self._keys) >= self._most else -1.0
+        keys = self._generator.random(len(labels))
+        least = self._keys.min() if len(self._keys) >= self._limit else -1.0
         chosen = np.flatnonzero(keys > least)
         if not len(chosen):
             return
@@ -82,8 +82,8 @@ class TokenPass:
         self._keys = np.concatenate([self._keys, keys[chosen]])
         self._features.append(features.detach()[index])
         self._labels.append(labels[index])
-        if len(self._keys) > self._most:  # the largest keys stay, in the order of the positions
-            kept = np.sort(np.argpartition(-self._keys, int(self._most) - 1)[: int(self._most)])
+        if len(self._keys) > self._limit:  # the largest keys stay, in the order of the positions
+            kept = np.sort(np.argpartition(-self._keys, int(self._limit) - 1)[: int(self._limit)])
             self._keys = self._keys[kept]
             index = torch.from_numpy(kept).to(features.device)
             self._features = [torch.cat(self._features)[index]]
@@ -91,15 +91,15 @@ class TokenPass:
 
     @property
     def kept(self) -> tuple[Tensor, Tensor]:
-        """The drawn positions' features (m, d) and labels (m,)."""
+        """Features (m, d) and labels (m,) of the drawn positions."""
         return torch.cat(self._features), torch.cat(self._labels)
 
 
-def check_room(vocabulary: int, width: int, device: torch.device) -> None:
+def check_memory(vocabulary: int, width: int, device: torch.device) -> None:
     """Raise InputError if the statistics of so many tokens do not fit into the device's free memory."""
     from ncpipe.config.bounds import free_memory  # only here: the metrics need PyTorch and NumPy alone
 
-    need = ARRAYS * 8 * vocabulary * width
+    need = ARRAYS_AT_PEAK * 8 * vocabulary * width
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     if need > free:
         raise InputError(
@@ -116,7 +116,7 @@ def measure_vocabulary(
     min_per_class: int = 1,
     layer: str = LAST_LAYER,
 ) -> list[Measurement]:
-    """Every metric of positions that a pass has seen, with what was counted and left out.
+    """Return every metric of the positions that a pass has seen, with counts of those left out.
 
     weight (V, d), bias (V,): the unembedding. Classes are the tokens with at least min_per_class positions in
     `train`; of the test split those of them with as many there, but its positions are decided among all.
@@ -130,24 +130,24 @@ def measure_vocabulary(
     for title, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None:
             check_finite(f"the unembedding's {title}", tensor)
-    classes = _classes(counts, min_per_class, TRAIN)
+    classes = _frequent_tokens(counts, min_per_class, TRAIN)
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
-        rows += _of_weights(weight[classes.to(weight.device)].to(learned.means.device), layer)
+        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device), layer)
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
         own = classes
         if split == TEST:
             often = seen.accumulator.counts[classes] >= min_per_class
-            own = classes[often] if int(often.sum()) > 1 else _classes(often.long(), 1, TEST)
+            own = classes[often] if int(often.sum()) > 1 else _frequent_tokens(often.long(), 1, TEST)
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
         check_statistics(split, layer, statistics)
         values = {
-            **_counted(seen, statistics),
-            **of_statistics(statistics, None if weight is None else weight[own.to(weight.device)]),
-            **_of_decisions(seen, classes, learned, weight, bias),
+            **_position_counts(seen, statistics),
+            **statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)]),
+            **_decision_values(seen, classes, learned, weight, bias),
         }
         rows += [Measurement(layer, split, metric, float(value)) for metric, value in values.items()]
     return rows
@@ -162,7 +162,7 @@ def measure_token_arrays(
     test_labels: Array | None = None,
     min_per_class: int = 1,
     decisions: int | None = DECISIONS,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
 ) -> list[Measurement]:
     """Return what `measure_vocabulary` does of features (N, d), labels (N,) and an unembedding (V, d), (V,).
 
@@ -194,15 +194,15 @@ def _pass_over(
     features: Tensor, labels: Tensor, vocabulary: int, decisions: int | None, ignored: int
 ) -> TokenPass:
     seen = TokenPass(vocabulary, features.shape[1], features.device, decisions)
-    for rows, wanted in zip(features.split(BATCH), labels.split(BATCH), strict=True):
+    for rows, wanted in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
         left = wanted != ignored
         count = int((~left).sum())
         seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
     return seen
 
 
-def of_statistics(statistics: ClassStatistics, weight: Tensor | None) -> dict[str, float]:
-    """One-pass metrics by name, with those of many classes also where there are few; weight (K, d)."""
+def statistics_metrics(statistics: ClassStatistics, weight: Tensor | None) -> dict[str, float]:
+    """Return one-pass metrics by name, including those of many classes where there are few; weight (K, d)."""
     found = dict(one_pass_metrics(statistics))
     if simplex_fits(*statistics.means.shape):
         found |= many_class_metrics(statistics)
@@ -214,20 +214,20 @@ def of_statistics(statistics: ClassStatistics, weight: Tensor | None) -> dict[st
 
 
 def many_class_metrics(statistics: ClassStatistics) -> dict[str, float]:
-    """What `one_pass_metrics` gives for K > d + 1 alone."""
+    """Return the metrics that `one_pass_metrics` gives only for K > d + 1."""
     return {"cdnv_log": cdnv_and_log(statistics)[1], **means_uniformity(statistics)}
 
 
 def wilson_interval(count: int, of: int) -> tuple[float, float]:
-    """Wilson's interval at 95 % of a share that was seen `count` times of `of`; in [0, 1]."""
+    """Return Wilson's 95 % interval of a share seen `count` times out of `of`; in [0, 1]."""
     share, square = count / of, QUANTILE**2
     middle = (share + square / (2 * of)) / (1 + square / of)
     half = QUANTILE / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
     return middle - half if count else 0.0, middle + half if count < of else 1.0
 
 
-def _classes(counts: Tensor, least: int, split: str) -> Tensor:
-    """The tokens with at least so many positions, of which there must be two."""
+def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
+    """Return the tokens with at least `least` positions; raise InputError for fewer than two tokens."""
     found = torch.nonzero(counts >= least).flatten()
     if len(found) < 2:
         most = int(counts.max()) if len(counts) else 0
@@ -238,14 +238,14 @@ def _classes(counts: Tensor, least: int, split: str) -> Tensor:
     return found
 
 
-def _of_weights(weight: Tensor, layer: str) -> Iterator[Measurement]:
+def _weight_measurements(weight: Tensor, layer: str) -> Iterator[Measurement]:
     yield from measure_weights(weight, layer)
     if simplex_fits(*weight.shape):
         for metric, value in weight_uniformity(weight).items():
             yield Measurement(layer, WEIGHTS, metric, value)
 
 
-def _counted(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
+def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
     every = int(seen.accumulator.counts.sum())
     return {
         "classes": statistics.classes,
@@ -256,10 +256,10 @@ def _counted(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
     }
 
 
-def _of_decisions(
+def _decision_values(
     seen: TokenPass, classes: Tensor, learned: ClassStatistics, weight: Tensor | None, bias: Tensor | None
 ) -> dict[str, float]:
-    """NC4, NC3 and margins of the kept positions, among the classes (K,) and by the train means."""
+    """Return NC4, NC3 and margins of the kept positions, among the classes (K,) and by the train means."""
     features, labels = seen.kept
     place = learned.means.device
     numbers = torch.full((len(seen.accumulator.counts),), -1, device=place)
@@ -269,7 +269,7 @@ def _of_decisions(
     if not len(labels):
         return {"decisions": 0}
     meter = SampleMeter(
-        _reaching(learned, features, labels),
+        _with_wide_spreads(learned, features, labels),
         None if weight is None else weight[classes.to(weight.device)],
         None if bias is None else bias[classes.to(bias.device)],
         spread=False,
@@ -283,8 +283,8 @@ def _of_decisions(
     return values
 
 
-def _reaching(learned: ClassStatistics, features: Tensor, labels: Tensor) -> ClassStatistics:
-    """The same means, with spreads that are large enough for these samples (m, d) to be among theirs."""
+def _with_wide_spreads(learned: ClassStatistics, features: Tensor, labels: Tensor) -> ClassStatistics:
+    """Return the statistics with spreads large enough to include these samples (m, d)."""
     rows = times_two_to(features.double(), -learned.exponent)
     furthest = (rows - learned.means[labels]).square().sum(1).max()
     return replace(learned, squares=learned.squares.clamp(min=furthest))

@@ -1,4 +1,4 @@
-"""From a spec to a network with drawn weights, and its inputs."""
+"""Build a randomly initialised network from its spec, and bring its inputs into shape."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,33 +18,39 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.specs import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models import conv_net, dufm, mlp, resnet, resnet_cifar, transformer
-from ncpipe.models.heads import as_loss_has_it, check_room, set_simplex
-from ncpipe.models.inputs import InputShape
+from ncpipe.models import conv_net, transformer
+from ncpipe.models.conv_net import ConvNet
+from ncpipe.models.dufm import Dufm
+from ncpipe.models.heads import check_simplex_fits, configure_for_loss, set_simplex
+from ncpipe.models.inputs import InputShape, flatten, unchanged
+from ncpipe.models.mlp import MLP
 from ncpipe.models.network import Network
+from ncpipe.models.resnet import ResNet
+from ncpipe.models.resnet_cifar import CifarResNet
+from ncpipe.models.transformer import Transformer
 from ncpipe.system.randomness import seeded_generator
 
 
 @dataclass(frozen=True)
 class Family:
-    """How the networks of one kind of spec are made.
+    """Functions that make the networks of one kind of spec.
 
-    arrange(inputs, spec): a data set's inputs, but for token ids, as the network reads them.
-    build(spec, shape, classes, depth): the network, not initialised.
+    reshape_inputs(inputs, spec): a data set's inputs, but for token ids, as the network reads them.
+    build(spec, shape, classes, depth): the network, not initialised; as a rule its class.
     """
 
-    arrange: Callable[[Tensor, Any], Tensor]
+    reshape_inputs: Callable[[Tensor, Any], Tensor]
     build: Callable[[Any, InputShape, int, int], Network]
 
 
 FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
     {
-        ResNetModel: Family(resnet.arrange, resnet.build),
-        TransformerModel: Family(transformer.arrange, transformer.build),
-        MLPModel: Family(mlp.arrange, mlp.build),
-        CifarResNetModel: Family(resnet_cifar.arrange, resnet_cifar.build),
-        ConvNetModel: Family(conv_net.arrange, conv_net.build),
-        DufmModel: Family(dufm.arrange, dufm.build),
+        ResNetModel: Family(flatten, ResNet),
+        TransformerModel: Family(transformer.reshape_inputs, Transformer),
+        MLPModel: Family(flatten, MLP),
+        CifarResNetModel: Family(unchanged, CifarResNet),
+        ConvNetModel: Family(conv_net.reshape_inputs, ConvNet),
+        DufmModel: Family(unchanged, Dufm),
     }
 )
 
@@ -54,14 +60,19 @@ def _family(model: Architecture) -> Family:
     return own or FAMILIES[type(model)]
 
 
-def arrange_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
-    """A data set's inputs (N, ...) as the architecture reads them; token ids (N, C) stay as they are."""
-    return inputs if kind in ("tokens", "next_tokens") else _family(model).arrange(inputs, model)
+def reshape_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
+    """Return a data set's inputs (N, ...) as the architecture reads them; token ids (N, C) are unchanged."""
+    return inputs if kind in ("tokens", "next_tokens") else _family(model).reshape_inputs(inputs, model)
 
 
-def arrange(split: Split, kind: str, model: Architecture, device: torch.device, dtype: torch.dtype) -> Split:
-    """A split as a network takes it: inputs arranged and in `dtype` (whole numbers stay), all on `device`."""
-    inputs = arrange_inputs(split.inputs, kind, model).to(device)
+def prepare_split(
+    split: Split, kind: str, model: Architecture, device: torch.device, dtype: torch.dtype
+) -> Split:
+    """Return a split as a network reads it: inputs reshaped and of type `dtype`, all on `device`.
+
+    Integer inputs keep their type.
+    """
+    inputs = reshape_inputs(split.inputs, kind, model).to(device)
     return replace(
         split,
         inputs=inputs if kind in ("tokens", "next_tokens", "free") else inputs.to(dtype),
@@ -71,30 +82,30 @@ def arrange(split: Split, kind: str, model: Architecture, device: torch.device, 
 
 
 def input_shape(data: Prepared, model: Architecture) -> InputShape:
-    """Shape of one sample after `arrange_inputs`."""
+    """Return the shape of one sample after `reshape_inputs`."""
     if data.kind in ("tokens", "next_tokens"):
         every = data.kind == "next_tokens"
         return InputShape(1, data.train.inputs.shape[1], data.vocabulary, every_position=every)
     if data.kind == "free":
         return InputShape(len(data.train), copies=int(str(data.facts["copies"])))
-    sample = arrange_inputs(data.train.inputs[:1], data.kind, model)
+    sample = reshape_inputs(data.train.inputs[:1], data.kind, model)
     if sample.dim() == 4:
         return InputShape(sample.shape[1], positions=sample.shape[2:].numel())
     return InputShape(sample.shape[-1], sample.shape[1] if sample.dim() == 3 else None)
 
 
-def lay_out(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
-    """The network of `model` with L = `depth`, its weights not drawn yet."""
+def build_uninitialised(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
+    """Return the network of `model` with L = `depth`, not initialised."""
     network = _family(model).build(model, shape, classes, depth)
     if model.has_fixed_classifier:
-        check_room(classes, network.last.weight.shape[1])
+        check_simplex_fits(classes, network.last.weight.shape[1])
         network.fixed_last = True
     return network
 
 
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
-    """The network of `model` with L = `depth`, its weights drawn on the CPU from the stream of `seed`."""
-    network = lay_out(model, shape, classes, depth)
+    """Return the network of `model` with L = `depth`, initialised on the CPU from the stream of `seed`."""
+    network = build_uninitialised(model, shape, classes, depth)
     network.initialise(seeded_generator(seed, "weights"))
     if model.classifier is not None and model.classifier.length is not None:
         set_simplex(network, model.classifier.length, seeded_generator(seed, "classifier"))
@@ -102,13 +113,15 @@ def build_model(model: Architecture, shape: InputShape, classes: int, depth: int
 
 
 def build_network(run: Run, data: Prepared) -> Network:
-    """A run's network, its weights drawn: `build_model` as the run's loss has it."""
+    """Return a run's initialised network: `build_model`, configured for the run's loss."""
     spec = run.spec
     network = build_model(spec.model, input_shape(data, spec.model), data.classes, run.depth, run.seed)
-    return as_loss_has_it(network, spec.loss)
+    return configure_for_loss(network, spec.loss)
 
 
-def lay_out_network(run: Run, data: Prepared) -> Network:
-    """The same, its weights not drawn yet."""
+def build_uninitialised_network(run: Run, data: Prepared) -> Network:
+    """Return a run's network, configured for its loss and not initialised."""
     model = run.spec.model
-    return as_loss_has_it(lay_out(model, input_shape(data, model), data.classes, run.depth), run.spec.loss)
+    return configure_for_loss(
+        build_uninitialised(model, input_shape(data, model), data.classes, run.depth), run.spec.loss
+    )

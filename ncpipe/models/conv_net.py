@@ -7,7 +7,7 @@ c  channels    h, w  height and width    d  width of the features and of the hea
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.models.inputs import InputShape
-from ncpipe.models.network import Layer, Network, Owner, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 from ncpipe.system.errors import InputError
 
 
@@ -26,30 +26,20 @@ class ConvNet(Network):
     No pooling before the map: features that are means over pixels do not collapse at this size.
     """
 
-    entry = "H1"
+    head_input_layer = "H1"
 
-    def __init__(
-        self,
-        inputs: int,
-        positions: int,
-        classes: int,
-        depth: int,
-        channels: Sequence[int],
-        width: int,
-        feature_gain: float,
-        gain: float,
-        eps: float,
-    ) -> None:
+    def __init__(self, spec: ConvNetModel, shape: InputShape, classes: int, depth: int) -> None:
         super().__init__()
-        self.feature_gain, self.gain = feature_gain, gain
+        assert shape.positions is not None
+        self.feature_gain, self.gain = spec.feature_gain, spec.gain
         self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
-        side = math.isqrt(positions)
-        for index, (before, after) in enumerate(itertools.pairwise([inputs, *channels])):
+        side, width = math.isqrt(shape.positions), spec.width
+        for index, (before, after) in enumerate(itertools.pairwise([shape.size, *spec.channels])):
             stride = 2 if index > 0 else 1
             self.convs.append(nn.Conv2d(before, after, 3, stride, padding=1, bias=False))
-            self.norms.append(nn.BatchNorm2d(after, eps))
+            self.norms.append(nn.BatchNorm2d(after, spec.batch_norm_eps))
             side = -(-side // stride)
-        self.map = nn.Linear(channels[-1] * side * side, width, bias=False)
+        self.map = nn.Linear(spec.channels[-1] * side * side, width, bias=False)
         self.head = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth - 1))
         self.last = nn.Linear(width, classes, bias=False)
 
@@ -58,7 +48,7 @@ class ConvNet(Network):
         """Convolutions, the map, and the head's layers before the last one."""
         return Fraction(len(self.convs) + 1 + len(self.head))
 
-    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"inner": [self.convs, self.norms, self.map], "head": [self.head], "last": [self.last]}
 
     @torch.no_grad()
@@ -90,7 +80,7 @@ class ConvNet(Network):
             yield Layer(name, (step + index - 1) / self.length, x)
 
 
-def arrange(inputs: Tensor, spec: ConvNetModel) -> Tensor:
+def reshape_inputs(inputs: Tensor, spec: ConvNetModel) -> Tensor:
     """Square images (N, c, h, w), squares of `pooled` x `pooled` of their pixels averaged."""
     height, width = inputs.shape[2:]
     if height != width:
@@ -98,18 +88,3 @@ def arrange(inputs: Tensor, spec: ConvNetModel) -> Tensor:
     if height % spec.pooled:
         raise InputError(f"model.pooled: {spec.pooled} does not divide the input's side {height}")
     return inputs if spec.pooled == 1 else F.avg_pool2d(inputs, spec.pooled)
-
-
-def build(spec: ConvNetModel, shape: InputShape, classes: int, depth: int) -> ConvNet:
-    assert shape.positions is not None
-    return ConvNet(
-        shape.size,
-        shape.positions,
-        classes,
-        depth,
-        spec.channels,
-        spec.width,
-        spec.feature_gain,
-        spec.gain,
-        spec.batch_norm_eps,
-    )

@@ -12,35 +12,27 @@ from torch import Tensor, nn
 from ncpipe.config.architectures.dufm import DufmModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine
-from ncpipe.models.network import Layer, Network, Owner, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 
 
 class Dufm(Network):
-    """W_L relu(W_{L-1} ... relu(W_1 H_1)), with the rows of `features`, one a sample, for H_1.
+    """W_L relu(W_{L-1} ... relu(W_1 H_1)), with the rows of `free`, one a sample, for H_1.
 
-    copies: n' > 1 where one row F stands for the n' equal samples of a class. H_1 is F/sqrt(n') then:
-    lambda_H |F|^2 is the penalty of all n', and a step of gradient descent on F moves H_1 as far as each of
-    the n' moves in the whole problem. deviation: of drawn entries of H_1. per_class: rows of a class that
-    start equal, 1 where each starts on its own.
+    Where `shape.copies` = n' > 1, one row F stands for the n' equal samples of a class, and H_1 = F/sqrt(n').
+    Then lambda_H |F|^2 is the penalty of all n', and a step of gradient descent on F moves H_1 as far as each
+    of the n' moves in the whole problem. Rows of a class start equal with `columns: equal`.
     """
 
     batched = True
 
-    def __init__(
-        self,
-        samples: int,
-        copies: int,
-        classes: int,
-        depth: int,
-        width: int,
-        per_class: int,
-        gain: float,
-        deviation: float,
-    ) -> None:
+    def __init__(self, spec: DufmModel, shape: InputShape, classes: int, depth: int) -> None:
         super().__init__()
-        self.scale = copies**-0.5
-        self.per_class, self.gain, self.deviation = per_class, gain, deviation
-        self.free = nn.Parameter(torch.empty(samples, width))
+        self.scale = shape.copies**-0.5
+        equal = spec.columns == "equal" and shape.copies == 1
+        self.per_class = shape.size // classes if equal else 1
+        self.gain, self.deviation = spec.gain or 1.0, spec.feature_deviation or 1.0
+        width = spec.width
+        self.free = nn.Parameter(torch.empty(shape.size, width))
         self.maps = nn.ModuleList(Affine(width, width, bias=False) for _ in range(depth - 1))
         self.last = Affine(width, classes, bias=False)
         self.positions = [Fraction(index, depth - 1) for index in range(depth)]
@@ -50,7 +42,7 @@ class Dufm(Network):
         """L - 1: the layers between the free features and those that the last layer sees."""
         return Fraction(len(self.maps))
 
-    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"free": [self.free], "inner": [self.maps], "last": [self.last]}
 
     @torch.no_grad()
@@ -82,21 +74,3 @@ def chosen(features: Tensor, x: Tensor) -> Tensor:
     if x.dim() == 2:
         return torch.take_along_dim(features, x.unsqueeze(-1), -2)
     return features if len(x) == features.shape[-2] else features.index_select(-2, x)
-
-
-def arrange(inputs: Tensor, spec: DufmModel) -> Tensor:
-    return inputs
-
-
-def build(spec: DufmModel, shape: InputShape, classes: int, depth: int) -> Dufm:
-    equal = spec.columns == "equal" and shape.copies == 1
-    return Dufm(
-        shape.size,
-        shape.copies,
-        classes,
-        depth,
-        spec.width,
-        shape.size // classes if equal else 1,
-        spec.gain or 1.0,
-        spec.feature_deviation or 1.0,
-    )

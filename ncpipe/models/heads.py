@@ -1,4 +1,4 @@
-"""Last layers that nothing trains, and features on a sphere: what a spec or a loss changes of any network.
+"""Fixed last layers and features on a sphere: what a spec or a loss changes in any network.
 
 K  classes    d  feature width
 """
@@ -11,8 +11,8 @@ from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 
 
-def as_loss_has_it(network: Network, loss: Loss) -> Network:
-    """The network, its features on the sphere and its last layer fixed where the loss asks for it."""
+def configure_for_loss(network: Network, loss: Loss) -> Network:
+    """Return the network with features on the sphere, or a fixed last layer, where the loss requires it."""
     network.on_sphere = name_of(loss) in ON_SPHERE
     network.fixed_last = network.fixed_last or name_of(loss) == "supcon"
     return network
@@ -20,18 +20,18 @@ def as_loss_has_it(network: Network, loss: Loss) -> Network:
 
 @torch.no_grad()
 def set_simplex(network: Network, length: float, generator: torch.Generator) -> None:
-    """Make the last layer's rows a simplex ETF, see `simplex_rows`."""
+    """Set the last layer's rows to a simplex ETF (`simplex_rows`)."""
     weight = network.last.weight
     weight.copy_(simplex_rows(weight.shape[0], weight.shape[1], length, generator))
 
 
 def simplex_rows(classes: int, width: int, length: float, generator: torch.Generator) -> Tensor:
-    """A = a sqrt(K/(K-1)) V U^T (K, d) float64, rows of length a = `length` and cosines -1/(K-1).
+    """Return A = a sqrt(K/(K-1)) V U^T (K, d) float64: rows of length a = `length`, cosines -1/(K-1).
 
     V (K, K-1): Helmert's orthonormal columns, orthogonal to 1. U (d, K-1): orthonormal columns, uniformly
     oriented. A A^T = a^2 K/(K-1) (I - 11^T/K) [K23 3.1.6]. Raises InputError where d < K - 1.
     """
-    check_room(classes, width)
+    check_simplex_fits(classes, width)
     drawn = torch.randn(width, classes - 1, dtype=torch.float64, generator=generator)
     orientation, upper = torch.linalg.qr(drawn)
     orientation = orientation * upper.diagonal().sign()  # uniform only so
@@ -41,7 +41,7 @@ def simplex_rows(classes: int, width: int, length: float, generator: torch.Gener
     return length * (classes / (classes - 1)) ** 0.5 * rows
 
 
-def check_room(classes: int, width: int) -> None:
-    """InputError unless a simplex of K rows fits into d numbers, d >= K - 1."""
+def check_simplex_fits(classes: int, width: int) -> None:
+    """Raise InputError unless a simplex of K rows fits into d dimensions, d >= K - 1."""
     if problem := too_narrow(classes, width):
         raise InputError(problem)

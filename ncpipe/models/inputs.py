@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.system.errors import InputError
 
 POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, against a row of a layer's width
@@ -37,8 +38,13 @@ class InputShape:
         return self.tokens or 1
 
 
-def flattened(inputs: Tensor) -> Tensor:
-    """(N, ...) -> (N, D)."""
+def unchanged(inputs: Tensor, spec: Architecture) -> Tensor:
+    """Return the inputs as they are."""
+    return inputs
+
+
+def flatten(inputs: Tensor, spec: Architecture) -> Tensor:
+    """Return inputs (N, ...) as vectors (N, D)."""
     return inputs.flatten(1)
 
 

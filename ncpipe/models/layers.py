@@ -88,33 +88,33 @@ class BatchNorm(nn.Module):
 
 
 class OneLayerMLP(nn.Module):
-    """x -> ReLU(W x + b) [S25 eq. 1, 5], as leave(enter(x))."""
+    """x -> ReLU(W x + b) [S25 eq. 1, 5], as post_activation(pre_activation(x))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.lin = Affine(width, width)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """What enters the ReLU."""
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """Return what enters the ReLU."""
         return self.lin(x)
 
-    def leave(self, z: Tensor) -> Tensor:
+    def post_activation(self, z: Tensor) -> Tensor:
         return torch.relu(z)
 
 
 class TwoLayerMLP(nn.Module):
-    """x -> W2 ReLU(W1 x + b1) + b2 [S25 eq. 2, 5], as leave(enter(x))."""
+    """x -> W2 ReLU(W1 x + b1) + b2 [S25 eq. 2, 5], as post_activation(pre_activation(x))."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.lin1 = Affine(width, hidden)
         self.lin2 = Affine(hidden, width)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """What enters the ReLU."""
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """Return what enters the ReLU."""
         return self.lin1(x)
 
-    def leave(self, z: Tensor) -> Tensor:
+    def post_activation(self, z: Tensor) -> Tensor:
         return self.lin2(torch.relu(z))
 
 

@@ -22,7 +22,7 @@ from ncpipe.models.layers import Affine
 # frozen     never learned, never penalised
 Role = Literal["embedding", "inner", "head", "last", "free", "frozen"]
 INNER: tuple[Role, ...] = ("inner", "head")
-Owner = nn.Module | nn.Parameter
+ModuleOrParameter = nn.Module | nn.Parameter
 
 
 class Layer(NamedTuple):
@@ -37,16 +37,16 @@ class Layer(NamedTuple):
     values: Tensor
 
 
-class Passed(NamedTuple):
+class ForwardOutput(NamedTuple):
     """What a forward pass gives an objective, with a leading run axis of stacked networks.
 
-    logits (N, K); features (N, d), what enters the last layer; entering (N, d'), the features that may be
+    logits (N, K); features (N, d), what enters the last layer; head_input (N, d'), the features that may be
     penalised: what enters the head, and those features without one.
     """
 
     logits: Tensor
     features: Tensor
-    entering: Tensor
+    head_input: Tensor
 
 
 class Network(nn.Module, ABC):
@@ -56,13 +56,13 @@ class Network(nn.Module, ABC):
     whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
     batched: whether its maps also read parameters with a leading run axis (`ncpipe.models.layers`), so that S
     networks are one; those of others are stacked by vmap (`ncpipe.training.stack`). bounded: whether
-    |h| <= sqrt(d) whatever the weights and the data, as LN has it. entry: name of the layer whose values
-    enter the head, '' without one.
+    |h| <= sqrt(d) whatever the weights and the data, as LN has it. head_input_layer: name of the layer whose
+    values enter the head, '' without one.
     """
 
     batched: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
-    entry: str = ""
+    head_input_layer: str = ""
     last: Affine | nn.Linear
     fixed_last: bool = False
     on_sphere: bool = False
@@ -73,7 +73,7 @@ class Network(nn.Module, ABC):
         """Blocks from position 0 to the features: the scale on which laws per layer are stated."""
 
     @abstractmethod
-    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         """The modules and parameters of each role."""
 
     @abstractmethod
@@ -105,12 +105,14 @@ class Network(nn.Module, ABC):
         """Logits (N, K)."""
         return self.last(self.features(x, lengths))
 
-    def passed(self, x: Tensor, lengths: Tensor | None = None) -> Passed:
-        """All that an objective may read of samples x."""
+    def forward_with_features(self, x: Tensor, lengths: Tensor | None = None) -> ForwardOutput:
+        """Return everything that an objective may read of samples x."""
         for layer in self.representations(x, lengths):
-            if layer.name == self.entry:
-                entering = layer.values
-        return Passed(self.last(layer.values), layer.values, entering if self.entry else layer.values)
+            if layer.name == self.head_input_layer:
+                head_input = layer.values
+        if not self.head_input_layer:
+            head_input = layer.values
+        return ForwardOutput(self.last(layer.values), layer.values, head_input)
 
     def roles(self) -> dict[str, Role]:
         """The one role of every parameter, by name in the order of `named_parameters`.
@@ -118,19 +120,18 @@ class Network(nn.Module, ABC):
         ValueError if one has none or two, or is not the network's.
         """
         roles: dict[int, Role] = {}
-        for part, owners in self.owners().items():
-            role: Role = "frozen" if part == "last" and self.fixed_last else part
-            for owner in owners:
-                for parameter in [owner] if isinstance(owner, nn.Parameter) else owner.parameters():
-                    if id(parameter) in roles:
-                        raise ValueError(f"a parameter is {roles[id(parameter)]} and {role} in owners()")
-                    roles[id(parameter)] = role
+        for group, members in self.parameter_groups().items():
+            role: Role = "frozen" if group == "last" and self.fixed_last else group
+            for member in members:
+                for parameter in [member] if isinstance(member, nn.Parameter) else member.parameters():
+                    if (other := roles.setdefault(id(parameter), role)) != role:
+                        raise ValueError(f"parameter_groups(): a parameter is in {other} and in {role}")
         named = dict(self.named_parameters())
         nameless = [name for name, parameter in named.items() if id(parameter) not in roles]
         if nameless:
-            raise ValueError(f"without a role in owners(): {', '.join(nameless)}")
+            raise ValueError(f"parameter_groups() leaves out {', '.join(nameless)}")
         if len(roles) > len(named):
-            raise ValueError("a parameter with a role in owners() is none of the network's")
+            raise ValueError("parameter_groups() has a parameter that the network does not register")
         return {name: roles[id(parameter)] for name, parameter in named.items()}
 
 
@@ -144,7 +145,7 @@ def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def draw_matrices(
+def init_weights(
     network: nn.Module,
     gain: float,
     uniform: bool,
@@ -180,6 +181,6 @@ def draw_matrices(
             unknown.append(f"{name} {tuple(parameter.shape)}")
     if unknown:
         raise ValueError(
-            f"draw_matrices knows matrices, kernels of convolutions, biases and normalisations, and not "
+            f"init_weights knows matrices, kernels of convolutions, biases and normalisations, and not "
             f"{', '.join(unknown)}; set them in `initialise` and name them in `besides`"
         )

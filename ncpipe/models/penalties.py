@@ -25,7 +25,7 @@ def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     return role == "last" and dimensions > 1
 
 
-def entry_strength(spec: Experiment, depth: int) -> float:
+def head_input_strength(spec: Experiment, depth: int) -> float:
     """lambda_H of the features that enter a head or the last layer; 0 where they are not penalised."""
     return spec.penalty.feature_strength(depth) if spec.penalises_features else 0.0
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.models.inputs import InputShape
-from ncpipe.models.network import Layer, Network, Owner, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 
 STAGES = (1, 2, 4)  # widths of the stages, as multiples
 
@@ -36,47 +36,38 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         branch = torch.relu(self.norm1(self.conv1(x)))
-        kept = x[:, :, :: self.stride, :: self.stride]
-        shortcut = F.pad(kept, (0, 0, 0, 0, 0, self.missing)) if self.missing else kept
+        strided = x[:, :, :: self.stride, :: self.stride]
+        shortcut = F.pad(strided, (0, 0, 0, 0, 0, self.missing)) if self.missing else strided
         return torch.relu(self.norm2(self.conv2(branch)) + shortcut)
 
 
 class CifarResNet(Network):
     """A 3 x 3 convolution, three stages of n blocks, the mean over pixels, ReLU layers, last layer."""
 
-    def __init__(
-        self,
-        channels: int,
-        classes: int,
-        blocks: int,
-        width: int,
-        head_layers: int,
-        head_width: int,
-        gain: float,
-        eps: float,
-    ) -> None:
+    def __init__(self, spec: CifarResNetModel, shape: InputShape, classes: int, depth: int) -> None:
         super().__init__()
-        self.gain = gain
-        self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.gain = spec.gain
+        width, eps = spec.width, spec.batch_norm_eps
+        self.conv = nn.Conv2d(shape.size, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width, eps)
         self.blocks = nn.ModuleList()
         before = width
         for stage, factor in enumerate(STAGES):
-            for index in range(blocks):
+            for index in range((depth - 2) // 6):
                 stride = 2 if stage > 0 and index == 0 else 1
                 self.blocks.append(Block(before, factor * width, stride, eps))
                 before = factor * width
-        sizes = [before] + [head_width] * head_layers
+        sizes = [before] + [spec.head_width or 0] * spec.head_layers
         self.head = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes))
         self.last = nn.Linear(sizes[-1], classes, bias=False)
-        self.entry = f"R{len(self.blocks)}" if head_layers else ""
+        self.head_input_layer = f"R{len(self.blocks)}" if spec.head_layers else ""
 
     @property
     def length(self) -> Fraction:
         """Blocks and layers of the head."""
         return Fraction(len(self.blocks) + len(self.head))
 
-    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"inner": [self.conv, self.norm, self.blocks], "head": [self.head], "last": [self.last]}
 
     @torch.no_grad()
@@ -108,20 +99,3 @@ class CifarResNet(Network):
             x = torch.relu(z)
             step = len(self.blocks) + index
             yield Layer("last" if step == steps else f"H{index}", Fraction(step, steps), x)
-
-
-def arrange(inputs: Tensor, spec: CifarResNetModel) -> Tensor:
-    return inputs
-
-
-def build(spec: CifarResNetModel, shape: InputShape, classes: int, depth: int) -> CifarResNet:
-    return CifarResNet(
-        shape.size,
-        classes,
-        (depth - 2) // 6,
-        spec.width,
-        spec.head_layers,
-        spec.head_width or 0,
-        spec.gain,
-        spec.batch_norm_eps,
-    )

@@ -20,7 +20,7 @@ from ncpipe.models.layers import (
     last_token,
     mlp,
 )
-from ncpipe.models.network import Layer, Network, Owner, Role, draw_matrices
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
 
 
 class Block(nn.Module):
@@ -42,56 +42,47 @@ class Block(nn.Module):
         stream = last_token(z if self.pre_norm else normed, tokens, lengths)
         return stream + self.attention.of_last(normed, tokens, lengths)
 
-    def enter(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """What the MLP is added to, and what enters its ReLU."""
+    def pre_activation(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the residual stream that the MLP is added to, and what enters the MLP's ReLU."""
         normed = self.norm(z)
-        return (z if self.pre_norm else normed), self.mlp.enter(normed)
+        return (z if self.pre_norm else normed), self.mlp.pre_activation(normed)
 
-    def leave(self, stream: Tensor, entering: Tensor) -> Tensor:
-        """Second half, from the two: the same with the MLP."""
-        return stream + self.mlp.leave(entering)
+    def post_activation(self, stream: Tensor, pre_activation: Tensor) -> Tensor:
+        """Return the second half of the block from these two: the stream plus the MLP."""
+        return stream + self.mlp.post_activation(pre_activation)
 
 
 class Transformer(Network):
     """Embedding (and LN if pre-LN), L blocks, LN, last layer; predicts from each sample's last token.
 
-    two_matrix_attention: W_O W_V and W_K^T W_Q instead of W_VO and W_QK. gain, uniform: of `draw_matrices`.
-    every_position: predicts from every token instead, so that N samples have N*C features.
+    With `shape.every_position` it predicts from every token instead, so that N samples have N*C features.
     """
 
     batched = True
     bounded = True
 
-    def __init__(
-        self,
-        embedding: PatchEmbedding | TokenEmbedding,
-        classes: int,
-        depth: int,
-        width: int,
-        two_matrix_attention: bool,
-        mlp_width: int | None,
-        pre_norm: bool,
-        last_bias: bool,
-        eps: float,
-        gain: float,
-        uniform: bool,
-        every_position: bool = False,
-    ) -> None:
+    def __init__(self, spec: TransformerModel, shape: InputShape, classes: int, depth: int) -> None:
         super().__init__()
-        self.every_position = every_position
-        self.pre_norm, self.gain, self.uniform = pre_norm, gain, uniform
-        self.norm = LayerNorm(width, eps)
-        self.embedding = embedding
+        assert shape.tokens is not None
+        self.every_position = shape.every_position
+        self.pre_norm, self.gain, self.uniform = spec.norm == "pre", spec.gain, spec.uniform
+        width = spec.width
+        self.norm = LayerNorm(width, spec.layer_norm_eps)
+        self.embedding = (
+            PatchEmbedding(shape.size, shape.tokens, width)
+            if shape.vocabulary is None
+            else TokenEmbedding(shape.vocabulary, shape.tokens, width)
+        )
         self.blocks = nn.ModuleList(
             Block(
-                TwoMatrixAttention(width) if two_matrix_attention else OneMatrixAttention(width),
-                mlp(width, mlp_width),
+                TwoMatrixAttention(width) if spec.two_matrix_attention else OneMatrixAttention(width),
+                mlp(width, spec.mlp_width),
                 self.norm,
-                pre_norm,
+                self.pre_norm,
             )
             for _ in range(depth)
         )
-        self.last = Affine(width, classes, last_bias)
+        self.last = Affine(width, classes, spec.last_bias)
         self.positions = [Fraction(half, 2 * depth + 1) for half in range(2 * depth + 2)]
 
     @property
@@ -99,11 +90,11 @@ class Transformer(Network):
         """L + 1/2: every half block is a step, and so is the last LN."""
         return Fraction(len(self.positions) - 1, 2)
 
-    def owners(self) -> Mapping[Role, Iterable[Owner]]:
+    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"embedding": [self.embedding], "inner": [self.blocks], "last": [self.last]}
 
     def initialise(self, generator: torch.Generator) -> None:
-        draw_matrices(self, self.gain, self.uniform, generator)
+        init_weights(self, self.gain, self.uniform, generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """The predicting token: `embedding`, then A1, B1, ... after attention and MLP of each block, and Z1,
@@ -121,9 +112,9 @@ class Transformer(Network):
             else:  # nothing reads the other tokens any more
                 z, tokens, lengths = block.attend_from_last(z, tokens, lengths), 1, None
             yield Layer(f"A{index}", self.positions[2 * index - 1], self._predicting(z, tokens, lengths))
-            stream, entering = block.enter(z)
-            yield Layer(f"Z{index}", None, self._predicting(entering, tokens, lengths))
-            z = block.leave(stream, entering)
+            stream, pre_activation = block.pre_activation(z)
+            yield Layer(f"Z{index}", None, self._predicting(pre_activation, tokens, lengths))
+            z = block.post_activation(stream, pre_activation)
             yield Layer(f"B{index}", self.positions[2 * index], self._predicting(z, tokens, lengths))
         yield Layer("last", self.positions[-1], self.norm(self._predicting(z, tokens, lengths)))
 
@@ -132,29 +123,6 @@ class Transformer(Network):
         return z if self.every_position else last_token(z, tokens, lengths)
 
 
-def arrange(inputs: Tensor, spec: TransformerModel) -> Tensor:
+def reshape_inputs(inputs: Tensor, spec: TransformerModel) -> Tensor:
     assert spec.patch is not None  # checked with the data
     return patches(inputs, spec.patch)
-
-
-def build(spec: TransformerModel, shape: InputShape, classes: int, depth: int) -> Transformer:
-    assert shape.tokens is not None
-    embedding = (
-        PatchEmbedding(shape.size, shape.tokens, spec.width)
-        if shape.vocabulary is None
-        else TokenEmbedding(shape.vocabulary, shape.tokens, spec.width)
-    )
-    return Transformer(
-        embedding,
-        classes,
-        depth,
-        spec.width,
-        spec.two_matrix_attention,
-        spec.mlp_width,
-        spec.norm == "pre",
-        spec.last_bias,
-        spec.layer_norm_eps,
-        spec.gain,
-        spec.uniform,
-        shape.every_position,
-    )

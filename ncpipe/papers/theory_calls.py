@@ -6,6 +6,7 @@
 import inspect
 
 from ncpipe.claims.theory import Call
+from ncpipe.papers.field import calls as field
 from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank
 
@@ -49,6 +50,7 @@ CALLS = {
     "dufm.best_minus": Call(low_rank.best_minus),
     "dufm.built_over_closed": Call(low_rank.built_over_closed),
     "dufm.descended_over_srg": Call(low_rank.descended_over_srg),
+    **{name: Call(*functions) for name, functions in field.CALLS.items()},
 }
 
 

@@ -1,12 +1,9 @@
-"""What the page's charts draw, as plain values for JSON: few digits, short keys, every run once.
+"""The data of the report's charts as plain JSON values: every run once, in the order of runs.csv.
 
-n  runs, in the order of runs.csv
-m  layers of all runs, run by run
-
-A line is what one curve of a chart goes through, called by `keys.name_of`.
+A line is what one curve of a chart goes through: an experiment, or an experiment at one depth. Its name is
+that of `keys.name_of`.
 """
 
-import base64
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +18,7 @@ from ncpipe.tables.points import usable_points
 from ncpipe.tables.sentences import rate
 
 DIGITS = 5
-LEVELS = 65534  # between the least and the greatest value of a series by layer; one more stands for none
+LAYER_DIGITS = 4  # of values by layer, of which there are most
 MOST_EPOCHS = 200  # of a run that a chart shows; of longer histories every second, third, ... row
 SERIES = ["metric", "split"]
 # Of the experiments, wherever a colour stands for one; a contrast of 3 or more to white and to dark paper.
@@ -96,10 +93,11 @@ def numbers(values: Iterable[float]) -> list[float | None]:
     return [number(value) for value in values]
 
 
-def number(value: float) -> float | int | None:
+def number(value: float, digits: int = DIGITS) -> float | int | None:
+    """Return a value rounded to so many significant digits; None for what JSON has no number for."""
     if not math.isfinite(value):
         return None
-    rounded = float(f"{value:.{DIGITS}g}")
+    rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
@@ -152,11 +150,11 @@ def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> lis
 
 
 def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame) -> dict[str, Any]:
-    """Every run's value of every layer that has a position, m in the order of the forward pass.
+    """Return each run's value at each layer that has a position.
 
-    which: of each run an index into `nets`, which hold names and positions of layers. series: metric, split
-    and m values, see `packed`, of log10 where the metric has a log scale; reasons: why a value on such a
-    scale enters no slope though its run converged, and which do not.
+    nets: the distinct networks, with names and positions of their layers in the order of the forward pass.
+    which: the index into `nets` of each run. series: a metric on a split, with `values[run][layer]` and
+    `reasons[run][layer name]`: why a converged run's value enters no slope, though a log scale shows it.
     """
     keys = run_keys(runs)
     positions = [*place_keys(runs), "layer"]
@@ -164,27 +162,28 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
         places[[*positions, "position"]], on=positions
     )
     nets: dict[tuple[tuple[str, float], ...], int] = {}
-    rows: dict[tuple[Any, ...], int] = {}
+    rows: dict[tuple[Any, ...], tuple[int, int]] = {}
     which = []
+    sizes = []
     own = dict(iter(placed[[*keys, "layer", "position"]].drop_duplicates().groupby(keys, sort=False)))
-    for key in runs[keys].itertuples(index=False, name=None):
-        if key not in own:
-            which.append(nets.setdefault((), len(nets)))
-            continue
-        forward = own[key].sort_values(["position", "layer"])
+    for i, key in enumerate(runs[keys].itertuples(index=False, name=None)):
+        forward = own[key].sort_values(["position", "layer"]) if key in own else placed.iloc[:0]
         net = tuple(zip(forward["layer"], forward["position"], strict=True))
         which.append(nets.setdefault(net, len(nets)))
-        rows |= {(*key, layer): len(rows) + i for i, (layer, _) in enumerate(net)}
-    names = placed[[*keys, "layer"]].itertuples(index=False, name=None)
-    placed = placed.assign(row=[rows[name] for name in names])
+        sizes.append(len(net))
+        rows |= {(*key, layer): (i, j) for j, (layer, _) in enumerate(net)}
     series = []
     for (metric, split), table in placed.groupby(SERIES, sort=False):
-        log = entry(str(metric)).scale == "log"
-        values = np.full(len(rows), np.nan)
-        values[table["row"]] = table["log10"] if log else table["value"]
-        told = table[log & table["converged"] & ~table["used"] & table["log10"].notna()]
-        reasons = {str(reason): own["row"].tolist() for reason, own in told.groupby("reason")}
-        series.append({"metric": metric, "split": split, "reasons": reasons} | packed(values))
+        values: list[list[float | None]] = [[None] * size for size in sizes]
+        for *place, value in table[[*keys, "layer", "value"]].itertuples(index=False, name=None):
+            i, j = rows[tuple(place)]
+            values[i][j] = number(value, LAYER_DIGITS)
+        reasons: dict[int, dict[str, str]] = {}
+        if entry(str(metric)).scale == "log":
+            unused = table[table["converged"] & ~table["used"] & table["log10"].notna()]
+            for *place, reason in unused[[*keys, "layer", "reason"]].itertuples(index=False, name=None):
+                reasons.setdefault(rows[tuple(place)][0], {})[place[-1]] = reason
+        series.append({"metric": metric, "split": split, "values": values, "reasons": reasons})
     return {
         "nets": [
             {"layer": [name for name, _ in net], "position": [number(place) for _, place in net]}
@@ -193,20 +192,6 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
         "which": which,
         "series": series,
     }
-
-
-def packed(values: np.ndarray) -> dict[str, Any]:
-    """Values to 1/65534 of their range: unsigned 16-bit integers, the low byte first, in base64.
-
-    Integer i stands for low + i step, 65535 for what is not finite. Three digits of a metric that goes
-    through ten decades, in 2.7 characters a value.
-    """
-    finite = np.isfinite(values)
-    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
-    step = (high - low) / LEVELS or 1.0
-    levels = np.full(len(values), LEVELS + 1, dtype="<u2")
-    levels[finite] = np.rint((values[finite] - low) / step)
-    return {"low": float(low), "step": float(step), "values": base64.b64encode(levels.tobytes()).decode()}
 
 
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:

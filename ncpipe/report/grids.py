@@ -75,6 +75,6 @@ def estimate(value: float, low: float, high: float) -> Cell:
     return Cell(text, value, f"{value!r} [{low!r}, {high!r}]")
 
 
-def data_uri(csv: bytes) -> str:
-    """A CSV file as an address that holds all of it."""
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv).decode("ascii")
+def data_uri(file: bytes, kind: str = "text/csv;charset=utf-8") -> str:
+    """Return an address that holds the whole of a file. kind: its media type."""
+    return f"data:{kind};base64,{base64.b64encode(file).decode('ascii')}"

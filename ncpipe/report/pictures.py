@@ -1,11 +1,10 @@
-"""The figures as parts of a page: SVG beside text, each with what it shows in words."""
+"""The figures of a report: each as an address that holds its SVG file, with what it shows in words."""
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncpipe.report.svg import inline_svg
+from ncpipe.report.grids import data_uri
 
 # Title and caption of each figure that the stage plot draws; {x} is what metrics are held against.
 FIGURES: Mapping[str, tuple[str, str]] = {
@@ -58,13 +57,13 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the page. alt: what it shows, in a sentence; svg: the element itself."""
+    """A figure of the report. alt: what it shows, in a sentence; address: a data URI of its SVG file."""
 
     name: str
     title: str
     caption: str
     alt: str
-    svg: str
+    address: str
 
 
 def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -> list[Picture]:
@@ -82,7 +81,6 @@ def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -
         title, caption = FIGURES.get(name, (name.replace("_", " ").capitalize(), ""))
         title, caption = title.format(x=of), caption.format(x=of)
         alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
-        short = f"f{zlib.crc32(f'{prefix}{name}'.encode()):x}"
-        svg = inline_svg(files[name].read_text(encoding="utf-8"), short)
-        pictures.append(Picture(f"{prefix}{name}", title, caption, alt, svg))
+        address = data_uri(files[name].read_bytes(), "image/svg+xml")
+        pictures.append(Picture(f"{prefix}{name}", title, caption, alt, address))
     return pictures

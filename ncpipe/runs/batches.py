@@ -21,12 +21,11 @@ from ncpipe.config.bounds import usable_cores
 from ncpipe.config.specs import Compute, Run
 from ncpipe.config.study import own_mistakes
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.runs.batch_log import FINISHED, STOPPED, log_time
-from ncpipe.runs.failures import logged
-from ncpipe.runs.fingerprint import Stamp, check_code
-from ncpipe.runs.heartbeat import Life
+from ncpipe.runs.fingerprint import RunFingerprint, check_code
+from ncpipe.runs.heartbeat import HeartbeatWriter
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, say
 from ncpipe.system.errors import InputError, NotEnoughMemory
@@ -38,7 +37,7 @@ from ncpipe.training.session import Trained
 
 MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
 
-Batch = list[Stamp]
+Batch = list[RunFingerprint]
 
 
 def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> int:
@@ -50,11 +49,13 @@ def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> i
     return max(1, usable_cores() // compute.threads)
 
 
-def groups(stamps: Sequence[Stamp]) -> list[Batch]:
+def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
     """Runs that can train together: of one shape, and after as many epochs."""
     found: dict[tuple[str, int], Batch] = {}
-    for stamp in stamps:
-        found.setdefault((stamp.batch_key(), epochs_done(checkpoint_of(stamp))), []).append(stamp)
+    for fingerprint in fingerprints:
+        found.setdefault((fingerprint.batch_key(), epochs_done(checkpoint_of(fingerprint))), []).append(
+            fingerprint
+        )
     return list(found.values())
 
 
@@ -63,30 +64,34 @@ def parts_of_each(found: Sequence[Batch], workers: int) -> int:
     return workers if len(found) < 2 * workers else 1
 
 
-def batches_that_fit(stamps: Batch, need: int, place: torch.device, workers: int, parts: int) -> list[Batch]:
+def batches_that_fit(
+    fingerprints: Batch, need: int, place: torch.device, workers: int, parts: int
+) -> list[Batch]:
     """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time.
 
     There are at least `parts` of them, if there are as many runs.
     """
     free = free_bytes(place)
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
-    if fit < len(stamps):
+    if fit < len(fingerprints):
         say(
-            f"train {stamps[0].run.name}: {fit} of {len(stamps)} runs in a batch, each takes "
+            f"train {fingerprints[0].run.name}: {fit} of {len(fingerprints)} runs in a batch, each takes "
             f"{need / 1e9:.1f} GB of the {free / 1e9:.1f} GB free"
         )
-    size = -(-len(stamps) // max(parts, -(-len(stamps) // fit)))
-    return [stamps[start : start + size] for start in range(0, len(stamps), size)]
+    size = -(-len(fingerprints) // max(parts, -(-len(fingerprints) // fit)))
+    return [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
 
 
-def in_memory(stamps: Batch, place: torch.device, workers: int) -> list[Batch]:
+def in_memory(fingerprints: Batch, place: torch.device, workers: int) -> list[Batch]:
     """Runs of one shape in as many batches as there are workers, and as many as memory asks for."""
-    run, dtype = stamps[0].run, DTYPES[stamps[0].compute.precision]
+    run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, place, dtype)
-    if len(stamps) == 1:
-        return [stamps]
-    return batches_that_fit(stamps, bytes_per_run(run, data, place, dtype), place, workers, parts=workers)
+    if len(fingerprints) == 1:
+        return [fingerprints]
+    return batches_that_fit(
+        fingerprints, bytes_per_run(run, data, place, dtype), place, workers, parts=workers
+    )
 
 
 def train_batches(
@@ -94,7 +99,7 @@ def train_batches(
     workers: int,
     checkpoint_seconds: float,
     progress: Progress | Unseen,
-    work_per_epoch: Callable[[Stamp], float],
+    work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
 ) -> list[InputError]:
@@ -110,7 +115,7 @@ def train_batches(
     def work(batch: Batch) -> None:
         todo = batch
         while todo:
-            with logged([stamp.run for stamp in todo], Stopped), own_mistakes():
+            with log_failures([fingerprint.run for fingerprint in todo], Stopped), own_mistakes():
                 todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -132,62 +137,69 @@ def train_batches(
 
 
 def _train_some(
-    stamps: Batch,
+    fingerprints: Batch,
     checkpoint_seconds: float,
     progress: Progress | Unseen,
-    work_per_epoch: Callable[[Stamp], float],
+    work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
 ) -> Batch:
     """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
-    data = read_prepared(PREPARED / stamps[0].run.data)
-    if data.checksum != stamps[0].data:
-        raise InputError(f"{PREPARED / stamps[0].run.data}: made anew meanwhile; start it again")
-    place = prepare_device(stamps[0].compute)  # each thread has its own settings
-    say(f"train {_announcement(stamps, data, str(place))}")
-    checkpoints = Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds)
+    data = read_prepared(PREPARED / fingerprints[0].run.data)
+    if data.checksum != fingerprints[0].data:
+        raise InputError(f"{PREPARED / fingerprints[0].run.data}: made anew meanwhile; start it again")
+    place = prepare_device(fingerprints[0].compute)  # each thread has its own settings
+    say(f"train {_announcement(fingerprints, data, str(place))}")
+    checkpoints = Checkpoints(
+        [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds
+    )
     start = progress.seconds()
-    work = sum(work_per_epoch(stamp) for stamp in stamps)
-    name, epochs, seen, life = stamps[0].run.name, stamps[0].run.spec.epochs, None, Life(stamps)
+    work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)
+    name, epochs, seen, heartbeat = (
+        fingerprints[0].run.name,
+        fingerprints[0].run.spec.epochs,
+        None,
+        HeartbeatWriter(fingerprints),
+    )
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal seen
-        life.at(epoch, progress.left())
+        heartbeat.beat(epoch, progress.left())
         new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         seen = epoch
 
-    runs, precision = [stamp.run for stamp in stamps], stamps[0].compute.precision
+    runs, precision = [fingerprint.run for fingerprint in fingerprints], fingerprints[0].compute.precision
     results = None
     try:
         starts = starts_of(runs, data)
         results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
     except Stopped:
-        log_time(stamps, place.type, progress.seconds() - start, STOPPED)
+        log_time(fingerprints, place.type, progress.seconds() - start, STOPPED)
         raise
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise  # else leave: the error holds the frame that holds the memory
     finally:
-        life.ended()
+        heartbeat.stop()
     if results is None:
-        if len(stamps) == 1:
+        if len(fingerprints) == 1:
             raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
-        half = len(stamps) // 2
+        half = len(fingerprints) // 2
         say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
-        left = _train_some(stamps[:half], checkpoint_seconds, progress, work_per_epoch, stop)
-        return left + stamps[half:]
-    check_code(stamps[0].run.spec)
-    for stamp, trained in zip(stamps, results, strict=True):
-        write_beside(stored(stamp.key()), functools.partial(_write, trained, stamp, place.type))
+        left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
+        return left + fingerprints[half:]
+    check_code(fingerprints[0].run.spec)
+    for fingerprint, trained in zip(fingerprints, results, strict=True):
+        write_beside(stored(fingerprint.key()), functools.partial(_write, trained, fingerprint, place.type))
         say(_outcome(trained))
     checkpoints.remove()
-    progress.finish(name, len(stamps))
-    log_time(stamps, place.type, progress.seconds() - start, FINISHED)
+    progress.finish(name, len(fingerprints))
+    log_time(fingerprints, place.type, progress.seconds() - start, FINISHED)
     return []
 
 
-def _write(trained: Trained, stamp: Stamp, device: str, folder: Path) -> None:
-    write_run(folder, trained, stamp, device)
+def _write(trained: Trained, fingerprint: RunFingerprint, device: str, folder: Path) -> None:
+    write_run(folder, trained, fingerprint, device)
 
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
@@ -226,11 +238,11 @@ STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Te
 )
 
 
-def _announcement(stamps: Batch, data: Prepared, device: str) -> str:
-    run, compute = stamps[0].run, stamps[0].compute
+def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:
+    run, compute = fingerprints[0].run, fingerprints[0].compute
     batch = "full batch" if run.spec.batch_size == "full" else f"batches of {run.spec.batch_size}"
-    mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in stamps[1:])
-    done = epochs_done(checkpoint_of(stamps[0]))
+    mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in fingerprints[1:])
+    done = epochs_done(checkpoint_of(fingerprints[0]))
     return (
         f"{run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
         f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "

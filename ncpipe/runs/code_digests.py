@@ -93,6 +93,7 @@ PLUMBING = (
     "ncpipe.runs.fingerprint",
     "ncpipe.config.study",
 )
+Picked = tuple[tuple[str, str], ...]  # kinds of choice, each with what is chosen
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _own_digests(stage: str, choices: Choices) -> dict[str, str]:
     asked = [table for table in OWN_TABLES.get(stage, ()) if _table(table).keys]
     roots: list[Definition] = [(STUDY, table) for table in asked if table not in picked]
     for table, choice in picked.items():
-        keys = [key for key in _table(table).keys if _is_key(key, STUDY, table, choice)]
+        keys = [key for key in _table(table).keys if _is_key(key, STUDY, ((table, choice),))]
         roots += [(STUDY, key.id) for key in keys if isinstance(key, ast.Name)]
         if keys and table in asked:
             roots.append((STUDY, table))
@@ -244,7 +245,7 @@ def code_digests(
 ) -> dict[str, str]:
     """Module -> digest of what `roots` reach in it.
 
-    choices: by kind, as TABLES names them; a table whose kind is not among them counts whole. without:
+    choices: by kind, as TABLES names them; a table whose kinds are not all among them counts whole. without:
     modules of which only `roots` are counted and followed.
     """
     texts: dict[str, list[str]] = {}
@@ -422,52 +423,55 @@ def _does_more(statement: ast.stmt, imports: Mapping[str, Definition]) -> bool:
     return not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
 
 
-def _choice(module: str, name: str, choices: Choices) -> str | None:
-    """What is chosen from a table; None of anything else, and of a table that counts whole."""
-    return choices.get(TABLES.get((module, name), ""))
+def _choice(module: str, name: str, choices: Choices) -> Picked | None:
+    """Return what is chosen from a table; None for anything else, and for a table that counts whole."""
+    kinds = TABLES.get((module, name), ())
+    known = kinds and all(kind in choices for kind in kinds)
+    return tuple((kind, choices[kind]) for kind in kinds) if known else None
 
 
 @functools.cache
-def _statements(module: str, name: str, choice: str | None) -> list[ast.stmt]:
+def _statements(module: str, name: str, choice: Picked | None) -> list[ast.stmt]:
     """What defines a name; of a table what is chosen."""
     statements = read_module(module).definitions[name]
     return statements if choice is None else [_picked(each, module, name, choice) for each in statements]
 
 
 @functools.cache
-def _text(module: str, name: str, choice: str | None) -> str:
+def _text(module: str, name: str, choice: Picked | None) -> str:
     as_text = ast.unparse if module == STUDY else _dumped  # annotations and messages count in study.py
     return "\n".join(as_text(statement) for statement in _statements(module, name, choice))
 
 
 @functools.cache
-def _all_names(module: str, name: str, choice: str | None, is_type: bool) -> frozenset[tuple[str, str, bool]]:
+def _all_names(
+    module: str, name: str, choice: Picked | None, is_type: bool
+) -> frozenset[tuple[str, str, bool]]:
     """`_names` of all that defines a name."""
     statements = _statements(module, name, choice)
     return frozenset(found for statement in statements for found in _names(statement, module, is_type))
 
 
-def _picked(statement: ast.stmt, module: str, name: str, choice: str) -> ast.stmt:
+def _picked(statement: ast.stmt, module: str, name: str, choice: Picked) -> ast.stmt:
     value = getattr(statement, "value", None)
-    kind = TABLES[module, name]
     if isinstance(value, ast.Dict):
         pairs = zip(value.keys, value.values, strict=True)
-        chosen = [pair for pair in pairs if _is_key(pair[0], module, kind, choice)]
+        chosen = [pair for pair in pairs if _is_key(pair[0], module, choice)]
         if not chosen:  # put there at run time
             return statement
         kept: ast.expr = ast.Dict([key for key, _ in chosen], [entry for _, entry in chosen])
     elif isinstance(value, ast.BinOp):
-        members = [member for member in _members(value) if _takes(member, module, kind, choice)]
+        members = [member for member in _members(value) if _takes(member, module, choice)]
         kept = ast.Tuple(list(members), ast.Load())
     else:
         raise LookupError(f"{module}.{name} is neither a dict nor a union")
     return ast.fix_missing_locations(ast.Assign([ast.Name(name, ast.Store())], kept))
 
 
-def _is_key(key: ast.expr | None, module: str, kind: str, choice: str) -> bool:
+def _is_key(key: ast.expr | None, module: str, choice: Picked) -> bool:
     if isinstance(key, ast.Name):
-        return _takes(key, module, kind, choice)
-    return isinstance(key, ast.Constant) and key.value == choice
+        return _takes(key, module, choice)
+    return isinstance(key, ast.Constant) and key.value in dict(choice).values()
 
 
 def _members(union: ast.expr) -> Iterator[ast.Name]:
@@ -476,15 +480,18 @@ def _members(union: ast.expr) -> Iterator[ast.Name]:
             yield node
 
 
-def _takes(member: ast.Name, module: str, kind: str, choice: str) -> bool:
-    """Whether a record has a field `kind` whose literal values include the choice."""
-    field = STUDY_TABLES.get(kind, kind)
+def _takes(member: ast.Name, module: str, choice: Picked) -> bool:
+    """Whether a record has a field, named as a kind of choice, whose literals include what is chosen."""
+    fields = {STUDY_TABLES.get(kind, kind): value for kind, value in choice}
     home, name = read_module(module).imports.get(member.id, (module, member.id))
     return any(
         isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
-        and node.target.id == field
-        and any(isinstance(leaf, ast.Constant) and leaf.value == choice for leaf in ast.walk(node.annotation))
+        and node.target.id in fields
+        and any(
+            isinstance(leaf, ast.Constant) and leaf.value == fields[node.target.id]
+            for leaf in ast.walk(node.annotation)
+        )
         for statement in read_module(home).definitions[name]
         for node in ast.walk(statement)
     )

@@ -1,19 +1,22 @@
-"""DVC, run as the program that it is."""
+"""Run DVC as a program, and find its folders. Nothing here imports DVC."""
 
+import configparser
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from ncpipe.runs.dvc_repair import LOCK, is_torn
 from ncpipe.system.errors import InputError
+
+LOCK = Path("dvc.lock")
 
 
 def dvc(*arguments: str, capture: bool = False) -> str:
-    """Run DVC here; what it printed, if `capture`, which is shown if it fails. InputError if it does.
+    """Run DVC in the current folder; return its output if `capture`. Raises InputError if it fails.
 
-    Its stages call the `ncpipe` of this environment, whichever the shell would find, if any.
+    Stages call the `ncpipe` of this environment, whichever one the shell would find.
     """
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -26,12 +29,46 @@ def dvc(*arguments: str, capture: bool = False) -> str:
     )
     if result.returncode:
         sys.stderr.write(result.stdout or "")
-        if LOCK.exists() and is_torn(LOCK.read_bytes()):
-            raise InputError(f"{LOCK}: torn; run ncpipe repair")
-        raise InputError(f"dvc {' '.join(arguments)} failed; see above")
+        raise InputError(f"dvc {' '.join(arguments)} failed; see above (ncpipe repair mends a torn {LOCK})")
     return result.stdout or ""
 
 
 def stale_stages() -> set[str]:
-    """Names of the stages that have changed, as DVC has them."""
+    """Return the names of the stages that `dvc status` reports as changed."""
     return set(json.loads(dvc("status", "--json", capture=True)))
+
+
+def dvc_folder() -> Path | None:
+    """Return `.dvc` of the project that contains the current folder, if there is one."""
+    here = Path.cwd()
+    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
+
+
+def cache_folder(dvc: Path) -> Path:
+    """Return the cache of the project whose `.dvc` this is, as `dvc cache dir` prints it.
+
+    DVC reads four files, of the system, the user and the project and config.local; the last one that names a
+    folder decides. A relative path starts at the file that names it.
+    """
+    place = dvc / "cache"
+    for file in (*_global_settings(), dvc / "config", dvc / "config.local"):
+        settings = configparser.ConfigParser(interpolation=None, strict=False)
+        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
+            settings.read(file, encoding="utf-8")
+            if named := settings.get("cache", "dir", fallback="").strip("\"'"):
+                place = file.parent / os.path.expanduser(named)
+    return place
+
+
+def _global_settings() -> list[Path]:
+    """Return DVC's settings of the system and of the user."""
+    folders = [os.environ.get(f"DVC_{level}_CONFIG_DIR", "") for level in ("SYSTEM", "GLOBAL")]
+    if not all(folders):
+        try:
+            import platformdirs  # a dependency of DVC, which finds them by it
+        except ImportError:
+            return []
+        of = "dvc", "iterative"
+        usual = platformdirs.site_config_dir(*of), platformdirs.user_config_dir(*of)
+        folders = [folder or other for folder, other in zip(folders, usual, strict=True)]
+    return [Path(folder) / "config" for folder in folders]

@@ -6,7 +6,6 @@ and again. This module touches these files, damaged results and their damaged co
 works on files and imports nothing of DVC.
 """
 
-import configparser
 import contextlib
 import hashlib
 import json
@@ -17,51 +16,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from ncpipe.runs.dvc import LOCK, cache_folder, dvc_folder
 from ncpipe.system.artifacts import publish_file, remove
 from ncpipe.system.errors import InputError
 
-LOCK = Path("dvc.lock")
 TORN = "dvc.lock.torn"  # in .dvc/tmp: the file that was replaced
 DATA = Path("data")
 MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 CONFLICT = b"<<<<<<<"
 WAIT = 3.0  # seconds, as DVC waits for a lock
-
-
-def dvc_folder() -> Path | None:
-    """Return `.dvc` of the project that one stands in, if it is one."""
-    here = Path.cwd()
-    return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
-
-
-def cache_folder(dvc: Path) -> Path:
-    """Return the cache of the project whose `.dvc` this is, as `dvc cache dir` says it.
-
-    Of the files in which DVC looks, the last one that names a folder decides: the system's, the user's, the
-    project's and config.local. One that is not absolute is meant from its file.
-    """
-    place = dvc / "cache"
-    for file in (*_global_settings(), dvc / "config", dvc / "config.local"):
-        settings = configparser.ConfigParser(interpolation=None, strict=False)
-        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-            settings.read(file, encoding="utf-8")
-            if named := settings.get("cache", "dir", fallback="").strip("\"'"):
-                place = file.parent / os.path.expanduser(named)
-    return place
-
-
-def _global_settings() -> list[Path]:
-    """Return the system's and the user's settings of DVC."""
-    folders = [os.environ.get(f"DVC_{level}_CONFIG_DIR", "") for level in ("SYSTEM", "GLOBAL")]
-    if not all(folders):
-        try:
-            import platformdirs  # DVC's, by which it finds them
-        except ImportError:
-            return []
-        of = "dvc", "iterative"
-        usual = platformdirs.site_config_dir(*of), platformdirs.user_config_dir(*of)
-        folders = [folder or other for folder, other in zip(folders, usual, strict=True)]
-    return [Path(folder) / "config" for folder in folders]
 
 
 @contextlib.contextmanager

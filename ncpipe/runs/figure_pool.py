@@ -1,4 +1,4 @@
-"""A stage's figures, drawn by as many processes as are worth it."""
+"""Draw a stage's figures in several processes, where that is faster."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,15 +8,15 @@ from matplotlib.figure import Figure
 
 from ncpipe.config.bounds import usable_cores
 from ncpipe.figures.save import save_figure
-from ncpipe.runs.pool import Pool
+from ncpipe.runs.pool import WorkerPool
 
 Drawn = Callable[[], Figure]  # pickled where another process is to draw it
 
 
 def draw(folder: Path, figures: Mapping[str, Drawn]) -> None:
-    """Every figure as PNG and SVG in a folder, by name."""
-    with Pool(usable_cores(), len(figures)) as hands:
-        for _ in hands.each(partial(_draw, folder), list(figures.items())):
+    """Save every figure as PNG and SVG in a folder, by name."""
+    with WorkerPool(usable_cores(), len(figures)) as pool:
+        for _ in pool.map(partial(_draw, folder), list(figures.items())):
             pass
 
 

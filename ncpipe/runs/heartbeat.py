@@ -1,6 +1,6 @@
-"""What a batch in training says of itself, for `ncpipe status`: a small file, written every other second.
+"""Report the progress of a batch in training, for `ncpipe status`: a small file, rewritten every two seconds.
 
-It is no result and no part of one: nothing that trains reads it, and where it cannot be written it is left.
+It is no result and no part of one. Training never reads it, and goes on where it cannot be written.
 """
 
 import contextlib
@@ -13,21 +13,21 @@ from dataclasses import asdict, dataclass
 
 import psutil
 
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.artifacts import LOGS
 
-PLACE = LOGS / "training"
-EVERY = 2.0  # seconds
-FORGOTTEN = 600.0  # seconds after which a file of another machine counts as left behind
+FOLDER = LOGS / "training"
+INTERVAL = 2.0  # seconds between two writes
+STALE = 600.0  # seconds after which another machine's heartbeat counts as left behind
 
 
 @dataclass(frozen=True)
-class Sign:
-    """Runs that train together.
+class Heartbeat:
+    """Progress of runs that train together.
 
-    keys: of their stamps, the first one's names the file. began: epochs that were done when this process took
-    them up, `seconds` before it was at `epoch`. host, process, born: who trains, as psutil knows it.
-    whole: seconds that all which trains there still takes, these runs and others; None if that is not known.
+    keys: the runs' fingerprints; the first names the file. began: epochs that were done when this process
+    started; `seconds` later it was at `epoch`. host, process, born: the process, as psutil identifies it.
+    whole: seconds until everything that trains in this process is done; None if that is not known.
     """
 
     keys: tuple[str, ...]
@@ -42,66 +42,66 @@ class Sign:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go at the pace so far; None before there is one."""
+        """Return the seconds to go at the pace so far; None before there is one."""
         if self.epoch <= self.began:
             return None
         return self.seconds / (self.epoch - self.began) * (self.epochs - self.epoch)
 
 
-class Life:
-    """Signs of one batch, from its first epoch on."""
+class HeartbeatWriter:
+    """Writes the heartbeat of one batch, from its first epoch until `stop`."""
 
-    def __init__(self, stamps: Sequence[Stamp]) -> None:
-        self.keys = tuple(stamp.key() for stamp in stamps)
-        self.epochs = stamps[0].run.spec.epochs
-        self.file = PLACE / f"{self.keys[0]}.json"
+    def __init__(self, fingerprints: Sequence[RunFingerprint]) -> None:
+        self.keys = tuple(fingerprint.key() for fingerprint in fingerprints)
+        self.epochs = fingerprints[0].run.spec.epochs
+        self.file = FOLDER / f"{self.keys[0]}.json"
         self.born = psutil.Process().create_time()
         self.began: int | None = None
-        self.start = self.told = time.monotonic()
+        self.start = self.written = time.monotonic()
 
-    def at(self, epoch: int, whole: float | None = None) -> None:
-        """So many epochs are done, and all that trains here still takes so many seconds."""
+    def beat(self, epoch: int, whole: float | None = None) -> None:
+        """Record that `epoch` epochs are done, and that everything here takes `whole` more seconds."""
         now = time.monotonic()
-        if self.began is None or epoch < self.began:  # a line search begins anew with each run
+        if self.began is None or epoch < self.began:  # a line search starts again at 0 with each run
             self.began, self.start = epoch, now
-        elif now - self.told < EVERY:
+        elif now - self.written < INTERVAL:
             return
-        self.told = now
-        sign = Sign(
+        self.written = now
+        heartbeat = Heartbeat(
             self.keys, epoch, self.epochs, self.began, now - self.start,
             socket.gethostname(), os.getpid(), self.born, whole,
         )  # fmt: skip
         partial = self.file.with_suffix(".partial")
         with contextlib.suppress(OSError):
-            PLACE.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(asdict(sign)), encoding="utf-8")
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(asdict(heartbeat)), encoding="utf-8")
             os.replace(partial, self.file)
 
-    def ended(self) -> None:
-        """However it did."""
+    def stop(self) -> None:
+        """Remove the heartbeat, however training ended."""
         with contextlib.suppress(OSError):
             self.file.unlink(missing_ok=True)
 
 
-def signs() -> Iterator[Sign]:
-    """Of all batches that train now. What a killed process left is removed."""
-    for file in sorted(PLACE.glob("*.json")):
+def heartbeats() -> Iterator[Heartbeat]:
+    """Yield the heartbeat of each batch that trains now; remove those that a killed process left."""
+    for file in sorted(FOLDER.glob("*.json")):
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            sign = Sign(**found | {"keys": tuple(found["keys"])})
+            heartbeat = Heartbeat(**found | {"keys": tuple(found["keys"])})
             age = time.time() - file.stat().st_mtime
-        except (OSError, ValueError, TypeError, KeyError):  # gone by now, or damaged
+        except (OSError, ValueError, TypeError, KeyError):  # removed by now, or damaged
             continue
-        if _lives(sign, age):
-            yield sign
+        if _is_alive(heartbeat, age):
+            yield heartbeat
         else:
             file.unlink(missing_ok=True)
 
 
-def _lives(sign: Sign, age: float) -> bool:
-    if sign.host != socket.gethostname():
-        return age < FORGOTTEN
+def _is_alive(heartbeat: Heartbeat, age: float) -> bool:
+    if heartbeat.host != socket.gethostname():
+        return age < STALE
     try:
-        return psutil.Process(sign.process).create_time() == sign.born
+        return psutil.Process(heartbeat.process).create_time() == heartbeat.born
     except psutil.Error:
         return False

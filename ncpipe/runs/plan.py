@@ -12,7 +12,7 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
 from ncpipe.runs.batches import Batch, batches_that_fit, groups, parts_of_each
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, say
@@ -33,7 +33,7 @@ class Planned:
     memory: bytes, of all its runs. seconds: of one epoch of the batch, measured with one batch at a time.
     """
 
-    stamps: Batch
+    fingerprints: Batch
     done: int
     memory: int
     seconds: float
@@ -41,7 +41,7 @@ class Planned:
     @property
     def epochs(self) -> int:
         """Those that are left."""
-        return self.stamps[0].run.spec.epochs - self.done
+        return self.fingerprints[0].run.spec.epochs - self.done
 
     @property
     def spent(self) -> float:
@@ -67,7 +67,7 @@ def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> lis
 
 
 def plan_all(
-    missing: Sequence[Stamp], place: torch.device, workers: int, keep_going: bool
+    missing: Sequence[RunFingerprint], place: torch.device, workers: int, keep_going: bool
 ) -> tuple[list[Planned], list[InputError]]:
     """The batches, longest first so that no worker is left with a long one at the end; and what failed.
 
@@ -93,7 +93,7 @@ def headline(planned: Sequence[Planned], workers: int, place: str) -> str:
     """What is to train, and how long that takes, in a line."""
     if not planned:
         return "nothing to train"
-    runs = sum(len(batch.stamps) for batch in planned)
+    runs = sum(len(batch.fingerprints) for batch in planned)
     return (
         f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
         f"about {duration(train_seconds(planned, workers))}"

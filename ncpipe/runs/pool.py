@@ -1,6 +1,6 @@
-"""Processes that share tasks with this one: the standard library's pool, started while there is work for it.
+"""Share tasks between this process and others, which start only where there is enough work for them.
 
-Nothing outlives this process, however it ends, and an interrupt from the keyboard is this one's alone.
+The other processes end with this one, however it ends. Only this process receives Ctrl-C.
 """
 
 import concurrent.futures
@@ -23,19 +23,19 @@ import psutil
 from ncpipe.config.bounds import free_memory
 from ncpipe.config.study import load_study, own_mistakes
 
-WORTH = 3.0  # seconds of work that a further process is started for, which takes two or three itself
-TURNS = 2  # tasks that each process has, so that it need not wait for the next
-MEMORY_SHARE = 0.7  # of what is free, that further processes of this one's size may take
+WORTH = 3.0  # seconds of work that justify a further process, which takes two or three to start
+TURNS = 2  # tasks queued for each process, so that it need not wait for the next
+MEMORY_SHARE = 0.7  # of the free memory, for further processes of this one's size
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
-_stop: Any = None  # in a process of a pool: set when what trains there is to save and end
+_stop: Any = None  # in a process of a pool: set when training there should save and end
 
 
-class Pool:
-    """This process and others, which are started while there is work for them and end with the block.
+class WorkerPool:
+    """Runs tasks in this process and in others, which end with the block.
 
-    most: processes, this one among them. expected: tasks that there will be in all.
+    most: processes, this one included. expected: number of tasks in all.
     """
 
     def __init__(self, most: int, expected: int) -> None:
@@ -44,17 +44,17 @@ class Pool:
         self.others: ProcessPoolExecutor | None = None
         self.count = 0  # of others
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.others is not None:
             self.others.shutdown()
 
-    def each(self, do: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[Found]:
-        """What a function of a module gives, or raises, for each task, in their order.
+    def map(self, do: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[Found]:
+        """Yield `do(task)` for each task in order, or raise what it raises. do: a function of a module.
 
-        What a process was at that something else has ended is done by this one.
+        If another process dies, this one does its tasks again.
         """
         todo = deque(range(len(tasks)))
         given: dict[Future[Found], int] = {}
@@ -75,7 +75,7 @@ class Pool:
                 yield found.pop(place)
                 self.left -= 1
         except BaseException as error:
-            if not isinstance(error, Exception):  # as Ctrl-C: nobody waits for a task
+            if not isinstance(error, Exception):  # such as Ctrl-C: do not wait for the tasks
                 for process in multiprocessing.active_children():
                     process.terminate()
             raise
@@ -95,17 +95,19 @@ class Pool:
         try:
             found[place] = future.result()
         except BrokenProcessPool:
-            self.most = 1  # where one was ended, no other one is started
+            self.most = 1  # a process was killed: start no other
             todo.appendleft(place)
 
     def _submit(self, do: Callable[[Task], Found], task: Task) -> "Future[Found]":
         assert self.others is not None
-        with uninterrupted():  # processes are started here
+        with uninterrupted():  # this starts processes
             return self.others.submit(_call, do, task)
 
     def _in_flight(self, waiting: int) -> int:
-        """How many tasks other processes are to have, which are started once there is work for them: as long
-        as this process's own tasks took."""
+        """Return how many tasks other processes should have; start them once there is enough work.
+
+        The estimate of the work is the time that this process's own tasks took.
+        """
         if self.most > 1 and self.others is None and self.done:
             room = int(MEMORY_SHARE * free_memory() / psutil.Process().memory_info().rss)
             worth = int(self.seconds / self.done * self.left / WORTH) if WORTH else self.most
@@ -118,25 +120,25 @@ class Pool:
 
 
 def executor(count: int, stop: Any = None) -> ProcessPoolExecutor:
-    """Processes that end with this one. stop: an event of `multiprocessing` that tasks may ask for."""
-    context = multiprocessing.get_context("spawn")  # a fork has locks of threads that it lacks
+    """Return processes that end with this one. stop: an event of `multiprocessing`, for `asked_to_stop`."""
+    context = multiprocessing.get_context("spawn")  # a fork copies locks that no thread would release
     return ProcessPoolExecutor(count, context, _begin, (stop,))
 
 
 def asked_to_stop() -> bool:
-    """Whether what trains in a process of a pool is to save and end."""
+    """Return whether training in a process of a pool should save its state and end."""
     return _stop is not None and bool(_stop.is_set())
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What starts in the block never hears Ctrl-C; here it comes when the block ends."""
+    """Start processes in the block that ignore Ctrl-C; this process receives it when the block ends."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # else it starts in the block, and lets signals through at its end
+    resource_tracker.ensure_running()  # else it starts in the block and unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -145,15 +147,15 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _begin(stop: Any) -> None:
-    """In another process, first of all."""
+    """Prepare another process, before its first task."""
     global _stop
     _stop = stop
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    load_study(Path())  # whose classes tasks may be of
+    load_study(Path())  # tasks may contain its classes
 
 
 def _end_with_starter() -> None:
-    """In the middle of a task too: what it writes into has perhaps been given to another one since."""
+    """End this process when its starter ends, also within a task: another may have taken over its files."""
     if (starter := multiprocessing.parent_process()) is not None:
         multiprocessing.connection.wait([starter.sentinel])
         os._exit(1)

@@ -1,11 +1,11 @@
-"""A finished run on disk, with everything that says where its numbers come from.
+"""Write and read the folder of a finished run.
 
-seal.json                  SHA-256 of every other file: damage is seen
+manifest.json              SHA-256 of every other file, by which damage is found
 model.safetensors          weights by name
 run.json                   the resolved run, its data's checksum, how it was computed, how it ended
 metrics.json               last row of the history      } the layout of DVCLive, which
 plots/metrics/<name>.tsv   history, a file per column    } `dvc plots` and the editors' extensions read
-kept/e<epoch>.safetensors  weights on the way, if `history` asks for them
+kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
 Without a test split the history has no test_error.
 """
@@ -21,34 +21,41 @@ from torch import Tensor
 
 from ncpipe import __version__
 from ncpipe.runs.dvc_repair import drop_damaged
-from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, check_run, check_whole, code_digest, seal_key
-from ncpipe.system.artifacts import publish_folder, read_json, seal, write_json
+from ncpipe.runs.fingerprint import (
+    RUN_RECORD,
+    RunFingerprint,
+    check_run,
+    code_digest,
+    key_of_record,
+    verify_run,
+)
+from ncpipe.system.artifacts import publish_folder, read_json, write_json, write_manifest
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
-from ncpipe.training.session import Point, Trained
+from ncpipe.training.session import HistoryRow, Trained
 
 TEST_ERROR = "test_error"
-COLUMNS = tuple(field.name for field in dataclasses.fields(Point) if field.name != "epoch")
+COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow) if field.name != "epoch")
 
 
-def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None:
-    """Write a trained run as `folder`, whole or not at all. device: what it was computed on."""
+def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, device: str) -> None:
+    """Write a trained run as `folder`, completely or not at all. device: what it was computed on."""
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
-        for epoch, state in trained.kept.items():
+        for epoch, state in trained.snapshots.items():
             path = _kept(partial, epoch)
             path.parent.mkdir(exist_ok=True)
             save_file(state, path)
         record = {
-            "inputs": stamp.inputs(),
+            "inputs": fingerprint.inputs(),
             "resolved": {
                 "lambda": penalty.inner_strength(trained.run.depth),
                 "lambda_last": penalty.last_strength(trained.run.depth),
                 "parameters": sum(tensor.numel() for tensor in trained.state.values()),
             },
             "computed_with": {
-                "code": code_digest(stamp.run.spec),
+                "code": code_digest(fingerprint.run.spec),
                 "device": device,
                 "torch": torch.__version__,
                 "ncpipe": __version__,
@@ -66,29 +73,31 @@ def write_run(folder: Path, trained: Trained, stamp: Stamp, device: str) -> None
             rows = [f"{point.epoch}\t{getattr(point, column)!r}" for point in trained.history]
             (plots / f"{column}.tsv").write_text("\n".join([f"step\t{column}", *rows]) + "\n")
         write_json(partial / "metrics.json", last)
-        seal(partial, seal_key(record))
+        write_manifest(partial, key_of_record(record))
 
 
-def read_state(folder: Path, stamp: Stamp) -> dict[str, Tensor]:
-    """Weights of a finished run; InputError if the folder is missing, another run's result or damaged.
+def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:
+    """Return a finished run's weights; InputError if the folder is missing, damaged or another run's result.
 
-    A damaged one is dropped, for DVC to see that it is not there, and with it damaged copies in DVC's cache.
+    A damaged folder is removed, and its damaged copies in DVC's cache, so that `dvc repro` restores it.
     """
     if not folder.exists():
         raise InputError(f"{folder}: not found; run dvc repro")
     try:
-        check_whole(folder)
+        verify_run(folder)
     except InputError as error:
         more = drop_damaged(folder)
-        raise InputError(f"{error}; {folder} is dropped{more}; run dvc repro") from None
-    check_run(folder, stamp)
+        raise InputError(f"{error}; {folder} is removed{more}; run dvc repro") from None
+    check_run(folder, fingerprint)
     return _read_weights(folder, folder / "model.safetensors")
 
 
-def read_kept(folder: Path, stamp: Stamp) -> dict[int, dict[str, Tensor]]:
-    """Weights on the way, by epoch: as many as `history` asks for, up to where the run diverged."""
-    diverged = check_run(folder, stamp)["outcome"]["diverged_at_epoch"]
-    epochs = [epoch for epoch in stamp.run.spec.kept_epochs() if diverged is None or epoch < diverged]
+def read_kept(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
+    """Return the weights during training that `history` asks for, by epoch, up to where the run diverged."""
+    diverged = check_run(folder, fingerprint)["outcome"]["diverged_at_epoch"]
+    epochs = [
+        epoch for epoch in fingerprint.run.spec.snapshot_epochs() if diverged is None or epoch < diverged
+    ]
     return {epoch: _read_weights(folder, _kept(folder, epoch)) for epoch in epochs}
 
 
@@ -104,7 +113,7 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """The history as one mapping per logged epoch: `epoch` and the columns of `Point`."""
+    """Return the history as one mapping per logged epoch: `epoch` and the columns of `HistoryRow`."""
     ended = read_json(folder / "metrics.json")
     columns: dict[str, dict[int, float]] = {}
     for column in _columns(ended):
@@ -139,6 +148,6 @@ def _last_row(trained: Trained) -> dict[str, float]:
 
 
 def _columns(last: dict[str, float]) -> list[str]:
-    """Columns of a history by its last row, as `metrics.json` has it; all of one without rows."""
+    """Return the columns of a history, given its last row (`metrics.json`); all columns if it has no rows."""
     without = {TEST_ERROR} - last.keys() if last.get("step") != 0 or len(last) > 1 else set()
     return [column for column in COLUMNS if column not in without]

@@ -1,8 +1,8 @@
-"""The store of finished runs: a sealed folder for each, by its fingerprint (`Stamp.key`).
+"""The store of finished runs: one folder per run, named by its fingerprint (`RunFingerprint.key`).
 
-A run in training, or one that was stopped, has a checkpoint there. Nothing else leads from the store to a
-project: any run that is found anywhere can be taken up, and what is taken is, to the bit, what was sealed.
-Deleting all of it at any moment costs time and nothing else.
+A run that trains, or that was stopped, has a checkpoint in the store. Nothing refers from the store to a
+project, so a run that lies anywhere can be imported. What is taken from the store is, to the bit, what was
+written. Deleting the whole store at any moment costs time and nothing else.
 """
 
 import contextlib
@@ -19,99 +19,103 @@ from filelock import FileLock
 from ncpipe.config.params import Params
 from ncpipe.config.specs import Compute
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.dvc_repair import cache_folder, drop_damaged, dvc_folder
-from ncpipe.runs.fingerprint import RUN_RECORD, Stamp, check_whole, is_current
-from ncpipe.runs.folders import begin_store, check_stored, link, put_in_place, store_folder
-from ncpipe.system.artifacts import PREPARED, RUNS, SEAL, reach_disk, read_json, remove
+from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc_repair import drop_damaged
+from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, is_current, verify_run
+from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
+from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, reach_disk, read_json, remove
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
 CHECKPOINT = ".checkpoint"
-HEAD = 4096  # bytes: more than the lines before a checkpoint's state
-PLACES = ("*/L*/s*", "*/L*/x*/s*")  # of runs, below their folder
+HEADER = 4096  # bytes: more than the lines before a checkpoint's state
+RUN_PATTERNS = ("*/L*/s*", "*/L*/x*/s*")  # folders of runs, below data/runs
 
 
-def sweep_stamps(params: Params, compute: Compute) -> list[Stamp]:
-    """The stamps of the sweep's runs, less those whose data are not prepared yet."""
-    stamps = []
+def sweep_fingerprints(params: Params, compute: Compute) -> list[RunFingerprint]:
+    """Return the fingerprints of the sweep's runs whose data are prepared."""
+    fingerprints = []
     checksums: dict[Path, str] = {}
     for run in params.grid():
         with contextlib.suppress(InputError):
             checksum = checksums.get(run.data) or data_checksum(PREPARED / run.data)
             checksums[run.data] = checksum
-            stamps.append(Stamp(run, checksum, compute))
-    return stamps
+            fingerprints.append(RunFingerprint(run, checksum, compute))
+    return fingerprints
 
 
 def stored(key: str) -> Path:
-    """A run's folder in the store, whether it is there or not."""
+    """Return a run's folder in the store, whether it exists or not."""
     return store_folder() / key
 
 
 def has(key: str) -> bool:
-    """Whether a finished run is in the store."""
+    """Return whether the store has a finished run."""
     return stored(key).is_dir()
 
 
-def batch_lock(stamp: Stamp) -> FileLock:
-    """Held by who trains runs of this shape. The system frees it if its holder dies."""
+def batch_lock(fingerprint: RunFingerprint) -> FileLock:
+    """Return the lock that a process holds while it trains runs of this shape.
+
+    The operating system releases it when the process dies.
+    """
     folder = begin_store() / "locks"
     folder.mkdir(exist_ok=True)
-    return FileLock(folder / f"{stamp.batch_key()[:16]}.lock")
+    return FileLock(folder / f"{fingerprint.batch_key()[:16]}.lock")
 
 
-def is_placed(stamp: Stamp) -> bool:
-    """Whether a run's result is in its place, to the bit what was trained."""
-    folder = RUNS / stamp.run.path
+def is_materialised(fingerprint: RunFingerprint) -> bool:
+    """Return whether data/runs has this run's result, undamaged."""
+    folder = RUNS / fingerprint.run.path
     with contextlib.suppress(InputError):
-        check_whole(folder)
-        return is_current(folder, stamp)
+        verify_run(folder)
+        return is_current(folder, fingerprint)
     return False
 
 
-def is_missing(stamp: Stamp) -> bool:
-    """Whether a run has its result neither in its place nor in the store."""
-    return not has(stamp.key()) and not is_current(RUNS / stamp.run.path, stamp)
+def needs_training(fingerprint: RunFingerprint) -> bool:
+    """Return whether neither the store nor data/runs has this run's result. Damage is not looked for."""
+    return not has(fingerprint.key()) and not is_current(RUNS / fingerprint.run.path, fingerprint)
 
 
-def missing_of(stamps: Iterable[Stamp]) -> list[Stamp]:
-    """Those of the runs that have to be trained.
+def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
+    """Return the runs that have to be trained.
 
-    A run that lies in its place alone is taken up. What lies in the store or in its place and is not whole is
-    dropped, with a line and with DVC's copy of it, from which it would be restored as damaged as it is.
+    A run that only data/runs has is imported. A damaged run is reported and removed, in the store, in
+    data/runs and in DVC's cache, from which DVC would restore the damage.
     """
     todo = []
-    for stamp in stamps:
-        folder, place = stored(stamp.key()), RUNS / stamp.run.path
+    for fingerprint in fingerprints:
+        folder, place = stored(fingerprint.key()), RUNS / fingerprint.run.path
         if os.path.lexists(folder):
             try:
-                check_stored(folder, stamp.key())
+                verify_stored(folder, fingerprint.key())
             except InputError as error:
-                _drop(folder, stamp, error)
-        if is_current(place, stamp):
+                _drop(folder, fingerprint, error)
+        if is_current(place, fingerprint):
             try:
-                check_whole(place)
-                adopt(place)
+                verify_run(place)
+                import_run(place)
             except InputError as error:
-                _drop(place, stamp, error)
-        if not has(stamp.key()):
-            todo.append(stamp)
+                _drop(place, fingerprint, error)
+        if not has(fingerprint.key()):
+            todo.append(fingerprint)
     return todo
 
 
-def take(stamp: Stamp) -> bool:
-    """Put a stored run into its place; False if it is not there, or not to the bit what was trained."""
-    if missing_of([stamp]):
+def take(fingerprint: RunFingerprint) -> bool:
+    """Copy a run from the store to data/runs; return False if the store does not have it undamaged."""
+    if missing_of([fingerprint]):
         return False
-    put_in_place(stored(stamp.key()), RUNS / stamp.run.path)
-    checkpoint_of(stamp).unlink(missing_ok=True)
+    materialise(stored(fingerprint.key()), RUNS / fingerprint.run.path)
+    checkpoint_of(fingerprint).unlink(missing_ok=True)
     return True
 
 
 def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
-    """Have a run's folder written by this process alone, and renamed: of two that finish one run, one stays.
+    """Write a folder of the store under a name of this process's own, then rename it.
 
-    A process may be taken for dead, its run given to another, and go on all the same.
+    Two processes may finish the same run: one that was taken for dead may go on. The first rename wins.
     """
     begin_store()
     own = folder.with_name(f".{folder.name}.{socket.gethostname()}-{os.getpid()}")
@@ -121,69 +125,75 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
         os.rename(own, folder)
     except OSError:
         remove(own)
-        if not (folder / RUN_RECORD).is_file():  # else the other one was first
+        if not (folder / RUN_RECORD).is_file():  # else the other process was first
             raise
     reach_disk([folder.parent])
 
 
-def adopt_places() -> int:
-    """Take up every whole run in data/runs that is not in the store; how many there were.
+def import_runs() -> int:
+    """Store every undamaged run of data/runs that the store lacks; return how many there were.
 
-    Such came by `dvc pull`, or by a checkout. Before DVC runs a stage it removes what that has made.
+    Such runs came by `dvc pull` or `dvc checkout`. DVC removes a stage's outputs before it runs the stage.
     """
     found = 0
-    for place in (place for below in PLACES for place in sorted(RUNS.glob(below))):
+    for place in _run_folders():
         with contextlib.suppress(InputError):
-            found += adopt(place)
+            found += import_run(place)
     return found
 
 
-def share_all() -> None:
-    """`share`, of every run that lies in data/runs."""
-    share(place for below in PLACES for place in RUNS.glob(below))
+def import_run(place: Path) -> bool:
+    """Store a run's folder under the fingerprint in its manifest; return False if the store has it.
 
-
-def adopt(place: Path) -> bool:
-    """Store a run that lies in its place, as what it says it is; False if it is stored already.
-
-    InputError, naming the file, if it is not to the bit what some run was written as.
+    Raises InputError, naming the file, if the folder is damaged.
     """
-    seal = read_json(place / SEAL)
-    key = seal.get("key") if isinstance(seal, dict) else None
-    if not isinstance(key, str) or not key.isalnum():
-        raise InputError(f"{place / SEAL}: damaged")
+    key = _manifest_key(place)
     if has(key):
         return False
-    check_whole(place)
-    write_beside(stored(key), lambda own: _copied(place, own))
+    verify_run(place)
+    write_beside(stored(key), lambda own: _copy(place, own))
     return True
 
 
-def _copied(place: Path, own: Path) -> None:
+def _manifest_key(place: Path) -> str:
+    manifest = read_json(place / MANIFEST)
+    key = manifest.get("key") if isinstance(manifest, dict) else None
+    if not isinstance(key, str) or not key.isalnum():
+        raise InputError(f"{place / MANIFEST}: damaged")
+    return key
+
+
+def _copy(place: Path, own: Path) -> None:
     shutil.copytree(place, own, copy_function=link)
     reach_disk([*own.rglob("*"), own])
 
 
-def share(places: Iterable[Path]) -> None:
-    """Let stored runs take no room of their own: where DVC's cache has a file, the store has a name for it.
+def _run_folders() -> list[Path]:
+    return [place for pattern in RUN_PATTERNS for place in sorted(RUNS.glob(pattern))]
 
-    places: of the runs. A file that DVC then removes from its cache stays in the store. Nothing is done
-    across file systems, or where a file is another one than its name says.
+
+def link_runs_to_dvc_cache() -> None:
+    """Call `link_to_dvc_cache` for every run in data/runs."""
+    link_to_dvc_cache(_run_folders())
+
+
+def link_to_dvc_cache(places: Iterable[Path]) -> None:
+    """Replace files of stored runs by hard links to DVC's cache, so that they take no space of their own.
+
+    places: the runs in data/runs. A file that DVC removes from its cache later stays in the store. A file is
+    left as it is across file systems, and where its contents differ from what DVC's cache has.
     """
     if (dvc := dvc_folder()) is None:
         return
     objects = cache_folder(dvc) / "files" / "md5"
     for place in places:
-        with contextlib.suppress(InputError, OSError, KeyError, TypeError):
-            folder = stored(read_json(place / SEAL)["key"])
-            for file in folder.rglob("*"):
-                if (
-                    file.is_file() and file.stat().st_mode & 0o200
-                ):  # DVC takes the right to write from its own
-                    _share(file, objects)
+        with contextlib.suppress(InputError, OSError):
+            for file in stored(_manifest_key(place)).rglob("*"):
+                if file.is_file() and file.stat().st_mode & 0o200:  # DVC's own files are read-only
+                    _link_to_object(file, objects)
 
 
-def _share(file: Path, objects: Path) -> None:
+def _link_to_object(file: Path, objects: Path) -> None:
     md5 = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
     known = objects / md5[:2] / md5[2:]
     if known.is_file() and not known.samefile(file) and filecmp.cmp(known, file, shallow=False):
@@ -192,30 +202,31 @@ def _share(file: Path, objects: Path) -> None:
         os.replace(partial, file)
 
 
-def _drop(folder: Path, stamp: Stamp, reason: InputError) -> None:
+def _drop(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:
     more = drop_damaged(folder)
-    say(f"{stamp.run.name}: {reason}; {folder} is dropped{more}, the run is restored or trained again")
+    name = fingerprint.run.name
+    say(f"{name}: {reason}; {folder} is removed{more}; the run is restored or trained again")
 
 
-def checkpoint_of(stamp: Stamp) -> Path:
-    """Where a run keeps its state while it trains: one for each device that it may be asked for."""
-    return checkpoint_path(stamp.key(), stamp.compute.device)
+def checkpoint_of(fingerprint: RunFingerprint) -> Path:
+    """Return the file of a run's state while it trains: one for each device that it may be asked for."""
+    return checkpoint_path(fingerprint.key(), fingerprint.compute.device)
 
 
 def checkpoint_path(key: str, device: str) -> Path:
-    """Return the same place by the run's fingerprint."""
+    """Return the same file by the run's key and device."""
     return store_folder() / f"{key}-{device}{CHECKPOINT}"
 
 
-def saved_epochs(stamp: Stamp) -> int:
-    """Epochs that a run's checkpoint says are done, 0 without one. Whether it is whole is not looked at."""
-    return epochs_in(checkpoint_of(stamp))
+def saved_epochs(fingerprint: RunFingerprint) -> int:
+    """Return the number of epochs in a run's checkpoint, 0 without one. Damage is not looked for."""
+    return epochs_in(checkpoint_of(fingerprint))
 
 
 def epochs_in(checkpoint: Path) -> int:
-    """Return the epochs that a checkpoint says are done, 0 if there is none."""
+    """Return the number of epochs in a checkpoint, 0 if there is none."""
     try:
         with checkpoint.open("rb") as file:
-            return int(file.readlines(HEAD)[2])
+            return int(file.readlines(HEADER)[2])
     except (OSError, ValueError, IndexError):
         return 0

@@ -29,6 +29,7 @@ FIGURES = Path("data/figures")
 CLAIMS = Path("data/claims")
 CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"
+CLAIMS_FIGURE = "panels.png"
 MODELS = Path("data/models")  # of the study in stages/regimes_models
 CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
 COUNTEREXAMPLE = Path("data/counterexample.csv")
@@ -40,7 +41,7 @@ COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
 JOBS = Path("data/.jobs")  # given to a scheduler and not taken back yet
-SEAL = "seal.json"  # in a run's folder: the digests of its other files
+MANIFEST = "manifest.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
 MOMENT = 0.2  # seconds
 SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
@@ -130,15 +131,15 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def seal(folder: Path, key: str) -> None:
+def write_manifest(folder: Path, key: str) -> None:
     """Write down the digest of every file of a folder and the key of what it is the result of."""
-    write_json(folder / SEAL, _contents(folder, key))
+    write_json(folder / MANIFEST, _contents(folder, key))
 
 
-def check_seal(folder: Path, key: str) -> None:
+def check_manifest(folder: Path, key: str) -> None:
     """InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
-    sealed, found = read_json(folder / SEAL), _contents(folder, key)
-    if (folder / SEAL).read_bytes() == json_text(found).encode():
+    sealed, found = read_json(folder / MANIFEST), _contents(folder, key)
+    if (folder / MANIFEST).read_bytes() == json_text(found).encode():
         return
     before = sealed.get("files") if isinstance(sealed, dict) else None
     files: dict[str, Any] = before if isinstance(before, dict) else {}
@@ -147,11 +148,11 @@ def check_seal(folder: Path, key: str) -> None:
             raise InputError(f"{folder / name}: missing")
         if files.get(name) != found["files"][name]:
             raise InputError(f"{folder / name}: {'damaged' if name in files else 'not part of it'}")
-    raise InputError(f"{folder / SEAL}: damaged, or of another result")
+    raise InputError(f"{folder / MANIFEST}: damaged, or of another result")
 
 
 def _contents(folder: Path, key: str) -> dict[str, Any]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SEAL)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
     return {"key": key, "files": {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}}
 
 

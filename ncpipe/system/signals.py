@@ -11,7 +11,7 @@ LOOK = 0.5  # seconds between two looks at the parents
 SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh")  # DVC starts a stage through one
 
 
-def hear_the_end() -> None:
+def install_signal_handlers() -> None:
     """Let SIGTERM, and the end of the DVC that runs this stage, end this process as Ctrl-C does.
 
     Without it a stage goes on when its `dvc repro` is terminated, and the next one trains the same runs.

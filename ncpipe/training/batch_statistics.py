@@ -21,7 +21,7 @@ PART = 1000  # samples of a part, or more; of fewer, deep layers would see anoth
 
 
 @torch.no_grad()
-def settle(stack: Stack, samples: Split, rows: int) -> None:
+def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
     """Refresh the statistics on all samples (N, ...), and leave the stack in evaluation mode.
 
     Of p parts each takes every p-th sample: samples lie in the order of their classes. rows: those of a part

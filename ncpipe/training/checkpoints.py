@@ -20,7 +20,7 @@ from ncpipe.system.artifacts import reach_disk, remove
 from ncpipe.system.console import say
 from ncpipe.system.errors import cut
 
-KIND = f"ncpipe checkpoint 1, torch {torch.__version__}".encode()
+KIND = f"ncpipe checkpoint 2, torch {torch.__version__}".encode()
 
 State = dict[str, Any]  # tensors on the CPU, numbers, and lists and mappings of these
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.models.build import arrange, build_network, input_shape, lay_out_network
+from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.system.errors import NotEnoughMemory
+from ncpipe.training.cuda_graph import WARM_UP
 from ncpipe.training.device import free_bytes, is_out_of_memory
 from ncpipe.training.objective import Outputs, class_counts, compares_samples, fit_times_samples
-from ncpipe.training.replay import WARM_UP
 from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
 
@@ -49,13 +49,13 @@ def bytes_per_run(
     stack = Stack([_network(run, data, device)], device, dtype)
     together = min(batch, samples_at_a_time(stack, run.spec, data, trains_on or device))
     few, more = min(together, TRIED // 2), min(together, TRIED)
-    kept_few = kept_bytes(stack, run, data, few)
-    kept = kept_few
+    saved_few = saved_bytes(stack, run, data, few)
+    saved = saved_few
     if more > few:
-        kept += (kept_bytes(stack, run, data, more) - kept_few) * (together - few) // (more - few)
+        saved += (saved_bytes(stack, run, data, more) - saved_few) * (together - few) // (more - few)
     if compares_samples(run.spec.loss):  # which grows as no share per sample does
-        kept += (dtype.itemsize + OF_A_PAIR) * batch**2
-    return int(BACKWARD * kept) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
+        saved += (dtype.itemsize + OF_A_PAIR) * batch**2
+    return int(BACKWARD * saved) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
 
 
 def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
@@ -150,29 +150,29 @@ def _network(run: Run, data: Prepared, device: torch.device) -> Network:
     """The run's network; on the meta device its shapes alone, without memory and without weights."""
     if device.type == "meta":
         with device:
-            return lay_out_network(run, data)
+            return build_uninitialised_network(run, data)
     return build_network(run, data)
 
 
-def kept_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
+def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     """Bytes that autograd keeps of a forward pass over `count` samples."""
     values = stack.values
     part = data.train[:count]
-    samples = arrange(part, data.kind, run.spec.model, values.device, values.dtype)
+    samples = prepare_split(part, data.kind, run.spec.model, values.device, values.dtype)
     own = {_identity(values), _identity(samples.inputs)}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         if _identity(tensor) not in own:
-            kept[_identity(tensor)] = tensor.untyped_storage().nbytes()
+            saved[_identity(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logits, features, _ = stack.passed(samples)
+        logits, features, _ = stack.forward_with_features(samples)
         labels = samples.targets.expand(logits.shape[:2])
         counts = class_counts(data.train.targets, data.classes).to(values.device)
-        fit_times_samples(Outputs(logits, labels, features, stack.rows, counts=counts), run.spec.loss)
-    return sum(kept.values())
+        fit_times_samples(Outputs(logits, labels, features, stack.last_weight, counts=counts), run.spec.loss)
+    return sum(saved.values())
 
 
 def _identity(tensor: Tensor) -> int:

@@ -48,13 +48,13 @@ def train_batch(
     saved = checkpoints.read() if checkpoints else []
     if saved:
         session.restore(saved)
-    kept = spec.kept_epochs()
+    snapshots = spec.snapshot_epochs()
     for epoch in session.epochs():
-        logged = epoch % spec.log_every == 0 or epoch == spec.epochs or epoch in kept
+        logged = epoch % spec.log_every == 0 or epoch == spec.epochs or epoch in snapshots
         if logged and not session.is_recorded():
             session.record()
-            if epoch in kept:
-                session.keep()
+            if epoch in snapshots:
+                session.take_snapshot()
         stopped = stop()
         if checkpoints and (stopped or checkpoints.due()):
             checkpoints.write(session.states())

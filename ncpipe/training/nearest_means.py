@@ -18,11 +18,11 @@ def set_nearest_means(stack: Stack, samples: Split, rows: int) -> None:
 
     Of all samples (N, ...) that the runs share, `rows` at a time.
     """
-    runs, classes, width = stack.rows.shape
+    runs, classes, width = stack.last_weight.shape
     sums = stack.values.new_zeros(runs, classes, width)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        sums.index_add_(1, part.labels, stack.passed(part).features)
+        sums.index_add_(1, part.labels, stack.forward_with_features(part).features)
     counts = torch.bincount(samples.labels, minlength=classes).to(sums.dtype)
     means = sums / counts.unsqueeze(1)
     stack.set_last(means, -means.square().sum(2) / 2)

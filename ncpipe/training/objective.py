@@ -25,7 +25,7 @@ from ncpipe.metrics.loss_functions import (
     smoothed,
     supervised_contrast,
 )
-from ncpipe.models.penalties import entry_strength, is_penalised, strengths
+from ncpipe.models.penalties import head_input_strength, is_penalised, strengths
 from ncpipe.training.stack import Stack
 
 PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothing is learned from them
@@ -33,17 +33,17 @@ PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothin
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a loss is taken of: logits (S, N, K), labels (S, N), and what some losses read beside them.
+    """Inputs of a loss: logits (S, N, K), labels (S, N), and what some losses read besides.
 
-    features (S, N, d). rows (S, K, d): of the last layer. entering (S, N, d'): those that may be penalised.
-    counts (K,): samples of each class in the whole training set.
+    features (S, N, d). last_weight (S, K, d): of the last layer. head_input (S, N, d'): the features that may
+    be penalised. counts (K,): samples of each class in the whole training set.
     """
 
     logits: Tensor
     labels: Tensor
     features: Tensor | None = None
-    rows: Tensor | None = None
-    entering: Tensor | None = None
+    last_weight: Tensor | None = None
+    head_input: Tensor | None = None
     counts: Tensor | None = None
 
 
@@ -59,8 +59,8 @@ def sum_of_squared_errors(outputs: Outputs, loss: Loss) -> Tensor:
 
 def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
     """The same of (f_y - c)^2/(2 c) with c = |a_y| sqrt(d), which logits of features on the sphere reach."""
-    assert outputs.rows is not None
-    longest = outputs.rows.shape[2] ** 0.5 * outputs.rows[:, 0].norm(dim=1)
+    assert outputs.last_weight is not None
+    longest = outputs.last_weight.shape[2] ** 0.5 * outputs.last_weight[:, 0].norm(dim=1)
     return half_distance_to(outputs.logits, outputs.labels, longest).sum(1)
 
 
@@ -145,7 +145,7 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
         "logits": outputs.logits,
         "labels": outputs.labels,
         "features": outputs.features,
-        "weight": outputs.rows,
+        "weight": outputs.last_weight,
     }
     given = {name: each for name, each in read.items() if name in names and each is not None}
 
@@ -166,14 +166,14 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
     return samples * found if compares else found.sum(1)
 
 
-def joined(parts: Sequence[Outputs]) -> Outputs:
+def concatenate(parts: Sequence[Outputs]) -> Outputs:
     """The outputs of several batches as those of one."""
     features = [part.features for part in parts if part.features is not None]
     return Outputs(
         torch.cat([part.logits for part in parts], 1),
         torch.cat([part.labels for part in parts], 1),
         torch.cat(features, 1) if features else None,
-        parts[0].rows,
+        parts[0].last_weight,
         counts=parts[0].counts,
     )
 
@@ -188,7 +188,7 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes)
 
 
-def lonely(loss: Loss, data: Prepared) -> str:
+def singleton_class_error(loss: Loss, data: Prepared) -> str:
     """Why a class has nothing to be compared with, or no alpha of its own; '' if there is nothing wrong."""
     if isinstance(loss, Focal) and loss.alpha is not None and len(loss.alpha) != data.classes:
         return f"alpha: {len(loss.alpha)} factors for {data.classes} classes; list one for each"
@@ -216,9 +216,9 @@ def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
     return stack.per_parameter([strengths(roles, dimensions, r.spec.penalty, r.depth) for r in runs])
 
 
-def entering_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
+def head_input_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
     """lambda_H (S,) of the features that are penalised; None where no run penalises any."""
-    own = [entry_strength(r.spec, r.depth) for r in runs]
+    own = [head_input_strength(r.spec, r.depth) for r in runs]
     penalised = {r.spec.penalises_features for r in runs}
     assert len(penalised) == 1, "a stack does not mix runs with and without a penalty of features"
     return stack.values.new_tensor(own) if True in penalised else None

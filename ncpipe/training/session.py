@@ -17,31 +17,31 @@ from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.specs import Experiment, Lbfgs, Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange, build_network, input_shape
+from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.augmentation import augmented, draw_moves
-from ncpipe.training.batch_statistics import settle
+from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.cuda_graph import CudaGraphStep
 from ncpipe.training.muon import muon_state
 from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
     class_counts,
     compares_samples,
+    concatenate,
     decayed_numbers,
-    entering_strengths,
     fit_times_samples,
-    joined,
-    lonely,
+    head_input_strengths,
     penalty,
     penalty_strengths,
     reads_features,
+    singleton_class_error,
 )
 from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
 from ncpipe.training.own_optimizers import ByRun
-from ncpipe.training.replay import Replay
 from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
 from ncpipe.training.torch_optimizers import TorchState
@@ -57,7 +57,7 @@ TRIALS = 25  # steps that a line search tries at most
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryRow:
     """One row of a run's history: the state after `epoch` epochs; learning_rate is that of the next step.
 
     test_error is NaN without a test split.
@@ -76,14 +76,15 @@ class Point:
 class Trained:
     """A trained run: its weights by name (CPU), its history, and the epoch it diverged in, or None.
 
-    A diverged run holds the last weights whose regularised loss was finite. kept: those on the way, by epoch.
+    A diverged run holds the last weights whose regularised loss was finite. snapshots: weights
+    during training, by epoch.
     """
 
     run: Run
     state: dict[str, Tensor]
-    history: tuple[Point, ...]
+    history: tuple[HistoryRow, ...]
     diverged_at: int | None
-    kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
 
 class Session:
@@ -92,13 +93,14 @@ class Session:
     def __init__(self, runs: Sequence[Run], data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
         self.runs, self.spec = runs, runs[0].spec
         shape = input_shape(data, self.spec.model)
-        if reason := lonely(self.spec.loss, data):
+        if reason := singleton_class_error(self.spec.loss, data):
             raise InputError(f"experiments.{runs[0].experiment}.loss: {reason}")
         self.stack = Stack([build_network(run, data) for run in runs], device, dtype)
         self.strengths = penalty_strengths(self.stack, runs)
-        self.entering = entering_strengths(self.stack, runs)
+        self.head_input = head_input_strengths(self.stack, runs)
         splits = {
-            name: arrange(split, data.kind, self.spec.model, device, dtype) for name, split in data.splits()
+            name: prepare_split(split, data.kind, self.spec.model, device, dtype)
+            for name, split in data.splits()
         }
         self.train, self.test = splits["train"], splits.get("test")
         self.counts = class_counts(self.train.targets, data.classes)
@@ -113,10 +115,12 @@ class Session:
         self.alive = torch.ones(len(runs), dtype=torch.bool, device=device)
         self.diverged_at = torch.full_like(self.alive, -1, dtype=torch.long)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
-        self.looks = device.type == "cpu"  # elsewhere it would wait, and no recorded step can: see Replay
+        self.can_sync = (
+            device.type == "cpu"
+        )  # elsewhere it would wait, and no recorded step can: see CudaGraphStep
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
-        self.kept: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
+        self.snapshots: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
         self.method = method_of(self)
 
     def begin_with(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
@@ -143,8 +147,8 @@ class Session:
             with torch.enable_grad():
                 outputs = self.outputs(part)
                 fit = fit_times_samples(outputs, self.spec.loss) / samples.predictions
-                if outputs.entering is not None:
-                    fit = fit + self.penalty_of_features(outputs.entering.square().sum((1, 2)), samples)
+                if outputs.head_input is not None:
+                    fit = fit + self.penalty_of_features(outputs.head_input.square().sum((1, 2)), samples)
                 self.stack.add_gradient(fit.sum(), gradient)
             loss = loss + fit.detach()
         gradient.addcmul_(self.strengths, self.stack.values)
@@ -153,7 +157,7 @@ class Session:
     def drop_diverged(self, loss: Tensor) -> None:
         """Stop runs whose loss (S,) is not finite, and take them back to their last finite weights."""
         finite = loss.isfinite()
-        if self.holds(finite):  # nothing is taken back
+        if self.all_true(finite):  # nothing is taken back
             self.finite.copy_(self.stack.values)
             return
         diverged = self.alive & ~finite
@@ -162,14 +166,14 @@ class Session:
         self.alive &= ~diverged
         self.finite.copy_(self.stack.values)
 
-    def holds(self, flags: Tensor) -> bool:
+    def all_true(self, flags: Tensor) -> bool:
         """Whether all of (S,) flags are seen to be set, where a step may look."""
-        return self.looks and bool(flags.all())
+        return self.can_sync and bool(flags.all())
 
     @torch.no_grad()
     def record(self) -> None:
         """Add a row to the history of every run that is still training."""
-        self.settle()
+        self.refresh_derived_state()
         train_loss, train_error, of_features = self.evaluate(self.train)
         test_error = torch.full_like(train_error, math.nan)
         if self.test is not None:
@@ -185,18 +189,18 @@ class Session:
         self.rows.append((self.epochs_done, row, self.alive.clone()))
         self.stack.train(True)
 
-    def keep(self) -> None:
-        """Keep the present weights of every run that is still training."""
+    def take_snapshot(self) -> None:
+        """Store the present weights of every run that is still training."""
         for index in self.alive.nonzero().flatten().tolist():
-            self.kept[index][self.epochs_done] = self.stack.state_of(index)
+            self.snapshots[index][self.epochs_done] = self.stack.state_of(index)
 
     def is_recorded(self) -> bool:
         """Whether the history has a row of the present state already, as after a restore."""
         return bool(self.rows) and self.rows[-1][0] == self.epochs_done
 
-    def settle(self) -> None:
+    def refresh_derived_state(self) -> None:
         """Set what is not learned but follows from the whole training set; leave evaluation mode."""
-        settle(self.stack, self.train, self.chunk)
+        refresh_bn_statistics(self.stack, self.train, self.chunk)
         if isinstance(self.spec.loss, SupCon):
             set_nearest_means(self.stack, self.train, self.chunk)
 
@@ -205,16 +209,16 @@ class Session:
         if not reads_features(self.spec):
             logits = self.stack.logits(samples)
             labels = samples.targets.expand(logits.shape[:2])
-            return Outputs(logits, labels, rows=self.stack.rows, counts=self.counts)
-        logits, features, entering = self.stack.passed(samples)
+            return Outputs(logits, labels, last_weight=self.stack.last_weight, counts=self.counts)
+        logits, features, head_input = self.stack.forward_with_features(samples)
         labels = samples.targets.expand(logits.shape[:2])
-        penalised = None if self.entering is None else entering
-        return Outputs(logits, labels, features, self.stack.rows, penalised, self.counts)
+        penalised = None if self.head_input is None else head_input
+        return Outputs(logits, labels, features, self.stack.last_weight, penalised, self.counts)
 
     def penalty_of_features(self, squares: Tensor, samples: Split) -> Tensor:
         """lambda_H/2 |H|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
-        assert self.entering is not None
-        return self.entering * (len(self.train) / len(samples) / 2) * squares
+        assert self.head_input is not None
+        return self.head_input * (len(self.train) / len(samples) / 2) * squares
 
     def evaluate(self, samples: Split) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean loss without penalty, share of wrong predictions, and penalty of features, all (S,).
@@ -230,12 +234,12 @@ class Session:
             else:
                 loss = loss + fit_times_samples(outputs, self.spec.loss)
             error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)
-            if outputs.entering is not None:
-                total = total + outputs.entering.square().sum((1, 2))
+            if outputs.head_input is not None:
+                total = total + outputs.head_input.square().sum((1, 2))
         if compares:
             known = samples is self.train
-            loss = fit_times_samples(joined(seen), self.spec.loss) if known else error * math.nan
-        of_features = None if self.entering is None else self.penalty_of_features(total, samples)
+            loss = fit_times_samples(concatenate(seen), self.spec.loss) if known else error * math.nan
+        of_features = None if self.head_input is None else self.penalty_of_features(total, samples)
         return loss / samples.predictions, error / samples.predictions, of_features
 
     def rates_at(self, step: int) -> list[float]:
@@ -258,8 +262,8 @@ class Session:
                 "augmentation": self.moves[index].get_state(),
                 "buffers": {name: buffer[index].cpu().clone() for name, buffer in self.stack.buffers.items()},
                 "rows": [(epoch, row[:, index].clone(), bool(alive[index])) for epoch, row, alive in rows],
-                "kept": self.kept[index],
-                "search": self.method.memory(),
+                "snapshots": self.snapshots[index],
+                "search": self.method.state_dict(),
             }
             for index in range(len(self.runs))
         ]
@@ -277,23 +281,23 @@ class Session:
             self.moves[index].set_state(state["augmentation"])
             for name, buffer in self.stack.buffers.items():
                 buffer[index].copy_(state["buffers"][name])
-            self.kept[index] = state["kept"]
-            self.method.remember(state["search"])
-        place = self.alive.device
+            self.snapshots[index] = state["snapshots"]
+            self.method.load_state_dict(state["search"])
+        device = self.alive.device
         for rows in zip(*(state["rows"] for state in states), strict=True):
-            alive = torch.tensor([row[2] for row in rows], device=place)
-            self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(place), alive))
+            alive = torch.tensor([row[2] for row in rows], device=device)
+            self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(device), alive))
 
     def results(self) -> list[Trained]:
-        self.settle()
+        self.refresh_derived_state()
         history = [(epoch, row.T.tolist(), alive.tolist()) for epoch, row, alive in self.rows]
         return [
             Trained(
                 run,
                 self.stack.state_of(index),
-                tuple(Point(epoch, *rows[index]) for epoch, rows, alive in history if alive[index]),
+                tuple(HistoryRow(epoch, *rows[index]) for epoch, rows, alive in history if alive[index]),
                 None if diverged < 0 else diverged,
-                self.kept[index],
+                self.snapshots[index],
             )
             for index, (run, diverged) in enumerate(zip(self.runs, self.diverged_at.tolist(), strict=True))
         ]
@@ -314,7 +318,7 @@ class _Descent:
         first = [r.spec.optimizer.learning_rate for r in runs]
         rates = torch.outer(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (factors, first)))
         self.table = self.optimizer.table(rates).unsqueeze(-1).to(values.dtype).to(values.device)
-        self.now = self.table[0].clone()  # this step's numbers, always at one place: see Replay
+        self.now = self.table[0].clone()  # this step's numbers, always at one place: see CudaGraphStep
         self.rows = [  # this step's samples (S, B), if it is not all; the last batch of an epoch may be short
             torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch)
@@ -324,7 +328,7 @@ class _Descent:
             for size in batch_sizes(len(session.train), session.batch) or [session.batch]
         ]
         # What reads numbers on the host cannot be recorded.
-        self.replay = Replay(CPU if isinstance(self.optimizer, TorchState) else values.device)
+        self.run_step = CudaGraphStep(CPU if isinstance(self.optimizer, TorchState) else values.device)
 
     def epoch(self, session: Session) -> None:
         first = session.epochs_done * session.steps_per_epoch
@@ -342,7 +346,7 @@ class _Descent:
                 self.rows[short].copy_(order[:, step])
             if augmentation:
                 self.moves[short].copy_(moves[:, step])
-            self.replay(short, functools.partial(self.step, session, short))
+            self.run_step(short, functools.partial(self.step, session, short))
 
     def step(self, session: Session, kind: int) -> None:
         """One update of every run that still trains; waits for no device and reads nothing from the host."""
@@ -356,7 +360,7 @@ class _Descent:
         loss, gradient = session.loss_and_gradient(samples)
         session.drop_diverged(loss)
         moved = self.optimizer.update(values, gradient, self.now)
-        if not session.holds(session.alive):
+        if not session.all_true(session.alive):
             moved = torch.where(session.alive.unsqueeze(1), moved, values)
         values.copy_(moved)
 
@@ -364,12 +368,12 @@ class _Descent:
         found: dict[str, Tensor] = self.optimizer.buffers()
         return found
 
-    def memory(self) -> State:
-        return self.optimizer.memory() if isinstance(self.optimizer, TorchState) else {}
+    def state_dict(self) -> State:
+        return self.optimizer.state_dict() if isinstance(self.optimizer, TorchState) else {}
 
-    def remember(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         if isinstance(self.optimizer, TorchState):
-            self.optimizer.remember(state)
+            self.optimizer.load_state_dict(state)
 
 
 def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: torch.device) -> int:
@@ -431,12 +435,12 @@ class _Search:
     def buffers(self) -> dict[str, Tensor]:
         return {}
 
-    def memory(self) -> State:
+    def state_dict(self) -> State:
         """The optimizer's curvature pairs and counters; empty where the next step begins a search."""
         state: State = copied(dict(self.search.state[self.weights]), CPU)
         return state
 
-    def remember(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.search.state[self.weights] = copied(state, self.weights.device)
 
     def _closure(self, session: Session) -> Tensor:

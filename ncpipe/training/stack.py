@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.models.network import Network, Passed
+from ncpipe.models.network import ForwardOutput, Network
 
 Found = TypeVar("Found")
 
@@ -40,7 +40,7 @@ class Stack:
         step = ALIGNMENT // torch.finfo(dtype).bits * 8
         sizes = [-(-shape.numel() // step) * step for shape in shapes]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        self._places = {
+        self._layout = {
             name: (start, shape) for name, start, shape in zip(self.names, starts, shapes, strict=True)
         }
         self.values = torch.zeros(len(networks), sum(sizes), dtype=dtype, device=device)
@@ -54,9 +54,9 @@ class Stack:
             if buffer.is_floating_point():
                 self.buffers[name] = buffer.to(dtype)
         self.network = copy.deepcopy(first)
-        self._passing = _Passing(self.network)
+        self._with_features = _WithFeatures(self.network)
         if first.batched:
-            self._hand_over()
+            self._share_parameters()
         self._chunk = 1 if device.type == "cpu" else None
 
     def __len__(self) -> int:
@@ -69,14 +69,14 @@ class Stack:
             return logits
         return self._by_run(self._apply, samples)
 
-    def passed(self, samples: Split) -> Passed:
-        """The same, to the bit, and the features on the way, (S, N, d)."""
+    def forward_with_features(self, samples: Split) -> ForwardOutput:
+        """Return the same logits, to the bit, with the features (S, N, d) and the head's input."""
         if self.network.batched:
-            return self.network.passed(samples.inputs, samples.lengths)
-        return Passed(*self._by_run(self._apply_passed, samples))
+            return self.network.forward_with_features(samples.inputs, samples.lengths)
+        return ForwardOutput(*self._by_run(self._apply_with_features, samples))
 
     @property
-    def rows(self) -> Tensor:
+    def last_weight(self) -> Tensor:
         """(S, K, d), those of the last layer."""
         return self.parameters["last.weight"]
 
@@ -100,18 +100,18 @@ class Stack:
 
     def view(self, buffer: Tensor, name: str) -> Tensor:
         """The part (S, *shape) of a (S, P) buffer that belongs to one parameter."""
-        start, shape = self._places[name]
+        start, shape = self._layout[name]
         return buffer[:, start : start + shape.numel()].unflatten(1, shape)
 
     @property
     def dimensions(self) -> dict[str, int]:
         """Of one run's parameters, by name."""
-        return {name: len(shape) for name, (_, shape) in self._places.items()}
+        return {name: len(shape) for name, (_, shape) in self._layout.items()}
 
     def per_parameter(self, numbers: Sequence[Mapping[str, float]]) -> Tensor:
         """A (S, P) buffer with each run's number on each parameter, else 0."""
         buffer = torch.zeros_like(self.values)
-        for name, (_, shape) in self._places.items():
+        for name, (_, shape) in self._layout.items():
             column = torch.tensor([own[name] for own in numbers], dtype=buffer.dtype, device=buffer.device)
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
@@ -139,30 +139,30 @@ class Stack:
         logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
         return logits
 
-    def _apply_passed(
+    def _apply_with_features(
         self,
         parameters: dict[str, nn.Parameter],
         buffers: dict[str, Tensor],
         x: Tensor,
         lengths: Tensor | None = None,
-    ) -> Passed:
+    ) -> ForwardOutput:
         given = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
-        found: Passed = functional_call(self._passing, given, (x, lengths))
+        found: ForwardOutput = functional_call(self._with_features, given, (x, lengths))
         return found
 
-    def _hand_over(self) -> None:
+    def _share_parameters(self) -> None:
         """Put the stacked parameters and buffers in the place of the network's own."""
         for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
             *path, leaf = name.split(".")
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
 
 
-class _Passing(nn.Module):
+class _WithFeatures(nn.Module):
     """A network whose call gives more than its logits."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Passed:
-        return self.network.passed(x, lengths)
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> ForwardOutput:
+        return self.network.forward_with_features(x, lengths)

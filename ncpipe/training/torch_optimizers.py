@@ -49,16 +49,16 @@ class TorchState:
         return moved
 
     def buffers(self) -> dict[str, Tensor]:
-        """None whose shape is known before the first step; see `memory`."""
+        """None whose shape is known before the first step; see `state_dict`."""
         return {}
 
-    def memory(self) -> State:
+    def state_dict(self) -> State:
         """The optimizer's own state, on the CPU."""
         state = [dict(self.optimizer.state[weight]) for weight in self.weights]
         return {"parameters": copied(state, torch.device("cpu"))}
 
-    def remember(self, state: State) -> None:
-        """Take up what `memory` gave."""
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
         for weight, own in zip(self.weights, state["parameters"], strict=True):
             self.optimizer.state[weight] = {  # counters, tensors without dimensions, stay on the CPU
                 key: copied(value, weight.device) if isinstance(value, Tensor) and value.dim() else value

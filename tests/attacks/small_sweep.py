@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pipeline import PARAMS, Clone
 
-from ncpipe.runs.fingerprint import check_whole
-from ncpipe.runs.folders import ALONE
+from ncpipe.runs.fingerprint import verify_run
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import RUNS, read_json
 from ncpipe.system.errors import InputError
 
@@ -76,7 +76,7 @@ def finished(folder: Path, said: str) -> set[str]:
     places = [folder / place for place in (ALONE, RUNS, ".dvc/cache/ncpipe")]
     for record in [path for place in places for path in place.rglob("run.json")]:
         try:
-            check_whole(record.parent)
+            verify_run(record.parent)
         except InputError:
             continue
         of = read_json(record)["inputs"]

@@ -25,7 +25,7 @@ from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back, spre
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.runs.folders import ALONE
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import RUNS
 from ncpipe.system.errors import InputError
 

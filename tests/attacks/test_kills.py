@@ -26,7 +26,7 @@ from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
 
 from ncpipe.commands.fetch import fetch
-from ncpipe.runs.folders import ALONE
+from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import RUNS, sha256_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")

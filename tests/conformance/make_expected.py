@@ -3,7 +3,8 @@
 expected.json: by file, split and metric the exact value and its ulp, as decimal strings. The ulp is the
 largest change of the exact value in 8 draws in which every number of the file but labels moves up or down by
 2^-52 of the largest number of its array; "0" where the value is not finite or a count, which must be met
-exactly. It takes a few minutes; where files are named, only these are computed anew.
+exactly, or where pairs are counted (exact_counts.py). It takes a few minutes; where files are named, only
+these are computed anew.
 """
 
 import json
@@ -13,11 +14,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from exact_metrics import COUNTS, EPS, Layer, Matrix, all_metrics, read_layer
+from exact_counts import Counts, is_whole
+from exact_metrics import COUNTS, EPS, Layer, Matrix, Values, all_metrics, read_layer
 from mpmath import mp, mpf
 
-HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "conformance"
+HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance"
 EXPECTED = HERE / "expected.json"
+COUNTED_FROM = 1000  # classes: pairs one by one would take most of an hour
+UNBALANCED, ONE_CLASS = "unbalanced_1e5", "one_class"
+# What compares classes, and so has no value for one class.
+UNDEFINED = {
+    "train": (
+        "nc1_trace_ratio",
+        "nc1_pinv",
+        "dnc1_trace_pinv",
+        "cdnv",
+        "nc2_means",
+        "nc2_equinorm_means",
+        "nc2_equiangular_means",
+        "nc3_duality",
+    ),
+    "weights": ("nc2_equiangular_weights",),
+}
 DRAWS = 8
 DIGITS = 25
 # Of arrays of norm 1, and 0 for some whatever their size: no smaller ulp than theirs.
@@ -31,19 +49,43 @@ OF_UNIT_SIZE |= {"unc3_cosine", "unc3_spread"}
 Expected = dict[str, dict[str, list[str]]]  # split, metric -> value, ulp
 
 
-def expected_of(path: Path) -> Expected:
-    layer = read_file(path)
-    others = [all_metrics(moved(layer, random.Random(seed))) for seed in range(DRAWS)]
+def expected_of(name: str) -> Expected:
+    if name == ONE_CLASS:
+        return {split: {metric: ["nan", "0"] for metric in names} for split, names in UNDEFINED.items()}
+    layer = layer_of(name)
+    draws = 0 if is_counted(layer) else DRAWS
+    others = [all_metrics(moved(layer, random.Random(seed))) for seed in range(draws)]
     found: Expected = {}
-    for (split, metric), value in all_metrics(layer).items():
+    for (split, metric), value in exactly(layer).items():
         ulp = ulp_of(metric, value, [values[split, metric] for values in others])
         found.setdefault(split, {})[metric] = [text(value), mp.nstr(ulp, 5) if ulp else "0"]
     return found
 
 
-def read_file(path: Path) -> Layer:
-    with np.load(path) as file:
+def exactly(layer: Layer) -> Values:
+    return all_metrics(layer, Counts()) if is_counted(layer) else all_metrics(layer)
+
+
+def is_counted(layer: Layer) -> bool:
+    return max(layer.labels) >= COUNTED_FROM and is_whole(layer)
+
+
+def layer_of(name: str) -> Layer:
+    if name == UNBALANCED:
+        return unbalanced()
+    with np.load(HERE / "features" / f"{name}.npz") as file:
         return read_layer(dict(file))
+
+
+def unbalanced() -> Layer:
+    """The formula that the README states, in rational numbers."""
+    means = [[mpf(2) * (axis == k - 1) for axis in range(3)] for k in range(4)]
+    labels = [0] * 100_000 + [1, 2, 3]
+    features = []
+    for i, y in enumerate(labels):
+        away = (2 * (37 * i % 64) - 63, 2 * (91 * i % 128) - 127, 2 * (i % 16) - 15)
+        features.append([m + mpf(a) / 128 for m, a in zip(means[y], away, strict=True)])
+    return Layer(features, labels, [[m - mpf(1) / 2 for m in mean] for mean in means])
 
 
 def moved(layer: Layer, draw: random.Random) -> Layer:
@@ -75,11 +117,12 @@ def text(value: mpf) -> str:
 
 
 def main() -> None:
-    names = sys.argv[1:] or sorted(path.stem for path in (HERE / "features").glob("*.npz"))
+    files = {path.stem for path in (HERE / "features").glob("*.npz")}
+    names = sys.argv[1:] or sorted({UNBALANCED, *files})
     found = json.loads(EXPECTED.read_text()) if sys.argv[1:] else {}
     for name in names:
         print(name, flush=True)
-        found[name] = expected_of(HERE / "features" / f"{name}.npz")
+        found[name] = expected_of(name)
     lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found)]
     EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -6,6 +6,7 @@ and products of float64 alone; so the bytes are the same everywhere.
 K  classes    d  width
 """
 
+import math
 import random
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parents[2] / "ncpipe" / "conformance" / "features"
+FOLDER = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance" / "features"
 Arrays = dict[str, np.ndarray]
 
 
@@ -216,6 +217,47 @@ def low_rank(seed: int, singular: list[float]) -> Arrays:
     }
 
 
+def as_type(kind: str, arrays: Arrays) -> Arrays:
+    """Every array but labels rounded to a NumPy type."""
+    return {n: a.astype(kind) if a.dtype.kind == "f" else a for n, a in arrays.items()}
+
+
+def as_bfloat16(arrays: Arrays) -> Arrays:
+    """Every array but labels cut to 8 significant bits; float32, since NumPy has no bfloat16."""
+    whole = {n: a.astype("f4").view("u4") & 0xFFFF0000 for n, a in arrays.items() if a.dtype.kind == "f"}
+    return arrays | {n: a.astype("u4").view("f4") for n, a in whole.items()}
+
+
+def duplicated(arrays: Arrays, times: int, draw: Draw) -> Arrays:
+    """Every sample so many times, in a shuffled order."""
+    order = np.concatenate([np.arange(len(arrays["labels"]))] * times)
+    order = order[draw.order(len(order))]
+    return arrays | {name: arrays[name][order] for name in ("features", "labels")}
+
+
+def lattice_directions(count: int) -> np.ndarray:
+    """`count` points of the integer lattice (count, 3), no two in one direction, each with its negative."""
+    side = range(-9, 10)
+    points = [(x, y, z) for x in side for y in side for z in side if math.gcd(x, y, z) == 1]
+    half = sorted((p for p in points if p > (0, 0, 0)), key=lambda p: (p[0] ** 2 + p[1] ** 2 + p[2] ** 2, p))
+    chosen = np.array(half[: count // 2], dtype=np.int64)
+    return np.concatenate([chosen, -chosen])
+
+
+def many_whole(classes: int) -> Arrays:
+    """Two samples a class about the lattice's points, far from 0; whole numbers, which float16 holds."""
+    points = lattice_directions(classes)[(1237 * np.arange(classes)) % classes]
+    k = np.arange(classes)
+    steps = np.stack([1 + k % 5, k % 3, 8 * (k % 7 == 0)], 1)
+    means = 8 * points + np.array([40, -25, 10])
+    return {
+        "features": np.concatenate([means + steps, means - steps]).astype("f2"),
+        "labels": np.concatenate([k, k]).astype("u2"),
+        "weight": ((3 + k % 3)[:, None] * points[:, [1, 0, 2]]).astype("f2"),
+        "bias": (k % 9 - 4).astype("f2"),
+    }
+
+
 def cases() -> dict[str, Callable[[], Arrays]]:
     """Arrays by the file's name; the seed is written out at each."""
     same = [0.0, 0.0, 0.0, 0.0, 0.0]
@@ -321,6 +363,22 @@ def cases() -> dict[str, Callable[[], Arrays]]:
         "halfway": lambda: halfway([0, 1, 2, 3]),
         "halfway_relabelled": lambda: halfway([3, 2, 0, 1]),
         "halfway_everywhere": lambda: lattice(83),
+        "many_k40_d6_one_sample": lambda: without(ordinary(90, [0] * 40, 6), "bias"),
+        "many_k200_d10": lambda: as_type(
+            "f4", without(ordinary(91, [2] * 200, 10), "test_features", "test_labels")
+        ),
+        "many_k2000_d3": lambda: many_whole(2000),
+        "float16_large": lambda: as_type("f2", scaled(ordinary(92, [4] * 3, 5), 15000.0)),
+        "float16_subnormal": lambda: as_type("f2", scaled(ordinary(93, [4] * 3, 5), 1e-5)),
+        "float32_large": lambda: as_type("f4", scaled(ordinary(94, [4] * 3, 5), 5e37)),
+        "float32_subnormal": lambda: as_type("f4", scaled(ordinary(95, [4] * 3, 5), 1e-41)),
+        "bfloat16": lambda: as_bfloat16(ordinary(96, [5] * 4, 6)),
+        "subnormal": lambda: scaled(ordinary(97, [4] * 3, 5), 1e-321),
+        "one_class": lambda: ordinary(98, [5], 4),
+        "duplicated": lambda: duplicated(ordinary(99, [3] * 4, 6), 5, Draw(199)),
+        "duplicated_unevenly": lambda: duplicated(
+            duplicated(ordinary(100, [1, 2, 5], 6), 3, Draw(200)), 2, Draw(201)
+        ),
         "means_of_rank_3": lambda: low_rank(84, [2.0, 1.0, 0.5, 0.0]),
         "means_of_rank_2_and_a_bit": lambda: low_rank(85, [2.0, 0.0025, 0.0015, 1e-9]),
     }

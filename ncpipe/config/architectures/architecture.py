@@ -16,11 +16,11 @@ Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 class Head:
     """The ReLU layers without biases that a network ends with, by names of what `Network.layers` yields.
 
-    entry: the features H_1 that enter them. before, after: what enters and what leaves each ReLU, of the
-    layers 2, ..., L of S24; the last of `after` is what the last matrix W_L sees.
+    input_layer: the features H_1 that enter them. before, after: what enters and what leaves each ReLU, of
+    the layers 2, ..., L of S24; the last of `after` is what the last matrix W_L sees.
     """
 
-    entry: str
+    input_layer: str
     before: tuple[str, ...]
     after: tuple[str, ...]
 
@@ -74,7 +74,7 @@ class Architecture:
         """Numbers that the last layer sees of a sample; None where only the network knows."""
         return None
 
-    def free_misfit(self, experiment: Any) -> str:
+    def free_features_incompatibility(self, experiment: Any) -> str:
         """Why an experiment's data and training do not suit its free features, '' if they do."""
         raise NotImplementedError
 
@@ -92,17 +92,17 @@ class Architecture:
         """Whether images reach the network as images (N, channels, height, width)."""
         return False
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         """Why data of this kind cannot be read, '' if they can. source: their name."""
         raise NotImplementedError
 
-    def side_misfit(self, side: int | None) -> str:
+    def side_incompatibility(self, side: int | None) -> str:
         """Why inputs of this side (of an image, or of a vector: its length) cannot be read, '' if they can.
 
         side: None where the data have none, or only their file says it.
         """
         return ""
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         """What depths the architecture takes, if this is none of them; else ''."""
         raise NotImplementedError

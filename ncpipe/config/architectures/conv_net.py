@@ -57,15 +57,15 @@ class ConvNetModel(Architecture):
     def head(self, depth: int) -> Head:
         return numbered_head(depth)
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind == "image":
             return ""
         return f"model.architecture: {self.architecture} takes images, {source} has none"
 
-    def side_misfit(self, side: int | None) -> str:
+    def side_incompatibility(self, side: int | None) -> str:
         if side is None or side % self.pooled == 0:
             return ""
         return f"model.pooled: {self.pooled} does not divide the input's side {side}"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 2 else "L >= 2 (L counts the head's matrices, the last layer's included)"

@@ -59,17 +59,17 @@ class DufmModel(Architecture):
         """All of it."""
         return numbered_head(depth)
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind == "free":
             return ""
         return f"model.architecture: dufm learns its features and reads no {source}; take `source: free`"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 2 else "L >= 2 (L counts the last layer)"
 
-    def free_misfit(self, experiment: Any) -> str:
+    def free_features_incompatibility(self, experiment: Any) -> str:
         data, optimizer = experiment.data, experiment.optimizer.name
-        if problem := self._start_misfit(data.classes):
+        if problem := self._start_incompatibility(data.classes):
             return problem
         if not data.reduced:
             return ""
@@ -84,7 +84,7 @@ class DufmModel(Architecture):
             )
         return ""
 
-    def _start_misfit(self, classes: int) -> str:
+    def _start_incompatibility(self, classes: int) -> str:
         """Why training cannot start from a solution for K = `classes`, '' if it can."""
         if not self.starts_built:
             return ""

@@ -43,10 +43,10 @@ class MLPModel(Architecture):
     def feature_width(self) -> int:
         return self.width
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind not in ("tokens", "next_tokens"):
             return ""
         return f"model.architecture: {self.architecture} takes vectors or images, {source} is token sequences"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 2 else "L >= 2 (L counts the last layer)"

@@ -39,10 +39,10 @@ class ResNetModel(PaperArchitecture):
     def __post_init__(self) -> None:
         self.check_mlp_width()
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind not in ("tokens", "next_tokens"):
             return ""
         return f"model.architecture: {self.architecture} takes vectors or images, {source} is token sequences"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 2 else "L >= 2 (L counts the last layer of a ResNet)"

@@ -59,10 +59,10 @@ class CifarResNetModel(Architecture):
         before = tuple(f"Z{layer}" for layer in range(1, self.head_layers + 1))
         return Head(f"R{(depth - 2) // 2}", before, (*inner, "last"))
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind == "image":
             return ""
         return f"model.architecture: {self.architecture} takes images, {source} has none"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 8 and depth % 6 == 2 else "L = 6n + 2 (8, 14, 20, 26, ...)"

@@ -47,7 +47,7 @@ class TransformerModel(PaperArchitecture):
         """W_O W_V and W_K^T W_Q in place of W_VO and W_QK."""
         return self.architecture in ("L-T21", "L-T22")
 
-    def misfit(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: Kind, source: str) -> str:
         if kind == "next_tokens" and self.starts_built:
             return f"model.initialisation: the construction is for one label a sequence, not for {source}"
         text = kind in ("tokens", "next_tokens")
@@ -57,10 +57,10 @@ class TransformerModel(PaperArchitecture):
             return f"model.patch is needed: {self.architecture} reads {source} as a sequence of patches"
         return ""
 
-    def side_misfit(self, side: int | None) -> str:
+    def side_incompatibility(self, side: int | None) -> str:
         if self.patch is None or side is None or side % self.patch == 0:
             return ""
         return f"model.patch: {self.patch} does not divide the input's side {side}"
 
-    def depth_misfit(self, depth: int) -> str:
+    def depth_incompatibility(self, depth: int) -> str:
         return ""

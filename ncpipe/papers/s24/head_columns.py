@@ -17,7 +17,7 @@ from ncpipe.metrics.spectrum import singular_values
 def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
     """Class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
     head = head_of(run)
-    layers = {"M1": head.entry}
+    layers = {"M1": head.input_layer}
     for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
         layers |= {f"~M{at}": before, f"M{at}": after}
     return {name: class_means(features, layer) for name, layer in layers.items()}

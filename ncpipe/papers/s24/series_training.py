@@ -17,7 +17,7 @@ from ncpipe.config.specs import Compute, Data, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.pool import asked_to_stop, executor, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
@@ -57,8 +57,8 @@ def train_series(
     the store. on_batch is told of a batch that is given out, on_done how many runs one had.
     """
     place = prepare_device(compute)
-    stamps = [Stamp(run, repr(run.spec.data), compute) for run in runs]
-    count, batches = _dealt_out(groups(stamps), place, worker_count(compute, place, workers))
+    fingerprints = [RunFingerprint(run, repr(run.spec.data), compute) for run in runs]
+    count, batches = _dealt_out(groups(fingerprints), place, worker_count(compute, place, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()
     pool = concurrent.futures.ThreadPoolExecutor(1) if count == 1 else executor(count, stop)
@@ -67,22 +67,22 @@ def train_series(
     with pool:
         try:
             for batch in batches:
-                on_batch([stamp.run for stamp in batch])
+                on_batch([fingerprint.run for fingerprint in batch])
                 with uninterrupted():
                     futures[pool.submit(train, _Task(batch, checkpoint_seconds, measure))] = batch
             for future in concurrent.futures.as_completed(futures):
                 batch = futures[future]
-                found.update(zip((stamp.key() for stamp in batch), future.result(), strict=True))
+                found.update(zip((fingerprint.key() for fingerprint in batch), future.result(), strict=True))
                 on_done(len(batch))
         except BrokenProcessPool:
-            name = stamps[0].run.experiment
+            name = fingerprints[0].run.experiment
             raise InputError(f"{name}: a process that trained it was ended; run dvc repro to go on") from None
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    Checkpoints([checkpoint_of(stamp) for stamp in stamps], checkpoint_seconds).remove()
-    return [found[stamp.key()] for stamp in stamps]
+    Checkpoints([checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds).remove()
+    return [found[fingerprint.key()] for fingerprint in fingerprints]
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class _Task(Generic[Found]):
 
 
 def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
-    runs, compute = [stamp.run for stamp in task.batch], task.batch[0].compute
+    runs, compute = [fingerprint.run for fingerprint in task.batch], task.batch[0].compute
     data = data_of(runs[0].spec.data)
     place = prepare_device(compute)  # each thread has its own settings
-    saved = Checkpoints([checkpoint_of(stamp) for stamp in task.batch], task.checkpoint_seconds)
+    saved = Checkpoints([checkpoint_of(fingerprint) for fingerprint in task.batch], task.checkpoint_seconds)
     starts = starts_of(runs, data)
     with _fitting(task.batch, place):
         trained = train_batch(

@@ -17,7 +17,7 @@ from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.models.build import arrange, build_model, input_shape
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
 from ncpipe.papers.s25.counterexample import (
@@ -97,7 +97,7 @@ _NO_STAGES = Stages(*[float("nan")] * 10)
 def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     """Objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
     network = network_of(run, data, state)
-    samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
     features = network.features(samples.inputs, samples.lengths)
     labels, weight, bias = data.train.labels, network.last.weight, network.last.bias
     penalty = run.spec.penalty

@@ -55,10 +55,7 @@
   const large = at("large");
   for (const button of all("button.zoom")) {
     button.addEventListener("click", () => {
-      const paper = large.querySelector(".paper");
-      paper.replaceChildren(button.querySelector("svg").cloneNode(true));
-      paper.setAttribute("role", "img");
-      paper.setAttribute("aria-label", button.querySelector("[role=img]").getAttribute("aria-label"));
+      large.querySelector("div").replaceChildren(button.querySelector("img").cloneNode());
       large.showModal();
     });
   }
@@ -270,69 +267,42 @@
     return [layer, `${series.title}${name ? ` of layer ${name}` : ""} against ${data.x.label}`, says];
   }
 
-  // ---- layers: every run's network is one of data.layers.nets, and its layers stand one after the other ----
+  // ---- layers: every run's network is one of data.layers.nets, which has the layers' names and positions ----
 
-  const rowsOfRun = [];
-  data.layers.which.reduce((first, net, i) => {
-    rowsOfRun[i] = first;
-    return first + data.layers.nets[net].layer.length;
-  }, 0);
-  const unpacked = new Map();
   const byLayer = (series) =>
     data.layers.series.find((each) => each.metric === series.metric && each.split === series.split);
-  /** Values (16-bit integers of the series' range) and reasons of a series, layer by layer of every run. */
-  function unpack(series) {
-    const own = byLayer(series);
-    if (!own) return { values: [], reasons: [] };
-    if (!unpacked.has(own)) {
-      const bytes = atob(own.values);
-      const values = Array.from({ length: bytes.length / 2 }, (_, i) => {
-        const level = bytes.charCodeAt(2 * i) + 256 * bytes.charCodeAt(2 * i + 1);
-        if (level === 65535) return null;
-        const value = own.low + level * own.step;
-        return series.log ? 10 ** value : value;
-      });
-      const reasons = [];
-      for (const [reason, rows] of Object.entries(own.reasons)) for (const row of rows) reasons[row] = reason;
-      unpacked.set(own, { values, reasons });
-    }
-    return unpacked.get(own);
-  }
+  const placesOf = (i) => data.layers.nets[data.layers.which[i]];
   /** Of every run the value of one of its layers, null where it has none, and why it is in no slope. */
   function layerValues(series, name) {
-    const { values, reasons } = unpack(series);
-    const rows = data.layers.which.map((net, i) => {
-      const place = data.layers.nets[net].layer.indexOf(name);
-      return place < 0 ? -1 : rowsOfRun[i] + place;
-    });
-    return { values: rows.map((row) => values[row] ?? null), reasons: rows.map((row) => reasons[row]) };
+    const own = byLayer(series);
+    return {
+      values: data.runs.line.map((_, i) => own?.values[i][placesOf(i).layer.indexOf(name)] ?? null),
+      reasons: data.runs.line.map((_, i) => own?.reasons[i]?.[name]),
+    };
   }
 
   /** Names of the layers at which some run has a value. */
   function layersOf(series) {
-    const { values } = unpack(series);
     const found = new Set();
-    data.layers.which.forEach((net, i) => {
-      data.layers.nets[net].layer.forEach((name, j) => {
-        if ((values[rowsOfRun[i] + j] ?? null) !== null) found.add(name);
-      });
+    byLayer(series)?.values.forEach((values, i) => {
+      values.forEach((value, j) => { if (value !== null) found.add(placesOf(i).layer[j]); });
     });
     return [...found];
   }
 
   function throughLayersSpec(series, lines) {
-    const { values, reasons } = unpack(series);
+    const own = byLayer(series);
     const rows = [];
     const means = [];
     const places = new Map();
-    data.layers.which.forEach((net, i) => {
+    own.values.forEach((values, i) => {
       if (!lines.includes(data.runs.line[i])) return;
-      const { layer, position } = data.layers.nets[net];
+      const { layer, position } = placesOf(i);
       layer.forEach((name, j) => {
-        const value = values[rowsOfRun[i] + j] ?? null;
+        const value = values[j];
         if (!drawable(value, series.log)) return;
         const more = { layer: name, position: position[j], used: data.runs.converged[i] ? "yes" : "no" };
-        const row = runRow(i, value, reasons[rowsOfRun[i] + j], more);
+        const row = runRow(i, value, own.reasons[i]?.[name], more);
         rows.push(row);
         if (row.used === "no") return;
         const key = [row.line, row.x, name].join("\n");

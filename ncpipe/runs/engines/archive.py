@@ -8,8 +8,8 @@ import tarfile
 import uuid
 from pathlib import Path, PurePosixPath
 
-from ncpipe.runs.folders import check_stored
 from ncpipe.runs.store import has, stored, write_beside
+from ncpipe.runs.store_layout import verify_stored
 from ncpipe.system.artifacts import move_folder, reach_disk, remove
 from ncpipe.system.errors import InputError
 
@@ -64,7 +64,7 @@ def receive(key: str, archive: bytes) -> bool:
 
     def write(folder: Path) -> None:
         unpack(archive, folder)
-        check_stored(folder, key)
+        verify_stored(folder, key)
         reach_disk([*folder.rglob("*"), folder])
 
     write_beside(stored(key), write)

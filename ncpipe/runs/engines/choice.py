@@ -8,7 +8,7 @@ from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
 from ncpipe.runs.engines.protocol import Engine
 from ncpipe.runs.engines.task import DryRun, Task, task_of
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
@@ -27,7 +27,7 @@ def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> Dry
     return ray_cluster.dry_run(tasks, options.ray, compute)
 
 
-def tasks_of(missing: Sequence[Stamp], settings: Settings) -> list[Task]:
+def tasks_of(missing: Sequence[RunFingerprint], settings: Settings) -> list[Task]:
     """Return a task for each shape (and number of epochs done) of runs; engines split them further."""
     return [task_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
 

@@ -6,7 +6,7 @@ from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
 from ncpipe.runs.engines.job_log import kept_log
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.task import Task, TaskResult
-from ncpipe.runs.engines.worker import stamps_of_task
+from ncpipe.runs.engines.worker import fingerprints_of_task
 from ncpipe.runs.plan import headline, plan_all
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.console import Progress, say
@@ -36,28 +36,32 @@ class LocalEngine:
         settings, compute = self.settings, self.settings.compute
         place = prepare_device(compute)
         count = worker_count(compute, place, settings.workers)
-        todo = [stamp for task in tasks for stamp in stamps_of_task(task)]
+        todo = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
         errors: list[InputError] = []
         if not settings.planned:
             batches = [batch for group in groups(todo) for batch in in_memory(group, place, count)]
-            weights = dict.fromkeys((stamp.key() for stamp in todo), 1.0)
-            spent = float(sum(epochs_done(checkpoint_of(stamp)) for stamp in todo))
-            left = sum(stamp.run.spec.epochs for stamp in todo) - spent
+            weights = dict.fromkeys((fingerprint.key() for fingerprint in todo), 1.0)
+            spent = float(sum(epochs_done(checkpoint_of(fingerprint)) for fingerprint in todo))
+            left = sum(fingerprint.run.spec.epochs for fingerprint in todo) - spent
         else:
             planned, errors = plan_all(todo, place, count, settings.keep_going)
             say(f"{settings.name}: {headline(planned, count, str(place))}")
-            batches = [batch.stamps for batch in planned]
-            weights = {s.key(): batch.seconds / len(batch.stamps) for batch in planned for s in batch.stamps}
+            batches = [batch.fingerprints for batch in planned]
+            weights = {
+                s.key(): batch.seconds / len(batch.fingerprints)
+                for batch in planned
+                for s in batch.fingerprints
+            }
             spent, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
         progress = Progress(settings.name, settings.runs, spent + left, settings.runs - len(todo), spent)
         try:
-            with kept_log("local", [stamp.key() for stamp in todo], compute.threads * count):
+            with kept_log("local", [fingerprint.key() for fingerprint in todo], compute.threads * count):
                 errors += train_batches(
                     batches,
                     count,
                     settings.checkpoint_seconds,
                     progress,
-                    lambda stamp: weights[stamp.key()],
+                    lambda fingerprint: weights[fingerprint.key()],
                     settings.keep_going,
                 )
         finally:

@@ -26,8 +26,8 @@ from ncpipe.runs.code_digests import PIPELINE, study_files
 from ncpipe.runs.engines.archive import pack, unpack_as
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import Need, need_of, train_task
-from ncpipe.runs.folders import ALONE, begin_store
 from ncpipe.runs.store import has, stored
+from ncpipe.runs.store_layout import ALONE, begin_store
 from ncpipe.system.artifacts import PREPARED, remove
 from ncpipe.system.console import recorded_lines
 from ncpipe.system.errors import InputError

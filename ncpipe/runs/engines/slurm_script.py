@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncpipe.runs.engines.options import Slurm
-from ncpipe.runs.folders import store_folder
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import JOBS
 
 MODULE = "ncpipe.runs.engines.slurm_worker"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ncpipe.config.specs import Run
-from ncpipe.runs.fingerprint import Stamp
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_path, epochs_in, has
 
 # done; failed: may succeed if each run is tried alone; refused: cannot succeed, by its runs' own fault;
@@ -105,13 +105,13 @@ class DryRun:
     lines: Sequence[str]
 
 
-def task_of(stamps: Sequence[Stamp], checkpoint_seconds: float, workers: int | None) -> Task:
+def task_of(fingerprints: Sequence[RunFingerprint], checkpoint_seconds: float, workers: int | None) -> Task:
     """Return the task of training runs of one shape."""
     return Task(
-        tuple(_plain(stamp.run) for stamp in stamps),
-        tuple(stamp.key() for stamp in stamps),
-        stamps[0].data,
-        dataclasses.asdict(stamps[0].compute),
+        tuple(_plain(fingerprint.run) for fingerprint in fingerprints),
+        tuple(fingerprint.key() for fingerprint in fingerprints),
+        fingerprints[0].data,
+        dataclasses.asdict(fingerprints[0].compute),
         checkpoint_seconds,
         workers,
     )

@@ -15,7 +15,7 @@ from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
 from ncpipe.runs.engines.task import Task, TaskResult
-from ncpipe.runs.fingerprint import Stamp, stamps_of
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
@@ -34,7 +34,7 @@ class Need:
     device: str
 
 
-def stamps_of_task(task: Task) -> list[Stamp]:
+def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     """Return the runs of a task by what lies here. InputError if code or data differ from the driver's."""
     load_study(Path())
     compute = Compute(**task.compute)
@@ -42,24 +42,24 @@ def stamps_of_task(task: Task) -> list[Stamp]:
     for plain in task.runs:
         spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}", loaded().records)
         runs.append(Run(**plain | {"spec": spec}))
-    stamps = stamps_of(runs, compute)
-    for stamp, key in zip(stamps, task.keys, strict=True):
-        if stamp.data != task.data:
-            raise InputError(f"{PREPARED / stamp.run.data}: other data than the sweep was planned for")
-        if stamp.key() != key:
+    fingerprints = fingerprints_of(runs, compute)
+    for fingerprint, key in zip(fingerprints, task.keys, strict=True):
+        if fingerprint.data != task.data:
+            raise InputError(f"{PREPARED / fingerprint.run.data}: other data than the sweep was planned for")
+        if fingerprint.key() != key:
             raise InputError(
-                f"{stamp.run.name}: the code of ncpipe here is not that by which the sweep was planned; "
+                f"{fingerprint.run.name}: the code of ncpipe here is not that of the sweep; "
                 "give workers the same"
             )
-    return stamps
+    return fingerprints
 
 
 def need_of(task: Task) -> Need:
     """Return the memory that each run takes, measured on the device that would train it."""
-    stamp = stamps_of_task(task)[0]
-    place, dtype = prepare_device(stamp.compute), DTYPES[stamp.compute.precision]
-    data = read_prepared(PREPARED / stamp.run.data)
-    return Need(bytes_per_run(stamp.run, data, place, dtype), free_bytes(place), str(place))
+    fingerprint = fingerprints_of_task(task)[0]
+    place, dtype = prepare_device(fingerprint.compute), DTYPES[fingerprint.compute.precision]
+    data = read_prepared(PREPARED / fingerprint.run.data)
+    return Need(bytes_per_run(fingerprint.run, data, place, dtype), free_bytes(place), str(place))
 
 
 def train_task(
@@ -70,9 +70,11 @@ def train_task(
     What goes wrong is in the result. Stopped is raised once `stop` is set and the checkpoints are written.
     """
     try:
-        stamps = [stamp for stamp in stamps_of_task(task) if not has(stamp.key())]
-        if stamps:
-            _train(stamps, task, stop or threading.Event(), progress or Unseen())
+        fingerprints = [
+            fingerprint for fingerprint in fingerprints_of_task(task) if not has(fingerprint.key())
+        ]
+        if fingerprints:
+            _train(fingerprints, task, stop or threading.Event(), progress or Unseen())
     except Stopped:
         raise
     except NotEnoughMemory as error:
@@ -85,13 +87,15 @@ def train_task(
     return TaskResult(task, "done")
 
 
-def _train(stamps: list[Stamp], task: Task, stop: threading.Event, progress: Progress | Unseen) -> None:
-    compute = stamps[0].compute
+def _train(
+    fingerprints: list[RunFingerprint], task: Task, stop: threading.Event, progress: Progress | Unseen
+) -> None:
+    compute = fingerprints[0].compute
     place, dtype = prepare_device(compute), DTYPES[compute.precision]
-    run, data = stamps[0].run, read_prepared(PREPARED / stamps[0].run.data)
+    run, data = fingerprints[0].run, read_prepared(PREPARED / fingerprints[0].run.data)
     check_memory(run, data, place, dtype)
     need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, task.workers)
-    found = groups(stamps)
+    found = groups(fingerprints)
     parts = parts_of_each(found, workers)
     batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
     errors = train_batches(
@@ -99,7 +103,7 @@ def _train(stamps: list[Stamp], task: Task, stop: threading.Event, progress: Pro
         workers,
         task.checkpoint_seconds,
         progress,
-        lambda stamp: 1.0,
+        lambda fingerprint: 1.0,
         keep_going=True,
         stop=stop,
     )

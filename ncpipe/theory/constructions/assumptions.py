@@ -15,7 +15,7 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.loss_specs import is_plain
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import arrange
+from ncpipe.models.build import prepare_split
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import check_range
 
@@ -101,7 +101,7 @@ def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
     Token sequences are the same context if they agree up to their last real token. The second is (N,), for
     every training sample its row among the distinct ones. Inputs are float64.
     """
-    samples = arrange(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
     rows = samples.inputs.flatten(1).double()
     if samples.lengths is not None:
         beyond = torch.arange(rows.shape[1]) >= samples.lengths.unsqueeze(1)

@@ -109,6 +109,6 @@ def _spreads(run: Run, metric: str) -> pd.DataFrame:
     """A metric of H_1, ..., H_L of each run of an experiment, as measured: layer (M1, ...) and value."""
     table = read_table(METRICS / run.experiment / "measurements.csv", "measure")
     head = head_of(run)
-    layers = {layer: f"M{at}" for at, layer in enumerate((head.entry, *head.after), start=1)}
+    layers = {layer: f"M{at}" for at, layer in enumerate((head.input_layer, *head.after), start=1)}
     table = table[(table["metric"] == metric) & (table["split"] == "train") & table["layer"].isin(layers)]
     return table.assign(layer=table["layer"].map(layers))[[*run_keys(table), "layer", "value"]]

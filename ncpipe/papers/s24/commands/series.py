@@ -66,7 +66,7 @@ def _measured(trained: Trained, compute: Compute) -> dict[str, list[dict[str, An
         "history": [dataclasses.asdict(point) for point in trained.history],
         "spread": [
             {"epoch": epoch} | row
-            for epoch, state in trained.kept.items()
+            for epoch, state in trained.snapshots.items()
             for row in spread_rows(run, extract(run, state, data, double))
         ],
         "singular_values": singular_rows(run, features),

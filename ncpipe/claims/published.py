@@ -1,0 +1,183 @@
+"""The whole ledger: every published claim of all studies, as one page, from their tables alone.
+
+A folder of published tables has a folder with `claims.csv` for each study, as `ncpipe publish` writes it, and
+beside them ledger.yaml, which names papers and commands, and disagreements.yaml, a paragraph for each
+disagreement.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ncpipe.system.artifacts import CLAIMS_TABLE
+from ncpipe.system.errors import InputError
+
+VERDICTS = ("agrees", "undecided", "disagrees")
+OTHERS = "others"
+DISAGREEMENTS, NAMES = "disagreements.yaml", "ledger.yaml"
+FIGURES = ("panels.png", "depth_sweep.png")  # of a study, the first that it has
+DESCRIBED = ("title", "differs", "sure", "change", "claims")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Published claims, a row each, with `paper`, `study` and `figure`.
+
+    papers: what a reference's first word stands for. studies: the folder whose pipeline makes the tables of a
+    study again. groups: of disagreements.yaml.
+    """
+
+    rows: pd.DataFrame
+    papers: dict[str, str]
+    studies: dict[str, str]
+    groups: list[dict[str, Any]]
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """Read all published claims below a folder.
+
+    InputError where there are none, or where a claim that disagrees has no paragraph.
+    """
+    paths = sorted(folder.glob(f"*/{CLAIMS_TABLE}"))
+    if not paths:
+        raise InputError(
+            f"{folder}: no published claims there; name the folder of published tables with --from, which is "
+            "docs/results in a checkout"
+        )
+    names, groups = _yaml(folder / NAMES), _yaml(folder / DISAGREEMENTS)
+    rows = pd.concat([_table(path) for path in paths], ignore_index=True)
+    rows = rows[rows["verdict"].isin(VERDICTS)]
+    known = [*names["papers"], OTHERS]
+    first = rows["ref"].str.split().str[0].str.rstrip(",")
+    rows = rows.assign(paper=first.where(first.isin(known), OTHERS))
+    wrong = set(rows.loc[rows["verdict"] == "disagrees", "id"])
+    explained = {claim for group in groups for claim in group["claims"]}
+    if missing := [group for group in groups if any(key not in group for key in DESCRIBED)]:
+        raise InputError(f"{folder / DISAGREEMENTS}: {missing[0].get('title')}: give {', '.join(DESCRIBED)}")
+    if wrong != explained:
+        raise InputError(
+            f"{folder / DISAGREEMENTS}: {', '.join(sorted(wrong ^ explained))}: each claim that disagrees, "
+            "and no other, needs a paragraph"
+        )
+    return Ledger(rows, names["papers"] | {OTHERS: "Other sources"}, names["studies"], groups)
+
+
+def ledger_of_all(ledger: Ledger) -> str:
+    """Return the page in Markdown: counts, disagreements, commands, and the claims by paper."""
+    rows = ledger.rows
+    lines = [
+        "# Ledger",
+        "",
+        "<!-- Written by docs/ledger.py from docs/results; edit those tables' studies instead. -->",
+        "",
+        "Each row sets a sentence of a paper, or a stricter one of ours, beside our number.",
+        "[Claims](claims.md) has the rules of the verdicts.",
+        "[The field](field.md) has the papers beyond S25, S24 and K23.",
+        "`ncpipe claims --all` prints this page.",
+        "",
+        *counts(ledger),
+        "",
+        "## Disagreements",
+        "",
+        *disagreements(ledger),
+        "## How to run a study again",
+        "",
+        "| study | command |",
+        "|---|---|",
+        *(f"| {study} | `{command(ledger, study)}` |" for study in sorted(rows["study"].unique())),
+    ]
+    for paper, title in ledger.papers.items():
+        own = rows[rows["paper"] == paper]
+        if len(own):
+            lines += ["", f"## {title}" if paper == OTHERS else f"## {paper}: {title}", ""]
+            lines += [
+                "| claim | source | number | expected | verdict | size | study |",
+                "|---|---|---|---|---|---|---|",
+            ]
+            lines += [line(row) for _, row in own.iterrows()]
+    return "\n".join(lines) + "\n"
+
+
+def counts(ledger: Ledger) -> list[str]:
+    """Return a table of verdicts by paper and by who says it."""
+    rows = ledger.rows
+    lines = ["| source | who says it | agrees | undecided | disagrees |", "|---|---|---|---|---|"]
+    for paper in ledger.papers:
+        for author, name in (("paper", "the paper"), ("ours", "we")):
+            own = rows[(rows["paper"] == paper) & (rows["author"] == author)]
+            if len(own):
+                numbers = (str((own["verdict"] == verdict).sum()) for verdict in VERDICTS)
+                lines.append(f"| {paper} | {name} | {' | '.join(numbers)} |")
+    total = (str((rows["verdict"] == verdict).sum()) for verdict in VERDICTS)
+    return [*lines, f"| all |  | {' | '.join(total)} |"]
+
+
+def disagreements(ledger: Ledger) -> list[str]:
+    """Return a paragraph for each group of claims that disagree."""
+    lines = []
+    for group in ledger.groups:
+        lines += [
+            f"### {group['title']}",
+            "",
+            f"**What differs.** {group['differs']}",
+            "",
+            f"**How sure we are.** {group['sure']}",
+            "",
+            f"**What would change our mind.** {group['change']}",
+            "",
+            f"Claims: {', '.join(f'`{claim}`' for claim in group['claims'])}.",
+            "",
+        ]
+    return lines
+
+
+def line(row: pd.Series) -> str:
+    """Return a row of a paper's table."""
+    study = f"[{row['study']}]({row['figure']})" if row["figure"] else row["study"]
+    cells = [
+        row["statement"],
+        row["ref"],
+        number(row),
+        row["expected"],
+        f"**{row['verdict']}**",
+        size(row),
+        study,
+    ]
+    return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def number(row: pd.Series) -> str:
+    """Return the quantity with its value, and its interval if it has one."""
+    text = f"{row['quantity']} {row['value']:.3g}"
+    if pd.notna(row["low"]) and row["low"] != row["high"]:
+        return f"{text} [{row['low']:.3g}, {row['high']:.3g}]"
+    return f"{text}, p = {row['p_value']:.2g}" if pd.notna(row["p_value"]) else text
+
+
+def size(row: pd.Series) -> str:
+    """Return how many runs a number is of, and whether they have the paper's size."""
+    if row["quantity"] == "theory":
+        return "no run"
+    return ", ".join(str(part) for part in (row["runs"], row["scale"]) if pd.notna(part) and part)
+
+
+def command(ledger: Ledger, study: str) -> str:
+    """Return the command that makes a study's tables again; by default the root's experiment of that name."""
+    if study in ledger.studies:
+        return f"dvc --cd {ledger.studies[study]} repro"
+    return f"dvc exp run -S 'sweep.experiments=[{study}]'"
+
+
+def _table(path: Path) -> pd.DataFrame:
+    study = path.parent
+    figure = next((f"results/{study.name}/{name}" for name in FIGURES if (study / name).is_file()), "")
+    return pd.read_csv(path).assign(study=study.name, figure=figure)
+
+
+def _yaml(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path}: not found; the ledger needs it beside the published tables")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,0 +1,93 @@
+"""Measure a model every few epochs or steps of its training: what the callbacks of both trainers share."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ncpipe.metrics.catalogue import one_of_a_spectrum
+from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.table import Measurement
+from ncpipe.system.errors import InputError, shown
+
+
+@dataclass(frozen=True)
+class CollapseMonitor:
+    """Measure a classifier every `every` epochs.
+
+    Args:
+        classifier, loader, test_loader: as in `measure_model`.
+        every: epochs from one measurement to the next.
+        options: further arguments of `measure_model` (`select`, `layers`, ...).
+
+    Raises InputError unless `every` is a whole number above 0.
+    """
+
+    classifier: str | nn.Module
+    loader: Iterable[Any]
+    test_loader: Iterable[Any] | None = None
+    every: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_period("every", self.every, "epochs")
+
+    def due(self, epoch: float) -> bool:
+        """Return whether to measure after this many epochs."""
+        return epoch == round(epoch) and round(epoch) % self.every == 0
+
+    def values(self, model: nn.Module) -> dict[str, float]:
+        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
+        return named(measure_model(model, self.classifier, self.loader, self.test_loader, **self.options))
+
+
+@dataclass(frozen=True)
+class CausalCollapseMonitor:
+    """Measure a causal language model every `every` epochs, or every `steps` training steps.
+
+    Args:
+        loader: as in `measure_causal_lm`.
+        every, steps: from one measurement to the next; `every` is not used where `steps` is given.
+        options: further arguments of `measure_causal_lm`.
+
+    Raises InputError unless both are whole numbers above 0.
+    """
+
+    loader: Iterable[Any]
+    every: int = 1
+    steps: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_period("every", self.every, "epochs")
+        if self.steps is not None:
+            check_period("steps", self.steps, "training steps")
+
+    def due(self, epoch: float) -> bool:
+        """Return whether to measure after this many epochs."""
+        return self.steps is None and epoch == round(epoch) and round(epoch) % self.every == 0
+
+    def due_at_step(self, step: int) -> bool:
+        """Return whether to measure after this many training steps."""
+        return self.steps is not None and step % self.steps == 0
+
+    def values(self, model: nn.Module) -> dict[str, float]:
+        """Return every metric and count but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
+        return named(measure_causal_lm(model, self.loader, **self.options))
+
+
+def check_period(name: str, value: object, unit: str) -> None:
+    """Raise InputError unless the argument `name` is a whole number above 0."""
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
+
+
+def named(rows: Iterable[Measurement]) -> dict[str, float]:
+    """Return the values, without single singular values, by `nc/LAYER/SPLIT/METRIC`."""
+    return {
+        f"nc/{row.layer}/{row.split}/{row.metric}": float(row.value)
+        for row in rows
+        if not one_of_a_spectrum(row.metric)
+    }

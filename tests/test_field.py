@@ -1,0 +1,150 @@
+"""Numbers of papers beyond S25, S24 and K23, each against an independent computation."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import i0
+
+from ncpipe.papers.field import codes, encodings, heads, imbalance, modular, nc0, paths, spectral
+from ncpipe.system.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("bias", [0.01, 0.3, 2.0, 100.0])
+def test_the_cosine_of_class_encodings_is_that_of_its_closed_form_and_of_a_descent(bias: float) -> None:
+    """Red: a bias that takes another share of the common part."""
+    ratio, share = 4 * math.sqrt(5) * 0.02, bias / (1 + bias)
+    contrast, common = 1 - ratio, max(1 - ratio / share, 0.0)
+    found = encodings.encoding_cosine(4, 5, 0.02, bias)
+    assert found == pytest.approx((common - contrast) / (3 * contrast + common), abs=1e-12)
+    assert found == pytest.approx(encodings.encoding_cosine_found(4, 5, 0.02, bias), abs=1e-5)
+
+
+def test_a_decay_that_leaves_no_features_is_one_line() -> None:
+    with pytest.raises(InputError, match="give a smaller one"):
+        encodings.encoding_cosine(4, 5, 0.5, 0.1)
+
+
+def test_the_saddle_at_0_has_the_curvature_of_its_closed_form() -> None:
+    """Red: a Hessian of another loss. At 0 the mixed block is (I/K - 11^T/K^2), of norm 1/K."""
+    assert encodings.saddle_curvature(5, 6, 0.01) == pytest.approx(0.01 - 1 / 5, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("sgd", lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1)),
+        ("adam", lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)),
+        ("adamw", lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)),
+    ],
+)
+def test_descents_are_those_of_torch(name: str, build: object) -> None:
+    """Red: decay on the wrong side of Adam's scaling, which is what NC0 is about."""
+    path = list(nc0.descend(name, 4, 3, 6, [0.01] * 30, 0.1, 0.9, seed=1))
+    draw = np.random.default_rng(1)
+    weight = torch.tensor(draw.standard_normal((4, 6)) / np.sqrt(6), requires_grad=True)
+    features = torch.tensor(draw.standard_normal((12, 6)) / np.sqrt(6), requires_grad=True)
+    labels = torch.arange(4).repeat_interleave(3)
+    optimizer = build([weight, features])
+    for _ in range(30):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(features @ weight.T, labels).backward()
+        optimizer.step()
+    assert path[-1].nc0 == pytest.approx(float(weight.detach().sum(0).square().sum() / 4), rel=1e-9)
+
+
+def test_nc0_falls_exponentially_and_grows_to_its_limit() -> None:
+    assert nc0.nc0_sgd_left(4, 2, 6, 0.3, 0.01, 200, 0) == pytest.approx(
+        nc0.nc0_sgd_left_found(4, 2, 6, 0.3, 0.01, 200, 0), rel=1e-10
+    )
+    assert nc0.nc0_over_limit(6, 0.1, 0.2, 1000) == pytest.approx(1, abs=1e-6)
+
+
+def test_gradient_descent_learns_components_at_the_rates_of_its_closed_form() -> None:
+    """w_k = pi_k/(pi_k + s^2) (1 - exp(-(pi_k + s^2) t)); the first class reaches its share first."""
+    priors = np.geomspace(10, 1, 5)
+    priors /= priors.sum()
+    rates = priors + 0.1**2
+    learned = priors / rates * -np.expm1(rates / rates[0] * math.log(1 - 0.5))
+    found = spectral.component_ratio("gradient", 5, 10.0, 0.1, 0.5, 1)
+    assert found == pytest.approx(learned.min() / learned.max(), rel=1e-3)
+    assert spectral.component_ratio("spectral", 5, 10.0, 0.1, 0.5, 2) == pytest.approx(1, abs=1e-8)
+
+
+def test_margins_of_known_figures() -> None:
+    """Red: a distance to the others' span, or to their nearest point, in place of their hull."""
+    turns = 2 * np.pi * np.arange(5) / 5
+    pentagon = np.stack([np.cos(turns), np.sin(turns)], 1)
+    assert codes.one_vs_rest(pentagon) == pytest.approx(1 - np.cos(turns[1]), abs=1e-9)
+    orthoplex = np.concatenate([np.eye(3), -np.eye(3)])
+    assert codes.one_vs_rest(orthoplex) == pytest.approx(1, abs=1e-9)
+    assert codes.code_margin(4, 3, 50.0, 2) == pytest.approx(4 / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("matrices", [2, 3, 5])
+def test_the_deep_value_is_the_loss_of_built_matrices(matrices: int) -> None:
+    """Red: a factor of L, or of 2, in the cost of depth."""
+    value, scale = codes.deep_value(codes.logits_of("orthoplex", 6), matrices, 1e-3)
+    factors = codes.balanced_factors(scale * codes.logits_of("orthoplex", 6), matrices)
+    product = np.linalg.multi_dot(factors[::-1])
+    fit = torch.nn.functional.cross_entropy(torch.from_numpy(product), torch.arange(6))
+    assert value == pytest.approx(float(fit) + 5e-4 * sum((f**2).sum() for f in factors), rel=1e-6)
+    assert codes.depth_margin(6, matrices, "polygon") == pytest.approx(
+        codes.depth_margin_found(6, matrices, "polygon"), rel=1e-6
+    )
+    assert codes.depth_margin(10, matrices, "orthoplex") == pytest.approx(1.8 ** (matrices / 2) / 2)
+
+
+def test_the_flow_of_singular_values_is_that_of_the_matrices() -> None:
+    """Red: a wrong power of s. Euler steps of three full matrices, from a balanced spectral start."""
+    walsh = codes.hadamard(4) / 2
+    start = np.array([0.3, 0.2, 0.1])
+    root = np.diag(np.concatenate([[0.0], start]) ** (1 / 3))
+    factors = [torch.tensor(m, requires_grad=True) for m in (root @ walsh.T, root.copy(), walsh @ root)]
+    rate, steps = 1e-3, 4000
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(factors[2] @ factors[1] @ factors[0], torch.arange(4))
+        slopes = torch.autograd.grad(loss, factors)
+        factors = [(f - rate * g).detach().requires_grad_() for f, g in zip(factors, slopes, strict=True)]
+    sizes = torch.linalg.svdvals(factors[2] @ factors[1] @ factors[0]).detach().numpy()[:3]
+    flow = codes.spectral_flow(start, 3, rate * steps * 3 / 4)  # time in units of K/L
+    assert flow == pytest.approx(sizes, rel=5e-3)
+
+
+def test_seli_of_equal_classes_is_a_simplex_and_relu_features_are_orthogonal() -> None:
+    labels = imbalance.simplex_encoded_labels(np.array([2, 2, 2]))
+    assert labels.T @ labels == pytest.approx(2 * (np.eye(3) - 1 / 3))
+    assert imbalance.seli_distance(4, 1, 0.01) < 1e-4
+    assert imbalance.relu_cosine(4, 3, 0.1) < 1e-6
+    assert imbalance.supcon_relu_cosine(4, 3, 0.5) < 1e-6
+
+
+def test_the_simplex_gains_a_constant_and_the_circle_gains_the_classes() -> None:
+    """For K to infinity the gain in cross-entropy is log I_0(s), of a Bessel function."""
+    assert modular.entropy_advantage(4000, 1.0) == pytest.approx(math.log(i0(1.0)), rel=2e-3)
+    assert modular.norm_advantage(30) == pytest.approx(modular.norm_advantage_found(30))
+
+
+def test_linear_layers_balance_and_lines_lead_to_collapse() -> None:
+    assert heads.linear_balance_left(3, 2, 2, 4, 0.1, 3.0, 0) == pytest.approx(math.exp(-0.6), rel=1e-6)
+    assert paths.line_rise(3, 5, 6, 1.0, 0) < 0
+    assert 0 < paths.anchored_within(2, 3, 3, 1.0, 0.01, 0.1, 0) < 1
+
+
+def test_pairs_of_modular_addition_are_all_there_once() -> None:
+    """Red: a pair in both splits, or a wrong sum."""
+    spec = importlib.util.spec_from_file_location("field_study", ROOT / "stages/field/study.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    data = study.modular(study.ModularData("modular", 7, 4, 0))
+    assert data["inputs"].shape == (28, 14)
+    pairs = np.concatenate([data["inputs"], data["test_inputs"]])
+    labels = np.concatenate([data["labels"], data["test_labels"]])
+    assert len(np.unique(pairs, axis=0)) == 49
+    assert np.array_equal((pairs[:, :7].argmax(1) + pairs[:, 7:].argmax(1)) % 7, labels)
+    assert np.bincount(data["labels"]).tolist() == [4] * 7

@@ -1,0 +1,71 @@
+"""docs/results.ipynb, committed with its outputs: executed again on the study that it reads."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline import PARAMS, ROOT, Clone
+from test_documentation import loaded
+
+pytestmark = pytest.mark.pipeline
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+RELATIVE = 0.05  # other processors round otherwise, and training enlarges that
+
+
+def shown(notebook: dict[str, Any]) -> list[dict[str, str]]:
+    """Return what each cell of code shows, by MIME type."""
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(len(cell["outputs"]) == 1 for cell in cells), "a cell was never executed"
+    return [{kind: "".join(text) for kind, text in cell["outputs"][0]["data"].items()} for cell in cells]
+
+
+def same(text: str, other: str) -> bool:
+    """Whether two texts have the same words, and numbers that agree up to the training's rounding."""
+    numbers, others = ([float(number) for number in NUMBER.findall(each)] for each in (text, other))
+    words, other_words = (NUMBER.sub("", each).split() for each in (text, other))
+    return words == other_words and numbers == pytest.approx(others, rel=RELATIVE, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """stages/smoke after `dvc repro`, as it is shipped."""
+    study = Clone.of_working_tree(tmp_path_factory.mktemp("notebook") / "clone", PARAMS).study("smoke")
+    study.repro()
+    return study
+
+
+def test_the_outputs_are_what_the_cells_show_today(study: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: an edit of a cell, of the study or of what it calls, without docs/execute_notebook.py; another
+    run's weights or row; a file of the study that is written."""
+    committed = json.loads((ROOT / "docs/results.ipynb").read_text(encoding="utf-8"))
+    before = study.digests("data")
+    monkeypatch.chdir(study.top / "docs")
+    again, names = loaded(ROOT / "docs/execute_notebook.py").executed(committed)
+    for was, now in zip(shown(committed), shown(again), strict=True):
+        assert was.keys() == now.keys()
+        if "image/png" in was:
+            assert base64.b64decode(was["image/png"]).startswith(b"\x89PNG")
+        else:
+            assert same(was["text/plain"], now["text/plain"]), now["text/plain"]
+    run = names["run"]
+    own = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
+    assert own["value"].item() == names["nc1"]
+    drawn = {figure.stem for figure in (study.folder / "data/figures").glob("*.png")}
+    assert set(names["study"].figures) == drawn
+    assert study.digests("data") == before
+
+
+def test_outputs_that_differ_are_seen() -> None:
+    """Red: a comparison that any output passes."""
+    assert same("NC1 0.100 at 2", "NC1  0.101 at 2")
+    assert not same("NC1 0.100 at 2", "NC1 0.110 at 2")
+    assert not same("NC1 0.100 at 2", "NC2 0.100 at 2")
+    assert not same("NC1 0.100", "NC1 0.100 0.100")
+
+
+def test_the_notebook_is_small() -> None:
+    """Red: a figure of a megabyte, which every later edit would add to the history."""
+    assert Path(ROOT / "docs/results.ipynb").stat().st_size < 100_000

@@ -1,0 +1,50 @@
+"""`ncpipe claims --all`: the ledger of all studies from published tables."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ncpipe.claims.published import read_ledger
+from ncpipe.commands.cli import app
+from ncpipe.system.errors import InputError
+
+HEAD = "id,ref,author,statement,about,quantity,expected,verdict,value,low,high,p_value,runs,scale,reason\n"
+GROUP = {"claims": ["b"], "title": "T", "differs": "D.", "sure": "S.", "change": "C."}
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    (tmp_path / "one").mkdir()
+    rows = "a,P1 abstract,paper,it holds,x,theory,< 1,agrees,0.5,0.5,0.5,,,,\n"
+    rows += "b,P2 sec. 1,ours,it rises,y,slope,> 0,disagrees,-1,-2,-0.5,,3 of 3 runs,reduced,\n"
+    (tmp_path / "one/claims.csv").write_text(HEAD + rows)
+    (tmp_path / "ledger.yaml").write_text(
+        yaml.safe_dump({"papers": {"P1": "First"}, "studies": {"one": "stages/one"}})
+    )
+    (tmp_path / "disagreements.yaml").write_text(yaml.safe_dump([GROUP]))
+    return tmp_path
+
+
+def test_all_claims_are_printed_without_a_study(published: Path) -> None:
+    """Red: a claim that is left out, or counts of something else."""
+    result = CliRunner().invoke(app, ["claims", "--all", "--from", str(published)])
+    assert result.exit_code == 0, result.output
+    assert "| P1 | the paper | 1 | 0 | 0 |" in result.output
+    assert "| others | we | 0 | 0 | 1 |" in result.output
+    assert result.output.index("**What differs.** D.") < result.output.index("it holds")
+    assert "slope -1 [-2, -0.5]" in result.output
+    assert "3 of 3 runs, reduced" in result.output
+    assert "`dvc --cd stages/one repro`" in result.output
+
+
+def test_a_disagreement_without_a_paragraph_is_one_line(published: Path) -> None:
+    (published / "disagreements.yaml").write_text("[]")
+    with pytest.raises(InputError, match="b: each claim that disagrees"):
+        read_ledger(published)
+
+
+def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="name the folder of published tables with --from"):
+        read_ledger(tmp_path)

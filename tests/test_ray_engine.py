@@ -37,7 +37,7 @@ from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, g
 from ncpipe.runs.engines.remote import Origin, need_there, origin, train_there
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.engines.worker import Need, train_task
-from ncpipe.runs.heartbeat import signs
+from ncpipe.runs.heartbeat import heartbeats
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
@@ -99,7 +99,7 @@ def in_store() -> dict[str, str]:
 
 
 def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
-    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(work)}
+    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(task)}
 
 
 def elsewhere(home: Origin) -> Origin:
@@ -166,7 +166,7 @@ def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
         found = [train_there(work, home, {}) for work in tasks()]
     assert [(ended.state, parcels) for ended, parcels in found] == [("done", {})] * len(found)
     assert in_store() == expected
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin*"))
 
 
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,9 +279,9 @@ class StandIn(types.ModuleType):
             def run(task: Task, home: Origin, data: Any) -> int:
                 end = None
                 if function is ray_cluster._train:
-                    self.trained.append(len(work.runs))
+                    self.trained.append(len(task.runs))
                     end = self.ends.pop(0) if self.ends else None
-                return self.put(end or function(work, elsewhere(home), data))
+                return self.put(end or function(task, elsewhere(home), data))
 
             return types.SimpleNamespace(remote=run)
 
@@ -311,11 +311,11 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert ray.trained == [2, 2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin*"))
     assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
     assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
     said = capsys.readouterr().err
-    assert "was lost (one L=2 seed=0 and 1 more: NodeDiedError: its node is dead); tried again" in said
+    assert "one L=2 seed=0 and 1 more was lost (NodeDiedError: its node is dead); tried again" in said
     assert "ran out of memory" in said
     assert "ray: 4 of 4 runs" in said
 
@@ -357,10 +357,10 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for life in signs():
+        for life in heartbeats():
             process = psutil.Process(life.process)
             process.suspend()
-            if any(other.keys == life.keys for other in signs()):
+            if any(other.keys == life.keys for other in heartbeats()):
                 found.append(process)
                 break
             process.resume()  # it has ended its training meanwhile

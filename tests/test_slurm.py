@@ -715,12 +715,14 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
-    engine = ("--engine", "slurm", "--option", "cluster=local", "--option", "array=2")
-    clone.run("ncpipe", "sweep", *engine, "--detach")
+    place = tmp_path / "slurm"
+    told = slurm_stand_in.install(place) | {"PATH": f"{place / 'bin'}:{clone.environment['PATH']}"}
+    engine = ("--engine", "slurm", "--option", "array=2")
+    clone.run("ncpipe", "sweep", *engine, "--detach", env=told)
     until(lambda: finished(clone) > 1)
-    clone.run("ncpipe", "sweep", "--collect")
+    clone.run("ncpipe", "sweep", "--collect", env=told)
     until(lambda: finished(clone) == 8)
-    clone.run("ncpipe", "sweep", "--collect")
+    assert "core hours" in clone.run("ncpipe", "sweep", "--collect", env=told).err
     assert clone.stale() == []
     assert clone.digests(*outputs) == swept.digests(*outputs)
     assert (clone.folder / "dvc.lock").read_bytes() == (swept.folder / "dvc.lock").read_bytes()

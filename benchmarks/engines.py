@@ -2,11 +2,10 @@
 
     python benchmarks/engines.py [--runs 100] [local slurm ray]
 
-The runs have one epoch and five shapes. Where there is no Slurm, submitit starts the jobs as processes of
-this machine, two for each core. Ray starts a cluster of this machine. `start` is until the first run is in
-the store: programs that start and load PyTorch; `a run` is the rest of the time over the runs. The last line
-is the submission of 1000 runs to Slurm in at most 100 tasks of an array; without Slurm to a stand-in for
-`sbatch`, which leaves what ncpipe and submitit do.
+The runs have one epoch and five shapes. `slurm` needs a Slurm that answers here. Ray starts a cluster of this
+machine. `start` is until the first run is in the store: programs that start and load PyTorch; `a run` is the
+rest of the time over the runs. The last line is the submission of 1000 runs to Slurm in at most 100 tasks of
+an array; without Slurm to a stand-in for its commands, which leaves what ncpipe does.
 """
 
 import argparse
@@ -107,7 +106,7 @@ def some_sbatch() -> Iterator[str]:
         yield "Slurm"
         return
     place = Path(tempfile.mkdtemp())
-    for name, text in {"sbatch": "echo Submitted batch job 1", "srun": "true", "scancel": "true"}.items():
+    for name, text in {"sbatch": "echo 1", "squeue": "true", "sinfo": "true", "scancel": "true"}.items():
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
     before = os.environ["PATH"]
@@ -139,6 +138,8 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"{'engine':>6} {'runs':>5} {'start':>10} {'in all':>10} {'a run':>11}")
     for name in chosen.engines:
+        if name == "slurm" and not has_slurm():
+            continue
         print(timed(name, chosen.runs), flush=True)
     if "slurm" in chosen.engines:
         print(submission(), flush=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A stand-in for Slurm: sbatch, squeue, scancel, scontrol, sinfo and sacct, by the name it is called by.
 
-Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does:
-refuse is what sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints.
-With accounting, jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints.
-warn sends the signal that comes before the time limit.
+Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does: refuse is what
+sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. With accounting,
+jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints. warn sends the signal
+that comes before the time limit.
 """
 
 import contextlib

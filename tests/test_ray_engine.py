@@ -34,10 +34,10 @@ from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Ray, Settings, load_options
 from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
-from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
+from ncpipe.runs.engines.remote import Origin, need_there, origin, train_there
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.engines.worker import Need, train_work
-from ncpipe.runs.heartbeat import signs
+from ncpipe.runs.engines.worker import Need, train_task
+from ncpipe.runs.heartbeat import heartbeats
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
@@ -86,9 +86,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def trained_here() -> dict[str, str]:
-    """The store as it is when all task trains in this folder."""
-    for task in tasks():
-        assert train_work(task).state == "done"
+    """The store as it is when all work trains in this folder."""
+    for work in tasks():
+        assert train_task(work).state == "done"
     found = {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
     shutil.rmtree(ALONE)
     return found
@@ -102,7 +102,7 @@ def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
     return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(task)}
 
 
-def elsewhere(home: Home) -> Home:
+def elsewhere(home: Origin) -> Origin:
     """As a machine knows the driver that does not see its folder."""
     return dataclasses.replace(home, root="/nowhere/at/all")
 
@@ -137,52 +137,52 @@ def test_a_parcel_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -
 
 def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_once(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
-        for task in tasks():
-            need = need_there(task, elsewhere(home), archives_of(task))
+    with origin() as home:
+        for work in tasks():
+            need = need_there(work, elsewhere(home), archives_of(work))
             assert isinstance(need, Need)
-            ended, archives = train_there(task, elsewhere(home), archives_of(task))
-            again = train_there(task, elsewhere(home), {})[1]  # by a second machine; the data are there
-            assert (ended.state, set(archives)) == ("done", set(task.keys))
-            assert again == archives
-            assert not any(has(key) for key in task.keys)
+            ended, parcels = train_there(work, elsewhere(home), archives_of(work))
+            again = train_there(work, elsewhere(home), {})[1]  # by a second machine; the data are there
+            assert (ended.state, set(parcels)) == ("done", set(work.keys))
+            assert again == parcels
+            assert not any(has(key) for key in work.keys)
             assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
-            assert [receive(key, archive) for key, archive in archives.items()] == [True] * len(archives)
+            assert [receive(key, parcel) for key, parcel in parcels.items()] == [True] * len(parcels)
             before = in_store()
-            assert [receive(key, archive) for key, archive in again.items()] == [False] * len(archives)
+            assert [receive(key, parcel) for key, parcel in again.items()] == [False] * len(parcels)
             assert in_store() == before
-            shutil.rmtree(ALONE / task.keys[0])
+            shutil.rmtree(ALONE / work.keys[0])
             with pytest.raises(InputError, match="damaged"):
-                receive(task.keys[0], archives[task.keys[0]].replace(b'"seed": ', b'"sred": '))
-            receive(task.keys[0], archives[task.keys[0]])
+                receive(work.keys[0], parcels[work.keys[0]].replace(b'"seed": ', b'"sred": '))
+            receive(work.keys[0], parcels[work.keys[0]])
     assert in_store() == expected
-    assert {path.name for path in stored_runs()} == {key for task in tasks() for key in task.keys}
+    assert {path.name for path in stored_runs()} == {key for work in tasks() for key in work.keys}
     assert Path.cwd() == project
 
 
 def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
-        found = [train_there(task, home, {}) for task in tasks()]
-    assert [(ended.state, archives) for ended, archives in found] == [("done", {})] * len(found)
+    with origin() as home:
+        found = [train_there(work, home, {}) for work in tasks()]
+    assert [(ended.state, parcels) for ended, parcels in found] == [("done", {})] * len(found)
     assert in_store() == expected
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin*"))
 
 
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [task, *_] = tasks()
-    with at_home() as home:
+    [work, *_] = tasks()
+    with origin() as home:
         other = dataclasses.replace(home, torch="1.0")
-        for found in (need_there(task, other, {}), train_there(task, other, {})[0]):
+        for found in (need_there(work, other, {}), train_there(work, other, {})[0]):
             assert found.state == "failed"
             assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
-        room = next(iter(archives_of(task)))
+        room = next(iter(archives_of(work)))
         damaged = {room: lambda: b"no tar"}
-        assert "damaged" in train_there(task, elsewhere(home), damaged)[0].reason
+        assert "damaged" in train_there(work, elsewhere(home), damaged)[0].reason
         monkeypatch.setattr(os, "getuid", lambda: 10**6)
         with contextlib.suppress(FileExistsError):
             Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
-        assert "another user's" in train_there(task, elsewhere(home), {})[0].reason
+        assert "another user's" in train_there(work, elsewhere(home), {})[0].reason
 
 
 def need(run: float, free: float, device: str = "cuda:0") -> Need:
@@ -204,8 +204,8 @@ def test_the_share_of_a_gpu_is_that_of_its_memory(runs: int, wanted: Need, found
 
 
 def test_batches_fit_and_are_many_enough(project: Path) -> None:
-    [task, *_] = tasks()
-    many = dataclasses.replace(task, runs=task.runs * 20, keys=task.keys * 20)
+    [work, *_] = tasks()
+    many = dataclasses.replace(work, runs=work.runs * 20, keys=work.keys * 20)
     assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9, "cpu"), 1)] == [8] * 5  # 8.4 fit
     assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9), 1)] == [6, 7, 7] * 2  # 7.7 fit
     assert len(parts_of(many, need(1, 1e9, "cpu"), 7)) == 7
@@ -228,10 +228,10 @@ def test_what_no_machine_could_do_is_an_error() -> None:
 def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = StandIn([])
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    found = ray_cluster.outlook(tasks(), Ray("a:1"), load_params().compute)
+    found = ray_cluster.dry_run(tasks(), Ray("a:1"), load_params().compute)
     assert (ray.asked, ray.down) == ([], True)
-    assert [len(task.runs) for [task] in found.pieces] == [2, 2]
-    assert found.said[0] == (
+    assert [len(work.runs) for [work] in found.pieces] == [2, 2]
+    assert found.lines[0] == (
         "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 batches or more, each asks for 1 core and "
         "its memory"
     )
@@ -276,7 +276,7 @@ class StandIn(types.ModuleType):
         def options(**asked: Any) -> Any:
             self.asked.append(asked)
 
-            def run(task: Task, home: Home, data: Any) -> int:
+            def run(task: Task, home: Origin, data: Any) -> int:
                 end = None
                 if function is ray_cluster._train:
                     self.trained.append(len(task.runs))
@@ -311,11 +311,11 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert ray.trained == [2, 2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin*"))
     assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
     assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
     said = capsys.readouterr().err
-    assert "was lost (one L=2 seed=0 and 1 beside it: NodeDiedError: its node is dead); tried again" in said
+    assert "one L=2 seed=0 and 1 more was lost (NodeDiedError: its node is dead); tried again" in said
     assert "ran out of memory" in said
     assert "ray: 4 of 4 runs" in said
 
@@ -357,10 +357,10 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for life in signs():
+        for life in heartbeats():
             process = psutil.Process(life.process)
             process.suspend()
-            if any(other.keys == life.keys for other in signs()):
+            if any(other.keys == life.keys for other in heartbeats()):
                 found.append(process)
                 break
             process.resume()  # it has ended its training meanwhile
@@ -394,16 +394,16 @@ def test_one_of_two_machines_dies_while_it_trains(
     assert capsys.readouterr().err.count("was lost") == 1
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
     shutil.rmtree(ALONE)
-    [task, _] = tasks()
-    monkeypatch.setattr(ray_cluster, "at_home", as_if_elsewhere)
-    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [task.of([0])], keep_going=False) == []
-    assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(task.keys[0])}
+    [work, _] = tasks()
+    monkeypatch.setattr(ray_cluster, "origin", as_if_elsewhere)
+    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [work.of([0])], keep_going=False) == []
+    assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(work.keys[0])}
     assert list((project.parent / "rooms").glob("*/*/data/prepared/one"))
 
 
 @contextlib.contextmanager
-def as_if_elsewhere() -> Iterator[Home]:
-    with at_home() as home:
+def as_if_elsewhere() -> Iterator[Origin]:
+    with origin() as home:
         yield elsewhere(home)
 
 

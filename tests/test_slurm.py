@@ -191,7 +191,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     place = str(job.file(""))
     wanted: list[tuple[int, int]] = []
 
-    def at(life: HeartbeatWriter, epoch: int, whole: float | None) -> None:
+    def beat(writer: HeartbeatWriter, epoch: int, whole: float | None) -> None:
         if wanted and epoch == wanted[0][1]:
             os.kill(os.getpid(), wanted.pop()[0])
             time.sleep(0.2)
@@ -199,7 +199,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     def make_no_progress(worker: Worker) -> None:
         worker.signal = signal.SIGUSR2
 
-    monkeypatch.setattr(HeartbeatWriter, "beat", at)
+    monkeypatch.setattr(HeartbeatWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     try:
         wanted.append((signal.SIGUSR2, 30))
@@ -715,12 +715,14 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
-    engine = ("--engine", "slurm", "--option", "cluster=local", "--option", "array=2")
-    clone.run("ncpipe", "sweep", *engine, "--detach")
+    place = tmp_path / "slurm"
+    told = slurm_stand_in.install(place) | {"PATH": f"{place / 'bin'}:{clone.environment['PATH']}"}
+    engine = ("--engine", "slurm", "--option", "array=2")
+    clone.run("ncpipe", "sweep", *engine, "--detach", env=told)
     until(lambda: finished(clone) > 1)
-    clone.run("ncpipe", "sweep", "--collect")
+    clone.run("ncpipe", "sweep", "--collect", env=told)
     until(lambda: finished(clone) == 8)
-    clone.run("ncpipe", "sweep", "--collect")
+    assert "core hours" in clone.run("ncpipe", "sweep", "--collect", env=told).err
     assert clone.stale() == []
     assert clone.digests(*outputs) == swept.digests(*outputs)
     assert (clone.folder / "dvc.lock").read_bytes() == (swept.folder / "dvc.lock").read_bytes()

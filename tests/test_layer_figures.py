@@ -16,7 +16,7 @@ from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.spectra import spectra
-from ncpipe.figures.style import depth_colours
+from ncpipe.figures.style import colour_of, depth_colours
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.tables.keys import RUN
@@ -309,10 +309,15 @@ def test_panels_of_shares_start_at_zero_and_cut_no_line_on_it(profiles, splits):
         assert any(not line.get_clip_on() for line in flat)
 
 
-def test_the_shared_colours_mean_the_same_split_in_every_panel(splits):
-    for place in (0, 1):
-        first, other = (splits[1][0, column].containers[place].lines[0].get_color() for column in (0, 2))
-        assert first == other
+def test_a_colour_is_a_metric_and_a_dash_the_test_split(splits):
+    """Red: NC1 in another colour than in the other figures; a split that only a colour tells."""
+    lines = [[each.lines[0] for each in axes.containers] for axes in splits[1][0]]
+    colours = [{to_rgb(line.get_color()) for line in panel} for panel in lines]
+    assert colours[0] == {to_rgb(colour_of("nc1_trace_ratio", 0))}
+    assert [len(own) for own in colours] == [1, 2, 1, 1]
+    assert len(set().union(*colours)) == 5
+    styles = [[line.get_linestyle() for line in panel] for panel in lines]
+    assert styles == [["-", "--"], ["--", "--"], ["-", "--"], ["-"]]
 
 
 # Heat maps

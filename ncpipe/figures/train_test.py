@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -24,22 +25,28 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
 
-BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
+# A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.
+NC1 = colour_of("nc1_trace_ratio", 0)
+WEAK, STRONG, NC4, DEPTH = map(to_rgb, ("#5b4a9e", "#a03060", "#2f7f8f", INK))
+SPLITS: dict[str, tuple[str, Any]] = {
+    "train": ("o", "-"),
+    "test": ("s", DASHES),
+}  # marker and line of a split
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a last-layer metric on one split, and how it is named and drawn."""
+    """One line: a last-layer metric on one split, and how it is drawn. label: in the key, by colour; the key
+    has splits without one."""
 
-    label: str
     metric: str
     split: str
     colour: Colour
-    marker: str
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,21 +73,21 @@ class Panel:
 PANELS = (
     Panel(
         (
-            Series("train", "nc1_trace_ratio", "train", BLUE, "o"),
-            Series("test", "nc1_trace_ratio", "test", ORANGE, "s"),
+            Series("nc1_trace_ratio", "train", NC1),
+            Series("nc1_trace_ratio", "test", NC1),
         ),
     ),
     Panel(
         (
-            Series("weak", "weak_test_collapse", "test", GREEN, "^"),
-            Series("strong", "strong_test_collapse", "test", PURPLE, "v"),
+            Series("weak_test_collapse", "test", WEAK, "weak"),
+            Series("strong_test_collapse", "test", STRONG, "strong"),
         ),
         r"$\log_{10}$ test collapse",
     ),
     Panel(
         (
-            Series("train", "nc4_mismatch", "train", BLUE, "o"),
-            Series("test", "nc4_mismatch", "test", ORANGE, "s"),
+            Series("nc4_mismatch", "train", NC4),
+            Series("nc4_mismatch", "test", NC4),
         ),
     ),
 )
@@ -94,7 +101,8 @@ def train_against_test(
 
     profile, effective: of `tables.profiles` (`layer_profile`, `effective_depths`); of the profile only `last`
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
-    over converged seeds, of log10 values in the first two columns; a depth without any says so in its place.
+    over converged seeds, of log10 values in the first two columns, dashed on test samples; a depth
+    without any says so in its place.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
     training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
     there is no panel of test collapse.
@@ -148,24 +156,26 @@ def _draw_line(
     """The line itself, without its bars; none without values."""
     if places.empty:
         return []
+    marker, dashes = SPLITS[series.split]
     drawn = axes.errorbar(
         places,
         mean,
         yerr=std.fillna(0),
         color=series.colour,
-        marker=series.marker,
+        marker=marker,
+        linestyle=dashes,
         markersize=3,
         linewidth=1.2,
         elinewidth=0.9,
         capsize=2,
-        label=series.label,
+        label=series.label or None,
     )
     return [drawn.lines[0]]
 
 
 def _draw_effective(axes: Axes, own: pd.DataFrame, of: Abscissa, converged: Mapping[float, int]) -> None:
     table = own.groupby(of.column, as_index=False)["effective_depth"].agg(["mean", "std"])
-    series = Series(EFFECTIVE, "", "", BLUE, "o")
+    series = Series("", "train", DEPTH)
     lines = _draw_line(axes, table[of.column], table["mean"], table["std"], series)
     _finish(axes, of, set(table[of.column]), converged)
     if table.empty:
@@ -202,11 +212,15 @@ def _finish(axes: Axes, of: Abscissa, drawn: set[float], converged: Mapping[floa
 
 
 def _draw_key(figure: Figure, grid: np.ndarray) -> None:
-    """One entry per name: the first panel that draws it gives it."""
+    """The splits that are drawn, in ink, and each name once, by the first panel that has it."""
+    drawn = [line.get_linestyle() for axes in grid.flat for line in axes.lines if line.get_marker() in "os"]
     entries: dict[str, Artist] = {}
+    for split, (marker, dashes) in SPLITS.items():
+        if ("-" if dashes == "-" else "--") in drawn:
+            style: dict[str, Any] = {"color": INK, "marker": marker, "linestyle": dashes}
+            entries[split] = Line2D([], [], markersize=3, linewidth=1.2, **style)
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            if label != EFFECTIVE:
-                entries.setdefault(label, handle)
+            entries.setdefault(label, handle)
     handles, names = list(entries.values()), list(entries)
     figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)

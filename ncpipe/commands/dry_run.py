@@ -1,4 +1,4 @@
-"""Tell without PyTorch whether `ncpipe sweep` has nothing to do; `commands.sweep` prints the plan."""
+"""Ask without PyTorch whether `ncpipe sweep` has nothing to do; `commands.sweep` prints the plan."""
 
 from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import load_params

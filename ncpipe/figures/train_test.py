@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -24,14 +25,13 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
 
 # A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.
 NC1 = colour_of("nc1_trace_ratio", 0)
-WEAK, STRONG, _, NC4 = metric_colours(9)[5:]  # the third is a yellow that paper hardly shows
-DEPTH = INK
+WEAK, STRONG, NC4, DEPTH = map(to_rgb, ("#5b4a9e", "#a03060", "#2f7f8f", INK))
 SPLITS: dict[str, tuple[str, Any]] = {
     "train": ("o", "-"),
     "test": ("s", DASHES),
@@ -101,8 +101,8 @@ def train_against_test(
 
     profile, effective: of `tables.profiles` (`layer_profile`, `effective_depths`); of the profile only `last`
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
-    over converged seeds, of log10 values in the first two columns, dashed on test samples; a depth without
-    any says so in its place.
+    over converged seeds, of log10 values in the first two columns, dashed on test samples; a depth
+    without any says so in its place.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
     training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
     there is no panel of test collapse.

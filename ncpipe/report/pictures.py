@@ -34,8 +34,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "train_test": (
         "Train against test",
         "Collapse on training and on test samples, NC4 and effective depth, against {x}: means ± 1 standard "
-        "deviation over seeds. Effective depth is the first layer at which class means separate the training "
-        "samples; an arrow says up to what a curve goes that leaves its panel.",
+        "deviation over seeds, dashed on test samples. Effective depth is the first layer at which class "
+        "means separate the training samples; an arrow says up to what a curve goes that leaves its panel.",
     ),
     "heat_maps": (
         "Cosines of class means",

@@ -118,5 +118,5 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             CausalCollapseCallback(trainer, texts(), **options)
-    with pytest.raises(InputError, match="data: a data set with a length"):
+    with pytest.raises(InputError, match="data: needs a length and at least one sample"):
         CausalCollapseCallback(trainer, [])

@@ -1,6 +1,8 @@
 """What imports what: the layers of the package."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,29 @@ def test_no_stage_before_plot_knows_a_caption(command: str) -> None:
     """A changed label redraws figures and nothing else."""
     reached = closure(PACKAGE / "commands" / f"{command}.py")
     assert [module_name(path) for path in reached if part_of(path) in ("figures", "report")] == []
+
+
+# What users of the metrics alone may not have, hidden from the imports of a process of its own.
+# numba is optional: without it the metrics are computed by PyTorch's operations.
+ABSENT = [
+    *("pandas", "scipy", "pydantic", "dvc", "typer", "sklearn", "transformers"),
+    *("yaml", "matplotlib", "networkx", "numba"),
+]
+METRIC_MODULES = [
+    f"ncpipe.metrics.{path.stem}"
+    for path in sorted((PACKAGE / "metrics").glob("*.py"))
+    if path.stem not in ("__init__", "compiled")  # compiled: for numba, imported only where it is installed
+]
+
+
+def test_metrics_need_torch_and_numpy_alone() -> None:
+    """Also what they reach in other parts. Red: a module that imports pandas or reaches pydantic."""
+    assert len(METRIC_MODULES) > 20
+    code = f"""
+import importlib, sys
+sys.modules |= dict.fromkeys({ABSENT}, None)  # as if they were not installed
+for module in {METRIC_MODULES}:
+    importlib.import_module(module)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

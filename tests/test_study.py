@@ -360,6 +360,14 @@ def test_a_wrong_definition_is_one_line_with_its_place(before: str, after: str, 
     assert words in message
 
 
+def test_a_network_without_a_method_is_one_line_with_its_place() -> None:
+    """Its class may be the builder itself. Red: the TypeError of Python, with all its lines."""
+    text = WHOLE.replace("def parameter_groups", "def own").replace("(flatten, build)", "(flatten, Square)")
+    write_study(text)
+    line = line_of(text, "class Square(")
+    assert refusal() == f"study.py: line {line}: Square lacks parameter_groups, which a Network defines"
+
+
 @pytest.mark.parametrize(
     ("gives", "words"),
     [

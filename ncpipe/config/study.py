@@ -161,6 +161,9 @@ def _run(path: Path, source: bytes) -> Study:
             callable(getattr(family, "reshape_inputs", None)) and callable(getattr(family, "build", None))
         ):
             raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
+        if missing := sorted(getattr(family.build, "__abstractmethods__", ())):  # a class, as a rule
+            network = family.build.__name__
+            raise study.mistake(network, f"{network} lacks {', '.join(missing)}, which a Network defines")
     for name in TABLES[1:]:
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"

@@ -34,10 +34,10 @@ from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Ray, Settings, load_options
 from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
-from ncpipe.runs.engines.remote import Home, at_home, need_there, train_there
+from ncpipe.runs.engines.remote import Origin, need_there, origin, train_there
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.engines.worker import Need, train_work
-from ncpipe.runs.heartbeat import signs
+from ncpipe.runs.engines.worker import Need, train_task
+from ncpipe.runs.heartbeat import heartbeats
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
@@ -86,9 +86,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def trained_here() -> dict[str, str]:
-    """The store as it is when all task trains in this folder."""
+    """Return the store's files after all tasks have trained in this folder, and empty it."""
     for task in tasks():
-        assert train_work(task).state == "done"
+        assert train_task(task).state == "done"
     found = {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
     shutil.rmtree(ALONE)
     return found
@@ -102,12 +102,12 @@ def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
     return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(task)}
 
 
-def elsewhere(home: Home) -> Home:
+def elsewhere(source: Origin) -> Origin:
     """As a machine knows the driver that does not see its folder."""
-    return dataclasses.replace(home, root="/nowhere/at/all")
+    return dataclasses.replace(source, root="/nowhere/at/all")
 
 
-def test_a_parcel_is_the_same_for_the_same_files(tmp_path: Path) -> None:
+def test_an_archive_is_the_same_for_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "b").mkdir(parents=True)
         files = [("b/c", b"12"), ("a", b"")]
@@ -121,7 +121,7 @@ def test_a_parcel_is_the_same_for_the_same_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "link"])
-def test_a_parcel_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -> None:
+def test_an_archive_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         entry = tarfile.TarInfo(name)
@@ -137,12 +137,12 @@ def test_a_parcel_writes_nothing_outside_its_folder(name: str, tmp_path: Path) -
 
 def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_once(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
+    with origin() as source:
         for task in tasks():
-            need = need_there(task, elsewhere(home), archives_of(task))
+            need = need_there(task, elsewhere(source), archives_of(task))
             assert isinstance(need, Need)
-            ended, archives = train_there(task, elsewhere(home), archives_of(task))
-            again = train_there(task, elsewhere(home), {})[1]  # by a second machine; the data are there
+            ended, archives = train_there(task, elsewhere(source), archives_of(task))
+            again = train_there(task, elsewhere(source), {})[1]  # by a second machine; the data are there
             assert (ended.state, set(archives)) == ("done", set(task.keys))
             assert again == archives
             assert not any(has(key) for key in task.keys)
@@ -162,27 +162,27 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
 
 def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
     expected = trained_here()
-    with at_home() as home:
-        found = [train_there(task, home, {}) for task in tasks()]
+    with origin() as source:
+        found = [train_there(task, source, {}) for task in tasks()]
     assert [(ended.state, archives) for ended, archives in found] == [("done", {})] * len(found)
     assert in_store() == expected
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin-*"))
 
 
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [task, *_] = tasks()
-    with at_home() as home:
-        other = dataclasses.replace(home, torch="1.0")
+    with origin() as source:
+        other = dataclasses.replace(source, torch="1.0")
         for found in (need_there(task, other, {}), train_there(task, other, {})[0]):
             assert found.state == "failed"
             assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
         room = next(iter(archives_of(task)))
         damaged = {room: lambda: b"no tar"}
-        assert "damaged" in train_there(task, elsewhere(home), damaged)[0].reason
+        assert "damaged" in train_there(task, elsewhere(source), damaged)[0].reason
         monkeypatch.setattr(os, "getuid", lambda: 10**6)
         with contextlib.suppress(FileExistsError):
             Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
-        assert "another user's" in train_there(task, elsewhere(home), {})[0].reason
+        assert "another user's" in train_there(task, elsewhere(source), {})[0].reason
 
 
 def need(run: float, free: float, device: str = "cuda:0") -> Need:
@@ -225,13 +225,15 @@ def test_what_no_machine_could_do_is_an_error() -> None:
         load_options("ray", ["address=10.0.0.1"])
 
 
-def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_asks_the_cluster_and_trains_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ray = StandIn([])
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    found = ray_cluster.outlook(tasks(), Ray("a:1"), load_params().compute)
+    found = ray_cluster.dry_run(tasks(), Ray("a:1"), load_params().compute)
     assert (ray.asked, ray.down) == ([], True)
     assert [len(task.runs) for [task] in found.pieces] == [2, 2]
-    assert found.said[0] == (
+    assert found.lines[0] == (
         "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 batches or more, each asks for 1 core and "
         "its memory"
     )
@@ -276,12 +278,12 @@ class StandIn(types.ModuleType):
         def options(**asked: Any) -> Any:
             self.asked.append(asked)
 
-            def run(task: Task, home: Home, data: Any) -> int:
+            def run(task: Task, source: Origin, data: Any) -> int:
                 end = None
                 if function is ray_cluster._train:
                     self.trained.append(len(task.runs))
                     end = self.ends.pop(0) if self.ends else None
-                return self.put(end or function(task, elsewhere(home), data))
+                return self.put(end or function(task, elsewhere(source), data))
 
             return types.SimpleNamespace(remote=run)
 
@@ -311,11 +313,11 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     assert ray.trained == [2, 2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
-    assert not list(ALONE.glob(".home*"))
+    assert not list(ALONE.glob(".origin-*"))
     assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
     assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
     said = capsys.readouterr().err
-    assert "was lost (one L=2 seed=0 and 1 beside it: NodeDiedError: its node is dead); tried again" in said
+    assert "one L=2 seed=0 and 1 more was lost (NodeDiedError: its node is dead); tried again" in said
     assert "ran out of memory" in said
     assert "ray: 4 of 4 runs" in said
 
@@ -357,10 +359,10 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for life in signs():
-            process = psutil.Process(life.process)
+        for heartbeat in heartbeats():
+            process = psutil.Process(heartbeat.process)
             process.suspend()
-            if any(other.keys == life.keys for other in signs()):
+            if any(other.keys == heartbeat.keys for other in heartbeats()):
                 found.append(process)
                 break
             process.resume()  # it has ended its training meanwhile
@@ -395,16 +397,16 @@ def test_one_of_two_machines_dies_while_it_trains(
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
     shutil.rmtree(ALONE)
     [task, _] = tasks()
-    monkeypatch.setattr(ray_cluster, "at_home", as_if_elsewhere)
+    monkeypatch.setattr(ray_cluster, "origin", as_if_elsewhere)
     assert run_tasks(RayEngine(Ray(cluster.address), settings()), [task.of([0])], keep_going=False) == []
     assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(task.keys[0])}
     assert list((project.parent / "rooms").glob("*/*/data/prepared/one"))
 
 
 @contextlib.contextmanager
-def as_if_elsewhere() -> Iterator[Home]:
-    with at_home() as home:
-        yield elsewhere(home)
+def as_if_elsewhere() -> Iterator[Origin]:
+    with origin() as source:
+        yield elsewhere(source)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
     python benchmarks/engines.py [--runs 100] [local slurm ray]
 
-The runs have one epoch and five shapes. `slurm` needs a Slurm that answers here. Ray starts a cluster of this
-machine. `start` is until the first run is in the store: programs that start and load PyTorch; `a run` is the
-rest of the time over the runs. The last line is the submission of 1000 runs to Slurm in at most 100 tasks of
-an array; without Slurm to a stand-in for its commands, which leaves what ncpipe does.
+The runs have one epoch and five shapes. The engine slurm is left out where no Slurm answers. Ray starts a
+cluster of this machine. `start` is until the first run is in the store: programs that start and load PyTorch;
+`a run` is the rest of the time over the runs. The last line is the submission of 1000 runs to Slurm in at
+most 100 tasks of an array; without Slurm to stand-ins for its commands, which leaves what ncpipe does.
 """
 
 import argparse
@@ -101,18 +101,19 @@ def timed(name: EngineName, runs: int) -> str:
 
 @contextlib.contextmanager
 def some_sbatch() -> Iterator[str]:
-    """A Slurm to submit to; a stand-in where there is none."""
+    """Yield the name of a Slurm to submit to: stand-ins for its commands where there is none."""
     if has_slurm():
         yield "Slurm"
         return
     place = Path(tempfile.mkdtemp())
-    for name, text in {"sbatch": "echo 1", "squeue": "true", "sinfo": "true", "scancel": "true"}.items():
+    answers = {"sbatch": "cat > /dev/null; echo 1", "sinfo": "true", "squeue": "true", "scancel": "true"}
+    for name, text in answers.items():
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{place}{os.pathsep}{before}"
     try:
-        yield "a stand-in for sbatch"
+        yield "stand-ins for its commands"
     finally:
         os.environ["PATH"] = before
         shutil.rmtree(place)
@@ -139,8 +140,9 @@ def main() -> None:
     print(f"{'engine':>6} {'runs':>5} {'start':>10} {'in all':>10} {'a run':>11}")
     for name in chosen.engines:
         if name == "slurm" and not has_slurm():
-            continue
-        print(timed(name, chosen.runs), flush=True)
+            print(f"{name:>6} left out: no Slurm answers here", flush=True)
+        else:
+            print(timed(name, chosen.runs), flush=True)
     if "slurm" in chosen.engines:
         print(submission(), flush=True)
 

@@ -92,7 +92,7 @@ def _cost(row: dict[str, str]) -> JobCost:
 
 @contextlib.contextmanager
 def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
-    """Write all lines of the block to a file of data/logs/jobs, for `ncpipe logs`.
+    """Write all lines of the block to a file of data/logs/jobs, for the log files.
 
     A row of the log says which runs these are. Where nothing can be written, the block runs all the same.
     """

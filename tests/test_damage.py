@@ -109,8 +109,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "an empty folder": (empty, f"{MANIFEST}: not found"),
     "a file": (to_a_file, "not found"),
     "another run's": (to_another_run, "of another result"),
-    "a link to a folder": (to_a_link, "a link"),
-    "a link to a file": (lambda f: to_a_link(f / "model.safetensors"), "a link"),
+    "a link to a folder": (to_a_link, "symbolic link"),
+    "a link to a file": (lambda f: to_a_link(f / "model.safetensors"), "symbolic link"),
     "no seal": (without_a_seal, f"{MANIFEST}: not found"),
     "an emptied seal": (lambda f: cut(f / MANIFEST, 0), f"{MANIFEST}: damaged"),
 }

@@ -222,7 +222,7 @@ def test_figures_have_a_panel_for_each_on_the_catalogues_scale(swept: Path) -> N
     ("metric", "hint"),
     [
         ("nc1_trace_ration", "did you mean 'nc1_trace_ratio'"),
-        ("loss_gap", "allowed: nc1"),
+        ("loss_gap", "allowed: nc0_row_sum"),
         ("singular_means", ""),
     ],
 )

@@ -92,7 +92,7 @@ def _cost(row: dict[str, str]) -> JobCost:
 
 @contextlib.contextmanager
 def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
-    """Write all lines of the block to a file of data/logs/jobs, for the log files.
+    """Write all lines of the block to a file of data/logs/jobs, so that it can be read later.
 
     A row of the log says which runs these are. Where nothing can be written, the block runs all the same.
     """

@@ -249,7 +249,7 @@ def test_own_code_runs_to_its_report(tmp_path: Path) -> None:
         text = text.replace(whole, part)
     params.write_text(text, encoding="utf-8")
     output = study.repro()
-    assert output.trained == ["train@patches-2-0", "train@sine-2-0"]
+    assert {"train@patches-2-0", "train@sine-2-0"} <= set(output.ran)
     assert output.ran[-1] == "report"
     page = (study.folder / "data/report.html").read_text(encoding="utf-8")
     assert "Do a network, loss and optimizer of our own collapse?" in page

@@ -368,8 +368,8 @@ def test_a_rank_correlation_with_another_metric():
     entry = {"id": "one", "ref": "S", "statement": "s", "quantity": "spearman", "experiment": "a"}
     entry |= {"metric": METRIC, "expect": {"above": 0}}
     wrong = (
-        ({"along_split": "test"}, "along_split: is of `along`"),
-        ({"along": "tcv", "layer": "X"}, "along: is"),
+        ({"along_split": "test"}, "along_split: belongs to `along`"),
+        ({"along": "tcv", "layer": "X"}, "along: replaces"),
     )
     for keys, message in wrong:
         assert message in parse_claims([entry | keys])[1][0]

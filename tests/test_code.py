@@ -28,16 +28,16 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import code_digests as code
 from ncpipe.runs.code_digests import (
+    ALL,
     EXPERIMENT_STAGES,
     PLUMBING,
     STUDY,
     SWEEP_STAGES,
     TABLES,
-    TALK,
+    MESSAGES,
     TRAINING,
-    WHOLE,
+    clear_caches,
     code_digests,
-    forget,
     reached,
     read_module,
 )
@@ -166,7 +166,7 @@ class Package:
 
     def write(self, name: str, text: str) -> None:
         (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
-        forget()
+        clear_caches()
 
     def replace(self, name: str, old: str, new: str) -> None:
         text = (self.folder / f"{name}.py").read_text(encoding="utf-8")
@@ -182,7 +182,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "TABLES", TOY_TABLES)
     yield Package(tmp_path)
-    forget()
+    clear_caches()
 
 
 def test_what_is_reached(package):
@@ -293,15 +293,15 @@ def test_a_module_beside_params_yaml_is_followed(package, tmp_path, monkeypatch)
     study.parent.mkdir()
     monkeypatch.chdir(study.parent)
     study.write_text("from ncpipe.tools import SHARE\n\ndef double(x):\n    return 2 * x * SHARE\n")
-    before = code_digests([("study", WHOLE)], {})
+    before = code_digests([("study", ALL)], {})
     assert set(before) == {"study", "ncpipe.tools"}
     study.write_text("# A comment\n" + study.read_text())
-    forget()
-    assert code_digests([("study", WHOLE)], {}) == before
+    clear_caches()
+    assert code_digests([("study", ALL)], {}) == before
     study.write_text(study.read_text().replace("2 *", "3 *"))
-    forget()
-    assert code_digests([("study", WHOLE)], {}).keys() == before.keys()
-    assert code_digests([("study", WHOLE)], {}) != before
+    clear_caches()
+    assert code_digests([("study", ALL)], {}).keys() == before.keys()
+    assert code_digests([("study", ALL)], {}) != before
 
 
 # The stage
@@ -315,10 +315,10 @@ def described(tmp_path, monkeypatch):
     monkeypatch.setattr("ncpipe.commands.code.ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     write_params([2], [0], one=experiment_tree())
-    forget()
+    clear_caches()
     write_code()
     yield tmp_path
-    forget()
+    clear_caches()
 
 
 def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
@@ -329,7 +329,7 @@ def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1
         path.write_text(text.replace(old, new), encoding="utf-8")
-        forget()
+        clear_caches()
 
     def refused(address):
         monkeypatch.setenv("DVC_STAGE", address)
@@ -532,7 +532,7 @@ def test_tables_have_the_choices_of_every_shipped_experiment():
             continue
         for spec in load_params(path).experiments.values():
             choices = choices_of(spec)
-            known = reached([*TRAINING, *EXPERIMENT_STAGES.values()], choices, TALK)
+            known = reached([*TRAINING, *EXPERIMENT_STAGES.values()], choices, MESSAGES)
             for (module, name), kinds in TABLES.items():
                 if (module, name) not in known:  # sides of images, where there are none
                     continue
@@ -559,8 +559,8 @@ def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     own = {"fetch": lambda name: fetch(name, None), "extract": lambda name: extract_experiment(name, None)}
     own["measure"] = measure
     specs = load_params().experiments
-    without = {stage: set(TALK) for stage in (*own, *running)}
-    without["train"] = {*TALK, *PLUMBING}
+    without = {stage: set(MESSAGES) for stage in (*own, *running)}
+    without["train"] = {*MESSAGES, *PLUMBING}
 
     for module in ("theory_calls",):  # the bodies of its classes run when it is imported, not in a stage
         importlib.import_module(f"ncpipe.papers.{module}")

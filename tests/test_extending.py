@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from pipeline import PARAMS, ROOT, Clone
 
-from ncpipe.runs.code_digests import forget, study_doubt
+from ncpipe.runs.code_digests import clear_caches, study_violation
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 MOST_LINES = 25
@@ -28,9 +28,9 @@ def test_the_page_is_in_plain_form(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """As it says. Red: a check that takes a usual study for one that hides what it does."""
     monkeypatch.chdir(tmp_path)
     Path("study.py").write_text("\n\n".join(blocks("python")), encoding="utf-8")
-    forget()
-    assert study_doubt() is None
-    forget()
+    clear_caches()
+    assert study_violation() is None
+    clear_caches()
 
 
 def test_a_study_of_own_code_begins_with_the_page() -> None:

@@ -16,7 +16,7 @@ from conftest import experiment_tree, vector_data, write_params
 from ncpipe.commands.code import write_code
 from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
-from ncpipe.config.specs import Experiment, Run, recorded
+from ncpipe.config.specs import Experiment, Run, as_json
 from ncpipe.config.study import load_study, loaded
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
@@ -399,7 +399,7 @@ def test_a_loss_of_ones_own_is_what_its_measurements_say() -> None:
         ("class PolyLoss(OwnLoss)", "class PolyLoss", "PolyLoss in LOSSES is no spec: .* below OwnLoss"),
         ('Literal["poly"]', 'Literal["focal"]', "name 'focal' exists already, in the package"),
         ('Literal["heavy_ball"]', 'Literal["sgd"]', "name 'sgd' exists already, in the package"),
-        ("    learning_rate: Positive\n", "", "HeavyBall says no learning_rate"),
+        ("    learning_rate: Positive\n", "", "HeavyBall has no learning_rate"),
     ],
 )  # fmt: skip
 def test_a_wrong_definition_is_one_line(before: str, after: str, message: str) -> None:
@@ -454,9 +454,9 @@ def test_the_key_class_is_written_and_read_as_such() -> None:
     """Red: `class_` in run.json, in an error, or after an axis has varied another key."""
     tree = experiment_tree(optimizer={"name": "torch", "class": "NAdam", "learning_rate": 0.1})
     spec = read(Experiment, tree)
-    assert recorded(spec)["optimizer"] == tree["optimizer"]
+    assert as_json(spec)["optimizer"] == tree["optimizer"]
     hash(spec)
-    assert check(Experiment, recorded(spec))[0] == spec
+    assert check(Experiment, as_json(spec))[0] == spec
     for wrong, message in (
         ({"class": 3}, "optimizer.class: expected text, got a whole number"),
         ({"class": "NAdam", "klass": 1}, "optimizer.klass: unknown key; did you mean 'class'"),

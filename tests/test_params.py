@@ -22,7 +22,7 @@ from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
 from ncpipe.config.records import read, suggest
-from ncpipe.config.specs import Adam, CosineSchedule, Experiment, ImageData, Run, recorded
+from ncpipe.config.specs import Adam, CosineSchedule, Experiment, ImageData, Run, as_json
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import WATCHED, judge_run
@@ -367,13 +367,13 @@ def test_a_key_that_is_as_if_absent_leaves_no_trace_in_a_runs_record() -> None:
     """So that a new optional key makes no finished run another one."""
     penalty = {"rule": "constant", "value": 0.005, "last_layer": None}
     absent, false, true = (
-        recorded(experiment(penalty=penalty | more)) for more in ({}, {"biases": False}, {"biases": True})
+        as_json(experiment(penalty=penalty | more)) for more in ({}, {"biases": False}, {"biases": True})
     )
     assert absent["penalty"] == penalty == false["penalty"]
     assert true["penalty"] == penalty | {"biases": True}
     steps = {"name": "step", "milestones": [0.5, 0.75], "factor": 0.1}
     tree = experiment_tree(schedule=steps, model=architecture("L-RN2", "post"))
-    assert json.loads(json.dumps(recorded(read(Experiment, tree, "")))) == tree
+    assert json.loads(json.dumps(as_json(read(Experiment, tree, "")))) == tree
 
 
 def test_the_papers_panels_are_all_there() -> None:

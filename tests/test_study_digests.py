@@ -129,7 +129,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name.startswith("helper"):
             del sys.modules[name]
     random.setstate(state)
-    code.forget()
+    code.clear_caches()
     load_study(tmp_path)
 
 
@@ -139,7 +139,7 @@ def digests(text: str, runs: bool = True) -> dict[str, dict[str, str]]:
     if runs:
         study = load_study(Path())
         assert study.networks or study.data or study.metrics
-    code.forget()
+    code.clear_caches()
     own, built_in = (code.experiment_digests(choices) for choices in (OWN, BUILT_IN))
     return (
         {f"own {stage}": lines for stage, lines in own.items()}
@@ -507,9 +507,9 @@ def test_in_plain_form_an_edit_counts_where_it_is_used(old: str, new: str, stage
     """Red: a digest of the whole file; a part that is not followed."""
     assert old in TWO
     before = digests(TWO)
-    assert code.study_doubt() is None
+    assert code.study_violation() is None
     after = digests(TWO.replace(old, new))
-    assert code.study_doubt() is None
+    assert code.study_violation() is None
     assert changed(before, after) == stages
 
 
@@ -517,7 +517,7 @@ def test_otherwise_too_comments_docstrings_and_layout_do_not_count() -> None:
     """Red: a digest of the file's bytes."""
     text = TWO + "_ = print\n"
     before = digests(text)
-    assert code.study_doubt() is not None
+    assert code.study_violation() is not None
     for name in ("comment", "docstring of the file", "docstring of a function", "layout"):
         old, new, _ = EDITS[name]
         assert digests(text.replace(old, new)) == before, name
@@ -563,7 +563,7 @@ def helper(spec: "SineModel") -> torch.Tensor | None:
 def test_what_plain_form_allows() -> None:
     """Red: a check that rejects what a study is usually made of."""
     digests(TWO + ALLOWED)
-    assert code.study_doubt() is None
+    assert code.study_violation() is None
 
 
 # --- patches of the package ---------------------------------------------------------------------------

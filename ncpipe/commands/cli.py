@@ -553,13 +553,13 @@ def _is_out_of_memory(error: Exception) -> bool:
     return is_out_of_memory(error)
 
 
-def _own_mistake(error: Exception) -> InputError | None:
+def _study_error(error: Exception) -> InputError | None:
     """What study.py did wrong, if it was that; who has read none has not loaded what reads it."""
     if "ncpipe.config.study" not in sys.modules:
         return None
-    from ncpipe.config.study import own_mistake
+    from ncpipe.config.study import study_error
 
-    return own_mistake(error)
+    return study_error(error)
 
 
 def run_cli() -> None:
@@ -577,7 +577,7 @@ def run_cli() -> None:
     except Exception as error:
         if _is_out_of_memory(error):
             said = "not enough memory on this machine; make data, model.width or the depth smaller"
-        elif mistake := _own_mistake(error):
+        elif mistake := _study_error(error):
             said = str(mistake)
         elif isinstance(error, OSError):
             said = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))

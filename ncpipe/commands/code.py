@@ -18,7 +18,7 @@ from ncpipe.runs.code_digests import (
     TRAIN,
     experiment_digests,
     files_digest,
-    study_doubt,
+    study_violation,
     sweep_digests,
 )
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
@@ -141,12 +141,12 @@ def _place(stage: Stage) -> Path:
 
 def _check_form() -> None:
     """Report if study.py is not in plain form; InputError if dvc.yaml does not list a module that it uses."""
-    doubt = study_doubt()
-    if doubt is None:
+    violation = study_violation()
+    if violation is None:
         return
     for path in study_modules():
         check_listed("code", path.as_posix())
-    say(f"{FILE}: {doubt}; so all of it counts for every experiment (see docs/extending.md)")
+    say(f"{FILE}: {violation}; so all of it counts for every experiment (see docs/extending.md)")
 
 
 def _check_link() -> None:

@@ -15,7 +15,7 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.watched import check_watched
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
-from ncpipe.config.study import loaded, own_mistakes
+from ncpipe.config.study import loaded, study_errors
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
 
@@ -47,7 +47,7 @@ def check_study(params: Params) -> None:
         own = any(type(part) in study.tables[table] for part, table in zip(parts, _ASKED, strict=True))
         if own or (study.metrics and not measured):
             runs = params.runs_of(name)
-            with own_mistakes():
+            with study_errors():
                 _try_out(name, [runs[0], runs[-1]])
             measured = True
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ncpipe.commands.watched import check_watched
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import ArraysData, Data, FreeData, data_place
+from ncpipe.config.specs import ArraysData, Data, FreeData, data_path
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 
@@ -18,7 +18,7 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
     spec = load_params().experiment(experiment, value).data
     if isinstance(spec, ArraysData):
         check_watched("fetch", spec.file)
-    place = data_place(experiment, value)
+    place = data_path(experiment, value)
     if isinstance(spec, FreeData):  # nothing to read, and nothing that needs torch
         from ncpipe.datasets.free import store_free
 

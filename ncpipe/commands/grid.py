@@ -2,7 +2,7 @@
 
 import csv
 
-from ncpipe.config.arguments import asked
+from ncpipe.config.arguments import argument_names
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
 from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
@@ -46,7 +46,7 @@ def check_metrics(params: Params) -> None:
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
         for metric, function in own_metrics().items()
-        if metric.name in history.metrics and (more := set(asked(function)) - KEPT_ON_THE_WAY)
+        if metric.name in history.metrics and (more := set(argument_names(function)) - KEPT_ON_THE_WAY)
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))

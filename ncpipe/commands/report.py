@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from ncpipe.commands.stage_times import stage_times
-from ncpipe.config.params import PARAMS_FILE, Asked, Params, load_params
+from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params
 from ncpipe.figures.labels import caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.report.chart_data import chart_data
@@ -178,7 +178,7 @@ def _chapters(
     lines = distinct(runs, line_keys(runs))
     chapters = []
     for name in params.sweep.experiments:
-        asked = (params.about or {}).get(name, Asked(""))
+        asked = (params.about or {}).get(name, Purpose(""))
         network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
         own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
         plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")

@@ -1,4 +1,4 @@
-"""Functions of a study.py are given what they name: `def nc0(weight)` gets the last layer's weight."""
+"""Pass functions of a study.py the arguments that they name: `def nc0(weight)` gets a weight."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -15,8 +15,8 @@ READABLE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def asked(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's parameters that have no default; () if it does not tell them."""
+def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters without a default; () if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have none
@@ -25,13 +25,13 @@ def asked(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def call_by_name(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Return what the function gives for those of `given` that it names."""
-    return function(**{name: given[name] for name in asked(function)})
+    """Call the function with those of `given` that it names."""
+    return function(**{name: given[name] for name in argument_names(function)})
 
 
 def unreadable(function: Callable[..., Any], known: Collection[str]) -> str:
-    """Return why a function cannot be given what it names; '' if it can."""
-    names = asked(function)
+    """Return why a function cannot be called with the known arguments; '' if it can."""
+    names = argument_names(function)
     listed = ", ".join(known)
     if not names:
         return f"takes no arguments by name; it may name {listed}"

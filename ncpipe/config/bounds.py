@@ -1,7 +1,8 @@
-"""Ranges of numbers in params.yaml, as annotations of what a record takes.
+"""Define ranges of numbers in params.yaml, as annotations, and read the machine's free memory and cores.
 
-Every count has an upper end that says why: what lies beyond it is a slip of the pen, and would end somewhere
-deep in a library, or never. What a run of allowed numbers takes in memory is estimated before it is built.
+Every count has an upper bound with a reason: a larger number is a typing error and would fail deep in a
+library, or never end. The memory of a run within these bounds is estimated before it is built
+(`ncpipe.training.cost`).
 """
 
 import contextlib
@@ -26,6 +27,7 @@ class Bound:
     why: str = ""
 
     def admits(self, value: float) -> bool:
+        """Return whether a number is finite and in the range."""
         above = value > self.low if self.open_low else value >= self.low
         below = value < self.high if self.open_high else value <= self.high
         return above and below and math.isfinite(value)
@@ -50,7 +52,7 @@ CONTAINER_LIMITS = [  # of the control group, version 2 and 1
 
 
 def free_memory() -> int:
-    """Bytes that are free on this machine, and no more than its container may have."""
+    """Return the bytes that are free on this machine, within its container's limit."""
     import psutil  # only where numbers are about to be computed
 
     free: int = psutil.virtual_memory().available
@@ -61,7 +63,7 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Cores of this machine that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

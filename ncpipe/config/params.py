@@ -1,4 +1,4 @@
-"""params.yaml -> frozen specs: the one reader of the file, and the one place that expands the grid."""
+"""Read params.yaml into frozen specs and expand the grid of runs; the records of a run are in `specs`."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.records import check, joined, read, suggest
-from ncpipe.config.specs import Compute, Device, Experiment, Run, recorded
+from ncpipe.config.specs import Compute, Device, Experiment, Run, as_json
 from ncpipe.config.study import load_study, loaded
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown
@@ -24,19 +24,19 @@ RESERVED = {"item", "key", "true", "false", "null"} | {  # by DVC and YAML; by W
     *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(1, 10)),
 }
 MOST_RUNS = 100_000
-MOST_LINES = 100  # mistakes that are listed
+MOST_LINES = 100  # mistakes that are listed at most
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs: every experiment at every depth and every value of the axis, if it has one, with every seed.
+    """The runs: every experiment at every depth and every value of the axis, if any, with every seed.
 
     experiments: names under `experiments`.
     depths: L, as the architectures' definitions count it.
     seeds: seeds of the initial weights and of the mini-batches.
-    axis: one more key to vary, the dotted one of an experiment, as penalty.value; the stages fetch and train
-    of the study's dvc.yaml have to vary it too.
-    values: numbers that the axis takes, in place of what the experiments say.
+    axis: one more key to vary, a dotted key of an experiment, as penalty.value; the stages fetch and train of
+    the study's dvc.yaml have to vary it too.
+    values: numbers that the axis takes, in place of those in the experiments.
     """
 
     experiments: tuple[str, ...]
@@ -58,7 +58,7 @@ class Convergence:
     """When a run that ended finite counts as converged (`ncpipe.tables.convergence`).
 
     train_error: largest train error at the end.
-    window: share of the epochs, the last ones, over which the loss is looked at.
+    window: share of the epochs, the last ones, over which the change of the loss is measured.
     tolerance: largest relative change of the regularised loss over this window.
     gradient: largest gradient norm of the regularised loss at the end; null sets no limit.
     """
@@ -87,7 +87,7 @@ class Slopes:
 class EffectiveDepth:
     """The first layer that separates the classes [K23 sec. 4.2].
 
-    tolerance: largest nearest-class-centre train error of a layer that does.
+    tolerance: largest nearest-class-centre train error of a layer that separates the classes.
     """
 
     tolerance: NonNegative
@@ -97,11 +97,11 @@ class EffectiveDepth:
 class Constructed:
     """Networks built from S25's proofs, for every experiment of the sweep.
 
-    kinds: `printed` and `sharp` are App. A's with the strengths of the text or the least that serve, `shifts`
-    has biases alone.
+    kinds: `printed` and `sharp` are App. A's, with the strengths of the text or the least that suffice;
+    `shifts` has biases alone.
     depths: L; those that are too small for a kind are left out.
     draws: first layers that are tried for a ResNet.
-    detours: arcs that are tried where a geodesic comes too near to a sample.
+    detours: arcs that are tried where a geodesic passes too near to a sample.
     attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
     seed: seed of the first layer.
     """
@@ -118,11 +118,11 @@ class Constructed:
 class Counterexample:
     """S25 App. C's example.
 
-    experiment: an L-RN2 whose model, loss and lambda these networks have; its data are not used.
+    experiment: an L-RN2 that provides model, loss and lambda; its data are not used.
     classes: K.
     per_class: n.
-    sizes: epsilon; the first is that at which depths are varied.
-    depths: L; the first is that at which sizes are varied.
+    sizes: epsilon; depths are varied at the first size.
+    depths: L; sizes are varied at the first depth.
     seed: seed of the perturbation.
     """
 
@@ -136,7 +136,7 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Theory:
-    """What the study in stages/theory sets beside its trained networks.
+    """Networks that the study in stages/theory compares with its trained ones.
 
     constructed: networks built from S25's proofs.
     counterexample: S25 App. C's example.
@@ -152,7 +152,7 @@ class Series:
 
     depth: L.
     seeds: seeds of the initial weights.
-    axis: a key of the experiment to vary, as model.width; none if it is left out.
+    axis: a key of the experiment to vary, as model.width; without it nothing is varied.
     values: numbers that it takes.
     """
 
@@ -173,8 +173,8 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an experiment is for, in words that the report has and no result depends on.
+class Purpose:
+    """Purpose of an experiment, for the report; no result depends on it.
 
     question: the question that its runs answer.
     expected: the answer that a theory or a paper predicts.
@@ -205,22 +205,22 @@ class Params:
     slopes: Slopes
     effective_depth: EffectiveDepth
     experiments: dict[str, Experiment]
-    about: dict[str, Asked] | None = None
+    about: dict[str, Purpose] | None = None
     theory: Theory | None = None
     series: dict[str, Series] | None = None
 
     def compute_on(self, device: Device | None) -> Compute:
-        """How runs are computed, with another device if one is given."""
+        """Return how runs are computed, on another device if one is given."""
         return self.compute if device is None else dataclasses.replace(self.compute, device=device)
 
     def study(self) -> Theory:
-        """The keys of the theory study; InputError where there are none."""
+        """Return the keys of the theory study; raise InputError where there are none."""
         if self.theory is None:
             raise InputError("theory: missing; this command belongs to stages/theory")
         return self.theory
 
     def series_runs(self, name: str) -> tuple[Run, ...]:
-        """The runs of a series, by value and seed; InputError where there is none of this name."""
+        """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
         if self.series is None:
             raise InputError("series: missing; this command belongs to stages/low_rank")
         if name not in self.series:
@@ -237,11 +237,11 @@ class Params:
         )
 
     def grid(self) -> tuple[Run, ...]:
-        """All runs of the sweep: experiments in the file's order; depths, values and seeds ascending."""
+        """Return all runs of the sweep: experiments in the file's order; depths, values, seeds ascending."""
         return tuple(run for name in self.sweep.experiments for run in self.runs_of(name))
 
     def runs_of(self, experiment: str) -> tuple[Run, ...]:
-        """The sweep's runs of one experiment, by depth, value and seed."""
+        """Return the sweep's runs of one experiment, by depth, value and seed."""
         specs = {value: self.experiment(experiment, value) for value in self.values()}
         return tuple(
             Run(experiment, depth, seed, spec, self.sweep.axis, value)
@@ -251,11 +251,11 @@ class Params:
         )
 
     def values(self) -> tuple[Number | None, ...]:
-        """Those of the sweep's axis, ascending; None alone if it has no axis."""
+        """Return the values of the sweep's axis, ascending; (None,) without an axis."""
         return tuple(sorted(self.sweep.values)) or (None,)
 
     def experiment(self, name: str, value: Number | None = None) -> Experiment:
-        """What an experiment's runs are, at a value of the sweep's axis if it has one."""
+        """Return an experiment's spec, at a value of the sweep's axis if it has one."""
         if name not in self.experiments:
             raise InputError(
                 cut(f"experiment {shown(name)} is not in params.yaml; {suggest(name, self.experiments)}")
@@ -276,7 +276,7 @@ class Params:
         return typing.cast(Experiment, varied)
 
     def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
-        """One run, in the sweep or not."""
+        """Return one run, in the sweep or not."""
         spec = self.experiment(experiment, value)
         read(Depth, depth, "depth")
         read(Index, seed, "seed")
@@ -288,8 +288,8 @@ class Params:
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file.
 
-    Runs the study.py beside it, if there is one, whose networks, data sets and metrics it may name. Raises
-    InputError, in a line for each mistake that names its key, for anything that no run could use.
+    Runs the study.py beside it, if there is one, whose networks, data sets and metrics the file may name.
+    Raises InputError with a line for each mistake, which names the key.
     """
     if not path.is_file():
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
@@ -302,39 +302,42 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
         return parse_params(tree)
     except InputError as error:
         mistakes = str(error).splitlines()
-        places = key_lines(path.read_text(encoding="utf-8-sig"))
+        key_line = key_lines(path.read_text(encoding="utf-8-sig"))
         lines = [
-            _with_line(f"{path}: {mistake}", _line_of(mistake, places)) for mistake in mistakes[:MOST_LINES]
+            _with_line(f"{path}: {mistake}", _line_of(mistake, key_line)) for mistake in mistakes[:MOST_LINES]
         ]
         if len(mistakes) > MOST_LINES:
             lines.append(f"{path}: {len(mistakes) - MOST_LINES} more mistakes")
         raise InputError("\n".join(lines)) from None
 
 
-def _with_line(message: str, place: str) -> str:
-    """The message and its line, as long as a message may be."""
-    return cut(message, LINE - len(place)) + place
+def _with_line(message: str, line: str) -> str:
+    """Append the line to a message, shortening the message to the longest that is allowed."""
+    return cut(message, LINE - len(line)) + line
 
 
-def _line_of(mistake: str, places: Mapping[str, int]) -> str:
-    """` (line 12)`: of the key that a mistake begins with, or of the nearest one above it that is there."""
+def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:
+    """Return ` (line 12)`, the line of the key that a mistake begins with, or of the nearest key above it."""
     key = mistake.partition(": ")[0]
-    while key and key not in places:
+    while key and key not in key_line:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    return f" (line {places[key]})" if key else ""
+    return f" (line {key_line[key]})" if key else ""
 
 
 def parse_params(tree: object) -> Params:
-    """Checked parameters from the plain values of a YAML file; InputError has a line for each mistake."""
-    params, mistakes = check(Params, tree, own=loaded().records)
+    """Return checked parameters from the plain values of a YAML file.
+
+    Raises InputError with a line for each mistake.
+    """
+    params, mistakes = check(Params, tree, extra=loaded().records)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
-    if params is None:  # what is whole in itself may still contradict the rest
+    if params is None:  # the parts that parse may still contradict each other
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
         specs = {
-            name: check(Experiment, value, own=loaded().records)[0] for name, value in experiments.items()
+            name: check(Experiment, value, extra=loaded().records)[0] for name, value in experiments.items()
         }
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
@@ -356,7 +359,7 @@ def _theory_mistakes(params: Params) -> list[str]:
 
 
 def _series_mistakes(params: Params) -> Iterator[str]:
-    """What no runs can be made of in `series`."""
+    """Yield mistakes in `series`."""
     for name, own in (params.series or {}).items():
         spec, key = params.experiments.get(name), f"series.{name}"
         if spec is None:
@@ -403,7 +406,7 @@ def _sweep_mistakes(
     experiments: Mapping[Any, Experiment | None],
     rule: Convergence | None,
 ) -> Iterator[str]:
-    """What no grid can be made of. In `sweep` None is what does not read, and what is missing has no key."""
+    """Yield mistakes in the grid. In `sweep` None is a value that does not parse; a missing key is absent."""
     axis, values_of_axis = sweep.get("axis"), sweep.get("values", ())
     for key in ("experiments", "depths", "seeds", *(["values"] if axis else [])):
         values = values_of_axis if key == "values" else sweep.get(key)
@@ -417,7 +420,7 @@ def _sweep_mistakes(
     if runs > MOST_RUNS:
         yield f"sweep: {runs} runs; DVC keeps a stage for each, and {MOST_RUNS} are the most"
         return
-    told: set[str] = set()  # of the axis: what is wrong in every experiment is said of the first
+    reported: set[str] = set()  # a mistake of the axis in every experiment is reported for the first only
     for name in dict.fromkeys(sweep.get("experiments") or ()):
         if name not in experiments:
             yield f"sweep.experiments: unknown {shown(name)}; {suggest(name, experiments)}"
@@ -427,8 +430,8 @@ def _sweep_mistakes(
             varied = [_varied(name, specs[0], axis, value) for value in values_of_axis or ()]
             specs = [spec for spec, _ in varied]
             for mistake in (mistake for _, mistakes in varied for mistake in mistakes):
-                if (same := mistake.replace(f"experiments.{name}", "", 1)) not in told:
-                    told.add(same)
+                if (same := mistake.replace(f"experiments.{name}", "", 1)) not in reported:
+                    reported.add(same)
                     yield mistake
         for spec in filter(None, specs):
             for depth in dict.fromkeys(sweep.get("depths") or ()):
@@ -440,21 +443,21 @@ def _sweep_mistakes(
 def _varied(
     name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep"
 ) -> tuple[Experiment | None, list[str]]:
-    """An experiment with the value at the axis, a dotted key; or None and the mistakes.
+    """Return an experiment with the value at the axis, a dotted key; or None and the mistakes.
 
-    where: the key that axis and values stand below.
+    where: the key that contains axis and values.
     """
-    tree = place = recorded(spec)
+    tree = parent = as_json(spec)
     *above, key = axis.split(".")
     for step in above:
-        if not isinstance(place.get(step), dict):
-            place[step] = {}
-        place = place[step]
-    place[key] = value
+        if not isinstance(parent.get(step), dict):
+            parent[step] = {}
+        parent = parent[step]
+    parent[key] = value
     varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
-    own = f"experiments.{name}.{axis}: "
-    to_blame = ("values" if m.startswith(own) and f"{own}unknown" not in m else "axis" for m in mistakes)
-    return varied, [f"{where}.{key}: {m}" for key, m in zip(to_blame, mistakes, strict=True)]
+    path = f"experiments.{name}.{axis}: "
+    wrong = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
+    return varied, [f"{where}.{key}: {m}" for key, m in zip(wrong, mistakes, strict=True)]
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:
@@ -463,9 +466,9 @@ def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterato
 
 
 def _log_every_mistake(name: str, spec: Experiment, rule: Convergence) -> Iterator[str]:
-    """Convergence is judged from the rows in the last `window` of the epochs: it takes two of them.
+    """Check that the last `window` of the epochs has two rows, from which convergence is judged.
 
-    Fewer epochs than one in the window leave no value that works; `tables.convergence` says so of the runs.
+    A window shorter than an epoch leaves no valid value; `tables.convergence` reports such runs.
     """
     largest = math.floor(rule.window * spec.epochs + 1e-9)  # as `tables.convergence` rounds it
     if 1 <= largest < spec.log_every:

@@ -1,9 +1,9 @@
-"""Plain values -> frozen records: pydantic's validator over dataclasses, and what it finds in our words.
+"""Validate plain values into frozen records by pydantic's validator, and report mistakes in our words.
 
-The annotations of `ncpipe.config.specs` and `ncpipe.config.params` are all there is to say what a key takes:
-records, lists, names, numbers with a Bound, and unions that the first key of a record tells apart. Nothing is
-converted but a whole number where a number is asked for, and a list into a tuple. pydantic_core is pydantic's
-validator without its models, whose import would add half to the time that claiming a trained run takes.
+The annotations of `ncpipe.config.specs` and `ncpipe.config.params` define the type of each key: records,
+lists, names, numbers with a Bound, and unions whose members differ in a record's first key. Values are not
+converted, except whole numbers to floats and lists to tuples. pydantic_core is pydantic's validator without
+its models: importing these would make the stages that take a trained run from the store half as slow again.
 """
 
 import difflib
@@ -21,60 +21,61 @@ from ncpipe.config.bounds import Bound, key_of
 from ncpipe.system.errors import WORD, InputError, cut, shown, word
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
-NUMBER = "number"  # our name for the error of a value that is neither a whole nor any other number
-MARK = "\0"  # begins the mark of a union's member, which pydantic puts into an error's path
+NUMBER = "number"  # our name for the error of a value that is no number
+MARK = "\0"  # begins the tag of a union's member, which pydantic puts into an error's path
 TEXT, OTHER = f"{MARK}text", f"{MARK}other"
 
 
 @dataclass(frozen=True)
 class About:
-    """What a record is, and each of its keys, for who reads a schema."""
+    """Description of a record and of each of its keys, for a schema."""
 
     record: str
     keys: Mapping[str, str]
 
 
 Describe = Callable[[type], About]
-Own = tuple[tuple[type, type], ...]  # a record of a union, and one more that joins this union
+# Records of a study.py that join a union of the package, each behind a member of that union.
+ExtraRecords = tuple[tuple[type, type], ...]
 
 
-def read(kind: Any, value: object, path: str = "", own: Own = ()) -> Any:
-    """`value` as the annotated type `kind`; InputError has a line for each mistake, with its dotted path."""
-    record, mistakes = check(kind, value, path, own)
+def read(kind: Any, value: object, path: str = "", extra: ExtraRecords = ()) -> Any:
+    """Return `value` as the annotated type `kind`; raise InputError with a line for each mistake."""
+    record, mistakes = check(kind, value, path, extra)
     if mistakes:
         raise InputError("\n".join(mistakes))
     return record
 
 
-def check(kind: Any, value: object, path: str = "", own: Own = ()) -> tuple[Any, list[str]]:
-    """`value` as the annotated type `kind`, or None and its mistakes.
+def check(kind: Any, value: object, path: str = "", extra: ExtraRecords = ()) -> tuple[Any, list[str]]:
+    """Return `value` as the annotated type `kind` and no mistakes, or None and its mistakes.
 
-    own: records that join a union, each behind one that is in this union already.
+    extra: records that join a union, each behind a member of that union.
     """
     try:
-        return _validator(kind, own).validate_python(value), []
+        return _validator(kind, extra).validate_python(value), []
     except ValidationError as error:
-        found = [_mistake(kind, path, dict(each), own) for each in error.errors(include_url=False)]
+        found = [_mistake(kind, path, dict(each), extra) for each in error.errors(include_url=False)]
         return None, list(dict.fromkeys(found))
 
 
 @functools.cache
-def _validator(kind: Any, own: Own) -> SchemaValidator:
-    return SchemaValidator(schema_of(kind, None, own))
+def _validator(kind: Any, extra: ExtraRecords) -> SchemaValidator:
+    return SchemaValidator(schema_of(kind, None, extra))
 
 
-def schema_of(kind: Any, describe: Describe | None = None, own: Own = ()) -> CoreSchema:
-    """pydantic's schema of an annotated type; with `describe` it says what each key means.
+def schema_of(kind: Any, describe: Describe | None = None, extra: ExtraRecords = ()) -> CoreSchema:
+    """Return pydantic's schema of an annotated type; with `describe` it describes each key.
 
-    own: see `check`.
+    extra: see `check`.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind):
-        return _record_schema(typing.cast(type, kind), describe, own)
+        return _record_schema(typing.cast(type, kind), describe, extra)
     if origin is Annotated:
         return _number_schema(arguments[0], arguments[1])
     if origin in UNIONS:
-        rest = _options(kind, own)
+        rest = _options(kind, extra)
         schema: CoreSchema
         if set(rest) == {int, float}:
             schema = core_schema.union_schema(
@@ -83,43 +84,45 @@ def schema_of(kind: Any, describe: Describe | None = None, own: Own = ()) -> Cor
                 custom_error_message=NUMBER,
             )
         elif len(rest) == 1:
-            schema = schema_of(rest[0], describe, own)
+            schema = schema_of(rest[0], describe, extra)
         else:
             which, members = _members(rest)
             schema = core_schema.tagged_union_schema(
-                {tag: schema_of(member, describe, own) for tag, member in members.items()}, which
+                {tag: schema_of(member, describe, extra) for tag, member in members.items()}, which
             )
         return core_schema.nullable_schema(schema) if type(None) in arguments else schema
     if origin is Literal:
         return core_schema.literal_schema(list(arguments))
     if origin is tuple:
-        return core_schema.tuple_schema([schema_of(arguments[0], describe, own)], variadic_item_index=0)
+        return core_schema.tuple_schema([schema_of(arguments[0], describe, extra)], variadic_item_index=0)
     if origin is dict:
         return core_schema.dict_schema(
-            core_schema.str_schema(strict=True), schema_of(arguments[1], describe, own)
+            core_schema.str_schema(strict=True), schema_of(arguments[1], describe, extra)
         )
     if kind in (int, float):
         return _number_schema(kind, Bound())
-    if kind is Any:  # what its reader checks
+    if kind is Any:  # checked where it is read
         return core_schema.any_schema()
     return core_schema.bool_schema(strict=True) if kind is bool else core_schema.str_schema(strict=True)
 
 
-def _record_schema(kind: type, describe: Describe | None, own: Own) -> CoreSchema:
+def _record_schema(kind: type, describe: Describe | None, extra: ExtraRecords) -> CoreSchema:
     hints, names = _hints(kind), [field.name for field in fields(typing.cast(Any, kind))]
     entries = []
     about = describe(kind) if describe else None
     for field in fields(typing.cast(Any, kind)):
-        schema, key = schema_of(hints[field.name], describe, own), key_of(field.name)
+        schema, key = schema_of(hints[field.name], describe, extra), key_of(field.name)
         if field.default is not MISSING:
             schema = core_schema.with_default_schema(schema, default=field.default)
-        said = _in_json(description=about.keys[key]) if about else None
+        description = _in_json(description=about.keys[key]) if about else None
         alias = key if key != field.name else None
-        entries.append(core_schema.dataclass_field(field.name, schema, validation_alias=alias, metadata=said))
+        entries.append(
+            core_schema.dataclass_field(field.name, schema, validation_alias=alias, metadata=description)
+        )
     arguments = core_schema.dataclass_args_schema(kind.__name__, entries, extra_behavior="forbid")
-    said = _in_json(description=about.record, additionalProperties=False) if about else None
+    description = _in_json(description=about.record, additionalProperties=False) if about else None
     post_init = hasattr(kind, "__post_init__")
-    return core_schema.dataclass_schema(kind, arguments, names, post_init=post_init, metadata=said)
+    return core_schema.dataclass_schema(kind, arguments, names, post_init=post_init, metadata=description)
 
 
 def _in_json(**entries: object) -> dict[str, Any]:
@@ -142,9 +145,9 @@ def _hints(kind: type) -> dict[str, Any]:
 
 @functools.cache
 def _members(options: tuple[Any, ...]) -> tuple[Callable[[Any], str | None], dict[str, Any]]:
-    """How to tell which member of a union a value is meant for, and the members by that mark.
+    """Return the function that selects a union's member for a value, and the members by tag.
 
-    Records may have one list of words beside them: a value that is no mapping is meant for that.
+    A union of records may include one Literal, which takes every value that is no mapping.
     """
     records = [typing.cast(type, option) for option in options if is_dataclass(option)]
     words = [option for option in options if typing.get_origin(option) is Literal]
@@ -166,41 +169,41 @@ def _members(options: tuple[Any, ...]) -> tuple[Callable[[Any], str | None], dic
 
 
 def _tag(records: Iterable[Any]) -> str:
-    """The key that tells records apart: their first. What is no record is passed over."""
+    """Return the key that distinguishes records: their first. Other types are skipped."""
     return fields(next(record for record in records if is_dataclass(record)))[0].name
 
 
-def _mistake(kind: Any, path: str, error: dict[str, Any], own: Own) -> str:
-    """One line for one of pydantic's errors."""
-    place, name, wrong = list(error["loc"]), error["type"], error["input"]
-    if place[-1:] == ["[key]"] or name in ("missing", "unexpected_keyword_argument", "invalid_key"):
-        key = place[-2] if place[-1] == "[key]" else place[-1]
-        where, expected = _walk(kind, path, place[: place.index(key)], own)
+def _mistake(kind: Any, path: str, error: dict[str, Any], extra: ExtraRecords) -> str:
+    """Return one line for one of pydantic's errors."""
+    location, name, wrong = list(error["loc"]), error["type"], error["input"]
+    if location[-1:] == ["[key]"] or name in ("missing", "unexpected_keyword_argument", "invalid_key"):
+        key = location[-2] if location[-1] == "[key]" else location[-1]
+        where, expected = _walk(kind, path, location[: location.index(key)], extra)
         where, problem = joined(where, key), _wrong_key(name, key, expected)
     else:
-        where, expected = _walk(kind, path, place, own)
+        where, expected = _walk(kind, path, location, extra)
         if name.startswith("union_tag") and isinstance(wrong, Mapping):
-            options = _options(expected, own)
+            options = _options(expected, extra)
             tag = _tag(options)
             where, problem = joined(where, tag), "missing; add it"
             if tag in wrong:
                 words = [word.removeprefix(MARK) for word in _members(options)[1] if word != TEXT]
                 problem = f"{shown(wrong[tag])} is unknown; {suggest(wrong[tag], words)}"
         else:
-            problem = _bare_name(kind, path, place, wrong, own) or _wrong_value(expected, error)
+            problem = _bare_name(kind, path, location, wrong, extra) or _wrong_value(expected, error)
     if not where and name != "value_error":
         where = "the file"
     return cut(f"{where}: {problem}" if where else problem)
 
 
-def _bare_name(kind: Any, path: str, place: list[Any], wrong: object, own: Own) -> str:
+def _bare_name(kind: Any, path: str, location: list[Any], wrong: object, extra: ExtraRecords) -> str:
     """Return what to write for a record's name that stands without its keys; '' if it is none."""
-    if place[-1:] != [TEXT]:
+    if location[-1:] != [TEXT]:
         return ""
-    options = _options(_walk(kind, path, place[:-1], own)[1], own)
+    options = _options(_walk(kind, path, location[:-1], extra)[1], extra)
     if f"{MARK}{wrong}" not in _members(options)[1] or not any(map(is_dataclass, options)):
         return ""
-    return f"{shown(wrong)} has keys of its own; write `{{{_tag(options)}: {wrong}, ...}}`"
+    return f"{shown(wrong)} has keys of its extra; write `{{{_tag(options)}: {wrong}, ...}}`"
 
 
 def _wrong_key(name: str, key: object, expected: Any) -> str:
@@ -233,12 +236,12 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
     return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"
 
 
-def _walk(kind: Any, path: str, place: list[Any], own: Own) -> tuple[str, Any]:
-    """The dotted path of a place in pydantic's terms, and the type that is expected there."""
-    for step in place:
+def _walk(kind: Any, path: str, location: list[Any], extra: ExtraRecords) -> tuple[str, Any]:
+    """Return the dotted path of a location in pydantic's terms, and the type that is expected there."""
+    for step in location:
         kind = _required(kind)
         if typing.get_origin(kind) in UNIONS:
-            kind = _members(_options(kind, own))[1][step]
+            kind = _members(_options(kind, extra))[1][step]
         elif is_dataclass(kind):
             hints = _hints(typing.cast(type, kind))
             path, kind = joined(path, step), hints.get(step) or hints[f"{step}_"]
@@ -249,21 +252,21 @@ def _walk(kind: Any, path: str, place: list[Any], own: Own) -> tuple[str, Any]:
     return path, _required(kind)
 
 
-def _options(kind: Any, own: Own = ()) -> tuple[Any, ...]:
-    """The members of a union but None, and those of `own` that join it."""
+def _options(kind: Any, extra: ExtraRecords = ()) -> tuple[Any, ...]:
+    """Return the members of a union but None, and the extra records that join it."""
     options = tuple(option for option in typing.get_args(kind) if option is not type(None))
-    return options + tuple(record for member, record in own if member in options)
+    return options + tuple(record for member, record in extra if member in options)
 
 
 def _required(kind: Any) -> Any:
-    """`kind` without its None."""
+    """Return `kind` without its None."""
     if typing.get_origin(kind) in UNIONS and len(_options(kind)) == 1:
         return _options(kind)[0]
     return kind
 
 
 def suggest(name: object, known: Iterable[object]) -> str:
-    """What to write in place of an unknown name."""
+    """Return what to write in location of an unknown name."""
     words = [word(each) for each in known]
     if not words:
         return "nothing is allowed here"
@@ -276,7 +279,7 @@ _KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"
 
 
 def kind_of(value: object) -> str:
-    """A value in words: `text ('x')`."""
+    """Describe a value's type: `text ('x')`."""
     if value is None:
         return "nothing (null)"
     if type(value) in _KINDS:
@@ -285,6 +288,6 @@ def kind_of(value: object) -> str:
 
 
 def joined(path: str, key: object) -> str:
-    """The dotted path of a key."""
+    """Return the dotted path of a key."""
     name = word(key if isinstance(key, str) else repr(key))
     return f"{path}.{name}" if path else name

@@ -1,9 +1,8 @@
-"""What one run is: frozen records whose field names are the keys of params.yaml.
+"""Define what one run is: frozen records whose field names are the keys of params.yaml.
 
-Nothing here has a default that changes a result: a key is either written in params.yaml or, where the
-field is optional, does not apply (`patch` of a ResNet, `mlp_width` of a one-layer block). The lines of a
-docstring that begin with a field's name say what the key means, to readers and in editors
-(`ncpipe.commands.json_schema`).
+No default changes a result: a key is either written in params.yaml or, where the field is optional, does not
+apply (`patch` of a ResNet, `mlp_width` of a one-layer block). The lines of a docstring that begin with a
+field's name describe the key, here and in editors (`ncpipe.commands.json_schema`). `params` reads the file.
 """
 
 import dataclasses
@@ -50,14 +49,27 @@ SIDES = MappingProxyType(
 )
 
 
+class PlainData:
+    """Base of data specs without label noise, imbalance and transfer, and without a side.
+
+    side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
+    data are read.
+    """
+
+    label_noise: ClassVar[None] = None
+    imbalance: ClassVar[None] = None
+    transfer: ClassVar[None] = None
+    side: ClassVar[None] = None
+
+
 @dataclass(frozen=True)
 class LabelNoise:
-    """Training labels of which some are wrong; metrics are taken on the given and on the true ones.
+    """Wrong training labels; metrics are computed for the given and for the true labels.
 
-    fraction: of the training samples, drawn by seed, whose label is drawn anew; those of a smaller fraction
-    are among those of a larger one.
-    kind: `uniform` draws each of these labels from all classes, its own included; `permutation` deals the
-    labels of these samples out among them, so that every class keeps its number.
+    fraction: share of the training samples whose label is replaced; the samples of a smaller fraction are
+    among those of a larger one.
+    kind: `uniform` draws each label from all classes, the true one included; `permutation` permutes the
+    labels of these samples, so that every class keeps its size.
     seed: seed of the draw of these samples and of their labels.
     """
 
@@ -137,6 +149,7 @@ class TextData:
     """
 
     kind: ClassVar[Kind] = "tokens"
+    side: ClassVar[None] = None
     transfer: ClassVar[None] = None
 
     source: Literal["imdb"]
@@ -153,10 +166,6 @@ class TextData:
     def __post_init__(self) -> None:
         if (self.tokenizer == "corpus") != (self.vocabulary is not None):
             raise ValueError("vocabulary is a number with `tokenizer: corpus` and null with a hub tokenizer")
-
-    @property
-    def side(self) -> None:
-        """Token sequences have no side that a patch would have to divide."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +232,8 @@ class ArraysData:
     transfer: classes to train on and others to try features on; all are trained on without it.
     """
 
+    side: ClassVar[None] = None
+
     source: Literal["arrays"]
     file: str
     kind: Literal["vector", "image", "tokens"]
@@ -240,13 +251,9 @@ class ArraysData:
         if self.per_class is None and self.imbalance is not None:
             raise ValueError("imbalance: makes classes small that have per_class samples; give per_class")
 
-    @property
-    def side(self) -> None:
-        """Only the file says it."""
-
 
 @dataclass(frozen=True)
-class FreeData:
+class FreeData(PlainData):
     """Labels alone: the features of every sample are learned by the network, and there is no test split.
 
     source: free.
@@ -257,22 +264,15 @@ class FreeData:
     """
 
     kind: ClassVar[Kind] = "free"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["free"]
     classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
     per_class: Count
     reduced: bool = False
 
-    @property
-    def side(self) -> None:
-        """There are no inputs."""
-
 
 @dataclass(frozen=True)
-class MarkovData:
+class MarkovData(PlainData):
     """Sequences of a generated language, each position of which has the next word as its label.
 
     A word follows `order` others with probability proportional to rank^-zipf e^(sharpness z), z a smooth
@@ -313,13 +313,9 @@ class MarkovData:
         """K."""
         return self.words
 
-    @property
-    def side(self) -> None:
-        """Token sequences have no side that a patch would have to divide."""
-
 
 @dataclass(frozen=True)
-class NextTokenData:
+class NextTokenData(PlainData):
     """Sequences of a text, each position of which has the next token as its label.
 
     Tokens are those of a byte-pair encoding trained on the text; all that are rare share one, `[UNK]`.
@@ -348,16 +344,12 @@ class NextTokenData:
     context: Annotated[int, Bound(2, 10**5, why="no text here is as long")]
     seed: Index
 
-    @property
-    def side(self) -> None:
-        """Token sequences have no side that a patch would have to divide."""
-
 
 class OwnModel(Architecture):
-    """Base of the records below `model` that a study.py defines, of which most is true as it stands here.
+    """Base of the records below `model` that a study.py defines.
 
-    No normalisation, drawn weights, a last layer without bias, any data and depth: a spec that is otherwise
-    says so by a ClassVar, or a method of `ncpipe.config.architectures.architecture`.
+    Defaults: no normalisation, random weights, a last layer without bias, any data and depth. A spec
+    overrides them by a ClassVar or a method of `ncpipe.config.architectures.architecture`.
     """
 
     norm: ClassVar[str] = "none"  # type: ignore[misc]
@@ -371,7 +363,7 @@ class OwnModel(Architecture):
         return ""
 
 
-class OwnData:
+class OwnData(PlainData):
     """Base of the records below `data` that a study.py defines; the first field of each is `source`.
 
     kind: what the inputs are, see ArraysData.
@@ -379,13 +371,6 @@ class OwnData:
 
     kind: Kind
     source: str
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
-
-    @property
-    def side(self) -> None:
-        """Only the arrays say it."""
 
 
 class OwnLoss:
@@ -412,8 +397,8 @@ class Penalty:
     rule: `constant` is value, `over_depth` is value / L.
     value: lambda, or its numerator.
     last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
-    biases: whether the inner layers' biases are penalised like their matrices, where the paper leaves them
-    free; so are other vectors, such as batch norm's, but not those of the first layer and of the last one.
+    biases: whether the inner layers' biases are penalised like their matrices, which the paper does not; so
+    are other vectors, such as batch norm's, but not those of the first layer and of the last one.
     scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
     first layer, biases and batch norm included, as weight decay has it by default; `head` is the matrices of
     a ReLU head and of the last layer, and the features that enter it [S24 sec. 6.2].
@@ -447,23 +432,23 @@ class Penalty:
             )
 
     def inner_strength(self, depth: int) -> float:
-        """lambda(L) of every penalised matrix but the last layer's, unless `layers` has one for each."""
+        """Return lambda(L) of every penalised matrix but the last, unless `layers` has one for each."""
         return self._at_depth(self.value, depth)
 
     def last_strength(self, depth: int) -> float:
-        """lambda_L of the last layer's weights."""
+        """Return lambda_L of the last layer's weights."""
         if self.layers is not None:
             return self._at_depth(self.layers[-1], depth)
         return self.inner_strength(depth) if self.last_layer is None else self.last_layer
 
     def feature_strength(self, depth: int) -> float:
-        """lambda_H of free features, or of those that enter a head."""
+        """Return lambda_H of free features, or of those that enter a head."""
         if self.features_over_value is not None:
             return self._at_depth(self.features_over_value * self.value, depth)
         return self._at_depth(self.value if self.features is None else self.features, depth)
 
     def layer_strengths(self, depth: int) -> tuple[float, ...]:
-        """lambda of W_1, ..., W_L."""
+        """Return lambda of W_1, ..., W_L."""
         if self.layers is not None:
             return tuple(self._at_depth(value, depth) for value in self.layers)
         return (self.inner_strength(depth),) * (depth - 1) + (self.last_strength(depth),)
@@ -635,7 +620,7 @@ Optimizer = Sgd | Adam | AdamW | Lion | SignSgd | Muon | TorchOptimizer | Lbfgs
 
 @dataclass(frozen=True)
 class ConstantSchedule:
-    """The learning rate throughout.
+    """A constant learning rate.
 
     name: constant.
     """
@@ -694,7 +679,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class History:
-    """Metrics through training, of weights that are kept on the way.
+    """Metrics through training, of snapshots of the weights.
 
     metrics: names in docs/metrics.md; those of the last layer become columns of the history.
     at: shares of the epochs after which weights are kept; 0 is the start, 1 the end.
@@ -710,12 +695,12 @@ class History:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row of the paper's figures: everything of a run except its depth and seed.
+    """Everything of a run except its depth and seed.
 
     data: the training and test set.
     model: the network.
-    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N; one with keys of its own has
-    its name among them.
+    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N; a loss with keys is a record
+    with its name.
     penalty: weight decay as a part of the objective; the first layer is free.
     optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.
@@ -760,7 +745,7 @@ class Experiment:
                 raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
 
     def depth_incompatibility(self, depth: int) -> str:
-        """What depths the experiment takes, if this is none of them; else ''."""
+        """Return which depths the experiment takes if this is none of them, else ''."""
         if needs := self.model.depth_incompatibility(depth):
             return f"{self.model.architecture} needs {needs}"
         count = len(self.penalty.layers or ())
@@ -769,7 +754,7 @@ class Experiment:
         return ""
 
     def _free_features_incompatibility(self) -> str:
-        """Why data, model and penalty do not go together where features are free, or as if they were."""
+        """Return why data, model and penalty are incompatible where features are free, or ''."""
         model = self.model
         if model.has_free_features:
             if self.penalty.scope != "matrices":
@@ -796,7 +781,7 @@ class Experiment:
         return own != (None, None) and not self.model.has_free_features
 
     def _transfer_incompatibility(self) -> str:
-        """Why data.transfer cannot be had with the rest of the data."""
+        """Return why data.transfer is incompatible with the other data keys, or ''."""
         data = self.data
         if data.transfer is None:
             return ""
@@ -812,7 +797,7 @@ class Experiment:
         return name_of(self.loss)
 
     def snapshot_epochs(self) -> list[int]:
-        """Epochs after which weights are kept, ascending."""
+        """Return the epochs after which weights are kept, ascending."""
         return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
 
 
@@ -830,11 +815,11 @@ class Compute:
     precision: Literal["float32", "tf32", "float64"]
 
 
-def recorded(spec: Any) -> Any:
-    """A spec as JSON values. An optional key that is as if it were absent leaves no trace."""
+def as_json(spec: Any) -> Any:
+    """Return a spec as JSON values; optional keys with their default value are left out."""
     if dataclasses.is_dataclass(spec):
         present = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
-        return {key_of(field.name): recorded(value) for field, value in present if value != field.default}
+        return {key_of(field.name): as_json(value) for field, value in present if value != field.default}
     return list(spec) if isinstance(spec, tuple) else spec
 
 
@@ -856,28 +841,28 @@ class Run:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What tables know it by, as columns (`ncpipe.tables.keys.run_keys`) with their values."""
+        """Columns (`ncpipe.tables.keys.run_keys`) that identify the run in tables, with their values."""
         varied = {} if self.axis is None else {"axis": self.axis, "x": self.value}
         return {"experiment": self.experiment, "depth": self.depth, **varied, "seed": self.seed}
 
     @property
     def path(self) -> Path:
-        """Place of the run below a folder of runs (or of features)."""
-        place = Path(self.experiment) / f"L{self.depth}"
-        return (place if self.value is None else place / _folder(self.value)) / f"s{self.seed}"
+        """Path of the run below a folder of runs (or of features)."""
+        path = Path(self.experiment) / f"L{self.depth}"
+        return (path if self.value is None else path / _folder(self.value)) / f"s{self.seed}"
 
     @property
     def data(self) -> Path:
-        """Place of its data below the folder of prepared data sets."""
-        return data_place(self.experiment, self.value)
+        """Path of its data below the folder of prepared data sets."""
+        return data_path(self.experiment, self.value)
 
 
-def data_place(experiment: str, value: Number | None) -> Path:
-    """Place of an experiment's data: one for each value of the study's axis, if it has one."""
-    place = Path(experiment)
-    return place if value is None else place / _folder(value)
+def data_path(experiment: str, value: Number | None) -> Path:
+    """Return the path of an experiment's data: one for each value of the study's axis, if it has one."""
+    path = Path(experiment)
+    return path if value is None else path / _folder(value)
 
 
 def _folder(value: Number) -> str:
-    """The number as DVC writes it in an item of a matrix, which is how Python does."""
+    """Return the number as DVC writes it in an item of a matrix, which is as Python does."""
     return f"x{value}"

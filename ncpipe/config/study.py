@@ -1,6 +1,7 @@
-"""study.py beside params.yaml: networks, data sets, losses, optimizers and metrics of one study.
+"""Load study.py beside params.yaml: networks, data sets, losses, optimizers and metrics of one study.
 
-It is to ncpipe what conftest.py is to pytest, and may hold five tables of what the package has too:
+Like conftest.py for pytest, it is code of the study, run by every command that reads params.yaml. It may hold
+five tables:
 
 NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
@@ -10,8 +11,8 @@ LOSSES    spec -> function of what it names (`ncpipe.config.arguments`); a spec 
 OPTIMIZERS  the same, below OwnOptimizer
 METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it names
 
-What the first key of a spec takes (`architecture`, `source`, `name`) and a metric's name are then known in
-params.yaml. The file is code of the study: who reads the params.yaml beside it runs it, nobody else.
+params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`) and the metric's
+name.
 """
 
 import ast
@@ -35,7 +36,7 @@ from ncpipe.system.errors import InputError, cut
 FILE = "study.py"
 MODULE = "study"
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "METRICS")
-# Of the tables whose keys are records: the base of these, and the package's union that they join.
+# Tables whose keys are records: the base of these, and the package's union that they join.
 RECORDS: Mapping[str, tuple[type, Any]] = {
     "NETWORKS": (Architecture, Model),
     "DATA": (OwnData, Data),
@@ -43,7 +44,7 @@ RECORDS: Mapping[str, tuple[type, Any]] = {
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
 }
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
-SAID_BY_A_SPEC = {
+REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
     "NETWORKS": ("norm", "initialisation", "last_bias"),
     "DATA": ("kind",),
     "LOSSES": (),
@@ -54,7 +55,7 @@ Table = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """What a study.py defines, each table by what it says of an entry; lines: where its names are defined.
+    """The tables of a study.py; lines: where its names are defined.
 
     path: of the file, as tracebacks name it; empty if there is none.
     """
@@ -69,9 +70,9 @@ class Study:
 
     @property
     def tables(self) -> Mapping[str, Table]:
-        """All of them, by name."""
-        own = (self.networks, self.data, self.losses, self.optimizers, self.metrics)
-        return dict(zip(TABLES, own, strict=True))
+        """The tables by name."""
+        tables = (self.networks, self.data, self.losses, self.optimizers, self.metrics)
+        return dict(zip(TABLES, tables, strict=True))
 
     @property
     def records(self) -> tuple[tuple[type, type], ...]:
@@ -83,57 +84,57 @@ class Study:
         )
 
     def mistake(self, name: str, what: str) -> InputError:
-        """What is wrong, with the line that defines `name`."""
+        """Return the error for a mistake, with the line that defines `name`."""
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
 
-NOTHING = Study({}, {}, {}, {}, {}, {}, "")
-_loaded = NOTHING
+NO_STUDY = Study({}, {}, {}, {}, {}, {}, "")
+_loaded = NO_STUDY
 
 
 def loaded() -> Study:
-    """The study of the params.yaml that was read last."""
+    """Return the study of the params.yaml that was read last."""
     return _loaded
 
 
 def load_study(folder: Path) -> Study:
-    """Run the study.py of a folder, if it has one; InputError, in one line with its line, if that fails."""
+    """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails."""
     global _loaded
     path = (folder / FILE).resolve()
-    _loaded = _run(path, path.read_bytes()) if path.is_file() else NOTHING
+    _loaded = _run(path, path.read_bytes()) if path.is_file() else NO_STUDY
     return _loaded
 
 
 def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What a function of study.py gives; InputError, in one line with its line, if it raises."""
+    """Call a function of study.py; raise InputError, in one line with its line, if it raises."""
     try:
         return function(*arguments, **named)
     except InputError:
         raise
     except Exception as error:
         begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-        raise _failure(error, *(_last_place(error, _loaded.path) or (begins, ""))) from None
+        raise _failure(error, *(_last_frame(error, _loaded.path) or (begins, ""))) from None
 
 
 @contextlib.contextmanager
-def own_mistakes() -> Iterator[None]:
-    """What study.py raises in the block, or leads others to raise, becomes an InputError (`own_mistake`)."""
+def study_errors() -> Iterator[None]:
+    """Convert errors raised in study.py, or below it, into InputErrors (`study_error`)."""
     try:
         yield
     except Exception as error:
-        mistake = own_mistake(error)
+        mistake = study_error(error)
         if mistake is None:
             raise
         raise mistake from error
 
 
-def own_mistake(error: Exception) -> InputError | None:
-    """An error that was raised in study.py, or below it, in one line with its line; None of any other."""
-    place = None if isinstance(error, InputError) else _last_place(error, _loaded.path)
+def study_error(error: Exception) -> InputError | None:
+    """Return an error raised in study.py, or below it, as one line with its line; None for any other."""
+    place = None if isinstance(error, InputError) else _last_frame(error, _loaded.path)
     return None if place is None else _failure(error, *place)
 
 
-@functools.cache  # the same classes as long as the file is the same
+@functools.cache  # so that an unchanged file gives the same classes
 def _run(path: Path, source: bytes) -> Study:
     module = types.ModuleType(MODULE)
     module.__file__ = str(path)
@@ -144,8 +145,8 @@ def _run(path: Path, source: bytes) -> Study:
     except SyntaxError as error:
         raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:
-        raise _failure(error, *(_last_place(error, str(path)) or (1, ""))) from None
-    for home, name in choices.TABLES:  # the package's are read-only, so what is a dict has been put there
+        raise _failure(error, *(_last_frame(error, str(path)) or (1, ""))) from None
+    for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
@@ -175,7 +176,7 @@ def _run(path: Path, source: bytes) -> Study:
 
 
 def _records_of(union: Any) -> list[type]:
-    """The records of a union that may have names beside them."""
+    """Return the records of a union, without names."""
     members: tuple[type, ...] = typing.get_args(union)
     return [member for member in members if is_dataclass(member)]
 
@@ -188,8 +189,8 @@ def _failure(error: BaseException, line: int, within: str) -> InputError:
     return InputError(cut(f"{FILE}: line {line}: {where}{type(error).__name__}: {what}"))
 
 
-def _last_place(error: BaseException, path: str) -> tuple[int, str] | None:
-    """The last line of a study.py on the way to an error, and its class and method; None if there is none."""
+def _last_frame(error: BaseException, path: str) -> tuple[int, str] | None:
+    """Return the last line of study.py in an error's traceback, and its class and method; or None."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [
         (line, frame.f_code.co_qualname)
@@ -203,7 +204,7 @@ def _last_place(error: BaseException, path: str) -> tuple[int, str] | None:
 
 
 def _lines(tree: ast.Module) -> dict[str, int]:
-    """The line of each name that is defined at the top."""
+    """Return the line of each name that is defined at the top."""
     lines = {}
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
@@ -215,7 +216,7 @@ def _lines(tree: ast.Module) -> dict[str, int]:
 
 
 def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
-    """InputError unless the keys of a table are specs that can stand beside those of the package."""
+    """Raise InputError unless the keys of a table are valid specs that do not collide with the package's."""
     records = _records_of(union)
     key = _first_key(records[0])
     taken = {word: "the package" for spec in records for word in _words(spec, key)}
@@ -241,9 +242,9 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
             if (owner := taken.setdefault(word, name)) != name:
                 raise study.mistake(name, f"{key} {word!r} exists already, in {owner}; take another name")
         known = {field.name for field in fields(spec)}
-        for said in SAID_BY_A_SPEC[table]:
-            if said not in known and not hasattr(spec, said):
-                raise study.mistake(name, f"{name} says no {said}; make it a key or a ClassVar")
+        for required in REQUIRED_ATTRIBUTES[table]:
+            if required not in known and not hasattr(spec, required):
+                raise study.mistake(name, f"{name} has no {required}; make it a key or a ClassVar")
 
 
 def _first_key(spec: Any) -> str:

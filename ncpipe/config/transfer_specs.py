@@ -1,4 +1,4 @@
-"""What params.yaml says of transfer: classes that a network never sees, told apart by its features.
+"""Define the keys of transfer: classes that a network never sees, recognised by its features.
 
 As in `ncpipe.config.specs`, lines of a docstring that begin with a field's name say what the key means.
 """

@@ -1,7 +1,7 @@
-"""YAML as DVC reads it: PyYAML's C parser with the scalar rules of YAML 1.2, into plain values.
+"""Read YAML as DVC does: PyYAML's C parser with the scalar rules of YAML 1.2, into plain values.
 
 DVC reads params.yaml with ruamel.yaml, whose rules these are: 1e-3 and 010 are numbers, `no` and 1:30 text.
-What would mean something else elsewhere, or nothing (dates, tags, a key twice), is refused.
+Values that other readers understand differently (dates, tags, a key twice) are refused.
 """
 
 import math
@@ -49,7 +49,7 @@ _TRUTH = {
 
 
 def read_yaml(path: Path) -> Any:
-    """The values of a YAML file; InputError, in one line with its line's number, for what is none."""
+    """Return the values of a YAML file; raise InputError, with the line's number, if it is invalid."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -58,7 +58,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The values of a YAML text."""
+    """Return the values of a YAML text."""
     try:
         return _Reader(text).document()
     except yaml.MarkedYAMLError as error:
@@ -70,9 +70,9 @@ def parse_yaml(text: str) -> Any:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Return the line (from 1) at which each key of a YAML text stands, by its dotted path.
+    """Return the line (from 1) of each key of a YAML text, by its dotted path.
 
-    What a mapping merges (`<<`) has the line where it is written.
+    Merged keys (`<<`) have the line where they are written.
     """
     found: dict[str, int] = {}
 
@@ -96,7 +96,7 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 def parse_number(text: str) -> int | float:
-    """A number as params.yaml has it; InputError for anything else."""
+    """Return a number written as in params.yaml; raise InputError for anything else."""
     value = parse_yaml(text)
     if type(value) not in (int, float) or not math.isfinite(value):
         raise InputError(f"{shown(text)} is not a number")
@@ -104,7 +104,7 @@ def parse_number(text: str) -> int | float:
 
 
 class _Reader:
-    """One pass over a text's events; `line` is where it stands, for messages."""
+    """One pass over a text's events; `line` is the current line, for messages."""
 
     def __init__(self, text: str) -> None:
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.CSafeLoader))
@@ -192,7 +192,7 @@ class _Reader:
         return (merged or {}) | own
 
     def merged(self, value: Any) -> dict[Any, Any]:
-        """What a merge key brings: of a list's members, the first that has a key gives its value."""
+        """Return what a merge key brings; of a list, the first member that has a key gives its value."""
         members = value if isinstance(value, list) else [value]
         merged: dict[Any, Any] = {}
         for member in reversed(members):
@@ -224,7 +224,7 @@ class _Reader:
         return self.check_tag(tag, "str")
 
     def plain(self, text: str) -> Any:
-        """A word without quotes, as YAML 1.2 has it."""
+        """Return a word without quotes, as YAML 1.2 reads it."""
         if text in _WORDS:
             return _WORDS[text]
         if text[0] in "-+.0123456789":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.config.arguments import asked
+from ncpipe.config.arguments import argument_names
 from ncpipe.config.specs import Run
 from ncpipe.config.study import call, loaded
 from ncpipe.datasets.prepared import Prepared, Split
@@ -57,7 +57,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
     metrics = own_metrics()
     if not metrics:
         return
-    names = {name for function in metrics.values() for name in asked(function)}
+    names = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
     shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
     data: Prepared | None = None
@@ -69,7 +69,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
             network = load_network(run, whole.state, data, CPU)
     splits = {} if data is None else dict(data.measured())
     for metric, function in metrics.items():
-        if whole is None and not KEPT_ON_THE_WAY.issuperset(asked(function)):
+        if whole is None and not KEPT_ON_THE_WAY.issuperset(argument_names(function)):
             continue
         if not of_samples(function):
             value = number_of(metric, function, shared)
@@ -77,15 +77,15 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
             continue
         for layer, by_split in features.layers.items():
             if layer not in features.metadata.positions or (
-                layer != LAST_LAYER and LAST_ALONE.intersection(asked(function))
+                layer != LAST_LAYER and LAST_ALONE.intersection(argument_names(function))
             ):
                 continue
             for split, on in by_split.items():
                 given = shared | {"classes": on.statistics, "train": by_split[TRAIN].statistics}
                 if network is not None and data is not None and split in splits:
                     given["samples"] = Blocks(network, run, data, splits[split], layer)
-                given |= _logits(features, split) if LAST_ALONE.intersection(asked(function)) else {}
-                if set(asked(function)) <= given.keys():
+                given |= _logits(features, split) if LAST_ALONE.intersection(argument_names(function)) else {}
+                if set(argument_names(function)) <= given.keys():
                     yield Measurement(layer, split, metric.name, number_of(metric, function, given))
 
 
@@ -103,7 +103,7 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
 
 def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any]) -> float:
     """Return what a metric of study.py gives; InputError, with its line, if that is no number."""
-    value = call(function, **{name: given[name] for name in asked(function)})
+    value = call(function, **{name: given[name] for name in argument_names(function)})
     if isinstance(value, Tensor) and value.numel() != 1:
         raise _mistake(metric, function, f"gives a tensor of shape {tuple(value.shape)}; expected one number")
     try:

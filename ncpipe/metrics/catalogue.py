@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ncpipe.config.arguments import READABLE, asked, unreadable
+from ncpipe.config.arguments import READABLE, argument_names, unreadable
 from ncpipe.config.study import loaded
 
 
@@ -757,7 +757,7 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
 
 def of_samples(function: Callable[..., float]) -> bool:
     """Return whether a metric's function takes anything that differs between splits."""
-    return not OF_SAMPLES.isdisjoint(asked(function))
+    return not OF_SAMPLES.isdisjoint(argument_names(function))
 
 
 def own_splits(function: Callable[..., float]) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
-"""Trains batches of runs into folders, several batches at a time where there are cores for it."""
+"""Train batches of runs into folders of the store, several batches at a time where there are cores.
+
+`ncpipe.runs.plan` estimates what they take; `ncpipe.runs.engines` decides where they train.
+"""
 
 import concurrent.futures
 import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -19,7 +21,7 @@ from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.bounds import usable_cores
 from ncpipe.config.specs import Compute, Run
-from ncpipe.config.study import own_mistakes
+from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.heartbeat import HeartbeatWriter
@@ -40,17 +42,17 @@ MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
 Batch = list[RunFingerprint]
 
 
-def worker_count(compute: Compute, place: torch.device, wanted: int | None) -> int:
-    """Batches that train at a time: as many as there are cores for, one on a GPU, unless `wanted` says."""
+def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> int:
+    """Return how many batches train at a time: `wanted`, else one on a GPU, else cores / threads."""
     if wanted is not None:
         return wanted
-    if place.type != "cpu":
+    if device.type != "cpu":
         return 1
     return max(1, usable_cores() // compute.threads)
 
 
 def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
-    """Runs that can train together: of one shape, and after as many epochs."""
+    """Group runs that can train together: of one shape, after the same number of epochs."""
     found: dict[tuple[str, int], Batch] = {}
     for fingerprint in fingerprints:
         found.setdefault((fingerprint.batch_key(), epochs_done(checkpoint_of(fingerprint))), []).append(
@@ -60,18 +62,18 @@ def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
 
 
 def parts_of_each(found: Sequence[Batch], workers: int) -> int:
-    """Batches that a group is to be cut into at least: few groups alone would leave workers idle."""
+    """Return the least number of batches of a group: few groups alone would leave workers idle."""
     return workers if len(found) < 2 * workers else 1
 
 
 def batches_that_fit(
-    fingerprints: Batch, need: int, place: torch.device, workers: int, parts: int
+    fingerprints: Batch, need: int, device: torch.device, workers: int, parts: int
 ) -> list[Batch]:
-    """Runs that take `need` bytes each, in even batches of which `workers` fit into memory at a time.
+    """Split runs that take `need` bytes each into even batches, of which `workers` fit into memory at a time.
 
-    There are at least `parts` of them, if there are as many runs.
+    Returns at least `parts` batches, if there are as many runs.
     """
-    free = free_bytes(place)
+    free = free_bytes(device)
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(fingerprints):
         say(
@@ -82,15 +84,15 @@ def batches_that_fit(
     return [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
 
 
-def in_memory(fingerprints: Batch, place: torch.device, workers: int) -> list[Batch]:
-    """Runs of one shape in as many batches as there are workers, and as many as memory asks for."""
+def in_memory(fingerprints: Batch, device: torch.device, workers: int) -> list[Batch]:
+    """Split runs of one shape into at least as many batches as workers, and as many as memory requires."""
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
-    check_memory(run, data, place, dtype)
+    check_memory(run, data, device, dtype)
     if len(fingerprints) == 1:
         return [fingerprints]
     return batches_that_fit(
-        fingerprints, bytes_per_run(run, data, place, dtype), place, workers, parts=workers
+        fingerprints, bytes_per_run(run, data, device, dtype), device, workers, parts=workers
     )
 
 
@@ -105,9 +107,9 @@ def train_batches(
 ) -> list[InputError]:
     """Train every batch, `workers` at a time, and put the runs' folders into the store.
 
-    Returns what went wrong, if it is to keep going; else the first thing that goes wrong is raised, after
-    the other batches in training have been saved in checkpoints. So are they on Ctrl-C, and once `stop` is
-    set, with Stopped.
+    keep_going: whether to train the other batches after an error and return all errors. Otherwise the first
+    error is raised, after the batches in training have written checkpoints. They also do so on Ctrl-C, and
+    once `stop` is set, with Stopped.
     """
     stop = stop or threading.Event()
     errors = []
@@ -115,7 +117,7 @@ def train_batches(
     def work(batch: Batch) -> None:
         todo = batch
         while todo:
-            with log_failures([fingerprint.run for fingerprint in todo], Stopped), own_mistakes():
+            with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
                 todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -143,28 +145,27 @@ def _train_some(
     work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
 ) -> Batch:
-    """Train the runs, or half of them as often as the device runs out of memory; those that are left."""
+    """Train the runs, or halves of them while the device runs out of memory; return those that are left."""
     data = read_prepared(PREPARED / fingerprints[0].run.data)
     if data.checksum != fingerprints[0].data:
-        raise InputError(f"{PREPARED / fingerprints[0].run.data}: made anew meanwhile; start it again")
-    place = prepare_device(fingerprints[0].compute)  # each thread has its own settings
-    say(f"train {_announcement(fingerprints, data, str(place))}")
+        raise InputError(
+            f"{PREPARED / fingerprints[0].run.data}: prepared again meanwhile; start the command again"
+        )
+    device = prepare_device(fingerprints[0].compute)  # each thread has its own settings
+    say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(
         [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds
     )
     start = progress.seconds()
     work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)
-    name, epochs, seen, heartbeat = (
-        fingerprints[0].run.name,
-        fingerprints[0].run.spec.epochs,
-        None,
-        HeartbeatWriter(fingerprints),
-    )
+    name, epochs = fingerprints[0].run.name, fingerprints[0].run.spec.epochs
+    heartbeat = HeartbeatWriter(fingerprints)
+    seen = None
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal seen
         heartbeat.beat(epoch, progress.left())
-        new = 0 if seen is None else max(epoch - seen, 0)  # line searches begin anew with each run
+        new = 0 if seen is None else max(epoch - seen, 0)  # L-BFGS trains one run after the other
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         seen = epoch
 
@@ -172,40 +173,37 @@ def _train_some(
     results = None
     try:
         starts = starts_of(runs, data)
-        results = train_batch(runs, data, place, precision, on_epoch, checkpoints, stop.is_set, starts)
+        results = train_batch(runs, data, device, precision, on_epoch, checkpoints, stop.is_set, starts)
     except Stopped:
-        log_time(fingerprints, place.type, progress.seconds() - start, STOPPED)
+        log_time(fingerprints, device.type, progress.seconds() - start, STOPPED)
         raise
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
-            raise  # else leave: the error holds the frame that holds the memory
+            raise  # otherwise leave the block: the error keeps the frame and its memory alive
     finally:
         heartbeat.stop()
     if results is None:
         if len(fingerprints) == 1:
-            raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {place}; make {LEVERS} smaller")
+            raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {device}; make {LEVERS} smaller")
         half = len(fingerprints) // 2
-        say(f"train {runs[0].name}: out of memory on {place}, trying {half} at once")
+        say(f"train {runs[0].name}: out of memory on {device}, trying {half} at once")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
     check_code(fingerprints[0].run.spec)
     for fingerprint, trained in zip(fingerprints, results, strict=True):
-        write_beside(stored(fingerprint.key()), functools.partial(_write, trained, fingerprint, place.type))
+        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=device.type)
+        write_beside(stored(fingerprint.key()), write)
         say(_outcome(trained))
     checkpoints.remove()
     progress.finish(name, len(fingerprints))
-    log_time(fingerprints, place.type, progress.seconds() - start, FINISHED)
+    log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
     return []
 
 
-def _write(trained: Trained, fingerprint: RunFingerprint, device: str, folder: Path) -> None:
-    write_run(folder, trained, fingerprint, device)
-
-
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
-    """Weights that the runs start from; None where these are drawn."""
+    """Return the weights that the runs start from; None if they are random."""
     model = runs[0].spec.model
-    start = STARTS.get(type(model))  # none of a network of study.py
+    start = STARTS.get(type(model))  # None for a network of study.py
     if start is None or not model.starts_built:
         return None
     return [start(run, data) for run in runs]
@@ -223,7 +221,7 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     return solution_state(run)
 
 
-# Weights that a run may start from in place of drawn ones.
+# Functions that return the weights that a run starts from in device of random ones, by the type of its spec.
 STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
     MappingProxyType(
         {
@@ -241,10 +239,10 @@ STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Te
 def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:
     run, compute = fingerprints[0].run, fingerprints[0].compute
     batch = "full batch" if run.spec.batch_size == "full" else f"batches of {run.spec.batch_size}"
-    mates = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in fingerprints[1:])
+    others = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in fingerprints[1:])
     done = epochs_done(checkpoint_of(fingerprints[0]))
     return (
-        f"{run.name}{f' together with {mates}' if mates else ''}: {run.spec.model.architecture} on "
+        f"{run.name}{f' together with {others}' if others else ''}: {run.spec.model.architecture} on "
         f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "
         f"{compute.precision}), {len(data.train)} samples, {batch}, {run.spec.epochs} epochs"
         f"{f', from the checkpoint after {done}' if done else ''}"
@@ -254,9 +252,9 @@ def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:
 def _outcome(trained: Trained) -> str:
     if trained.diverged_at is not None:
         return (
-            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}, kept with its last finite "
+            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
             "weights and counted as not converged"
         )
     end = trained.history[-1]
-    said = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
-    return said if math.isnan(end.test_error) else f"{said}, test error {end.test_error:.3g}"
+    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
+    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"

@@ -1,23 +1,22 @@
-"""What code a result depends on: digests of the definitions that a function reaches, from their syntax trees.
+"""Digest the code that a result depends on: the definitions that a function reaches, by syntax trees.
 
-The unit is what stands at the top of a module: a function, a class, a constant. From a function onwards
-every name that is read in it leads to what defines it, across modules, until nothing new is found. Comments,
-docstrings, layout, messages of errors and annotations are no part of a digest; annotations are followed,
-though, because an object's methods are known by its type.
+The unit is a definition at the top of a module: a function, a class, a constant. From a function every name
+in it leads to its definition, across modules, until nothing new is found. Comments, docstrings, layout,
+messages of errors and annotations are not digested. Annotations are followed, because an object's methods are
+known by its type.
 
-A choice of params.yaml (architecture, source of the data, loss) picks one entry of a table or one member of
+A choice of params.yaml (architecture, source of the data, loss) selects one entry of a table or one member of
 a union, so that a new entry changes nothing for the others.
 
-A digest that knows too much costs time, one that knows too little keeps a wrong result. So a class counts
-with all its methods, a name counts for whatever it may stand for, and with the first definition of a module
-counts all that it does when it is imported (loops, assignments to what is no name, what decorators of ours
-see). What is looked up in a way that no syntax tree shows (getattr on a module, importlib) would be missed:
-the package has nothing of the kind, and a test compares with the functions that really run. Of other
-packages the names count that are used, not the versions, and of data the checksums that stages depend on.
+Digests are conservative: they may rerun too much, never too little. A class counts with all its methods, and
+a name counts for everything that it may refer to. With the first definition of a module all effects of its
+import count (loops, assignments to attributes, decorators of ours). Lookups that syntax does not show
+(getattr on a module, importlib) would be missed; the package has none, and a test compares with the functions
+that really run. Of other packages the used names count, not the versions, and of data the checksums.
 
-A study.py may hold any Python. In plain form (`ncpipe.runs.plain_form`) an experiment's part of it is what
-the entries of its tables reach. Otherwise the whole file and the whole package count, for every experiment.
-Files besides it, such as modules that it imports, count if dvc.yaml lists them for the stage `code`.
+A study.py may hold any Python. If it is in plain form (`ncpipe.runs.plain_form`), an experiment's part of it
+is what the entries of its tables reach. Otherwise the whole file and the whole package count for every
+experiment. Other files, such as modules that it imports, count if dvc.yaml lists them for the stage `code`.
 """
 
 import ast
@@ -29,20 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncpipe.config.choices import PICKED_BY, STUDY, STUDY_TABLES, TABLES, Choices, Definition
-from ncpipe.runs.plain_form import Doubt, Rules, first_doubt
+from ncpipe.runs.plain_form import Rules, Violation, first_violation
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "ncpipe"
 PIPELINE = Path("dvc.yaml")
 READ_ONLY = "MappingProxyType"  # around a table of the package, which is then the same to a digest
-WHOLE = "*"  # in place of a definition's name: all that its module defines
-EFFECTS = "<import>"  # what a module does when it is imported, besides defining
+ALL = "*"  # in place of a definition's name: all definitions of its module
+EFFECTS = "<import>"  # effects of importing a module, besides definitions
 
 ANNOTATIONS = ("annotation", "returns")
 NOT_COUNTED = (*ANNOTATIONS, "simple", "ctx", "kind", "type_comment", "type_params")
 
-# Where each stage of a dvc.yaml begins; the others are one for each experiment, these are one for a sweep.
+# The function that each stage of a dvc.yaml calls: of stages that run once for a sweep, and of the others.
 SWEEP_STAGES: Mapping[str, Definition] = {
     "grid": ("ncpipe.commands.grid", "write_grid"),
     "aggregate": ("ncpipe.commands.aggregate", "aggregate"),
@@ -62,19 +61,19 @@ EXPERIMENT_STAGES: Mapping[str, Definition] = {
     "construct": ("ncpipe.papers.s25.commands.construct", "construct"),
     "series": ("ncpipe.papers.s24.commands.series", "series"),
 }
-# What decides the numbers of a run, and not which runs train when, side by side with what.
+# The functions that decide a run's numbers; which runs train together, and when, is not among them.
 TRAIN = "train"
 TRAINING = (
     ("ncpipe.datasets.prepared", "read_prepared"),
     ("ncpipe.runs.batches", "starts_of"),
-    ("ncpipe.runs.fingerprint", "inputs_of"),  # what run.json says and is later compared with
+    ("ncpipe.runs.fingerprint", "inputs_of"),  # the content of run.json, which is compared later
     ("ncpipe.training.device", "prepare_device"),
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.runs.run_folder", "write_run"),
 )
-# The tables of study.py that an experiment's stages look into, which no name in the package leads to. Every
-# stage may ask a spec for what it declares. The stages of a sweep train nothing and count the whole file.
-OWN_TABLES: Mapping[str, tuple[str, ...]] = {
+# The tables of study.py that an experiment's stages read; no name in the package leads to them. Every stage
+# may read a spec's attributes. The stages of a sweep count the whole file.
+STUDY_TABLES_READ: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA",),
     "extract": ("NETWORKS", "LOSSES"),
     "measure": ("NETWORKS", "LOSSES", "METRICS"),
@@ -82,10 +81,10 @@ OWN_TABLES: Mapping[str, tuple[str, ...]] = {
     TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS"),
 }
 # Files that a stage reads from the package besides its modules: every byte of them counts.
-PAGE_FILES: Mapping[str, str] = {"report": "report/templates"}
-# What only speaks to the user, and this.
-TALK = ("ncpipe", "ncpipe.runs.code_digests", "ncpipe.system.console", "ncpipe.system.errors")
-# Reads, checks and files away, but decides no number of a run.
+TEMPLATES: Mapping[str, str] = {"report": "report/templates"}
+# Modules that only print messages, and this one.
+MESSAGES = ("ncpipe", "ncpipe.runs.code_digests", "ncpipe.system.console", "ncpipe.system.errors")
+# Modules that read, check and store, but decide no number of a run.
 PLUMBING = (
     "ncpipe.system.artifacts",
     "ncpipe.config.params",
@@ -98,66 +97,66 @@ Picked = tuple[tuple[str, str], ...]  # kinds of choice, each with what is chose
 
 @dataclass(frozen=True)
 class Module:
-    """A module's statements by what they define, and what the names that it imports stand for."""
+    """A module's statements by the names they define, and the origins of the names that it imports."""
 
     definitions: dict[str, list[ast.stmt]]
     imports: dict[str, Definition]
 
 
 def sweep_digests() -> dict[str, dict[str, str]]:
-    """Stage -> module -> digest, of the stages that are one for a sweep."""
-    own = _study_digests([(STUDY, WHOLE)], {})
+    """Return the digests of the stages that run once for a sweep, by stage and module."""
+    own = _study_digests([(STUDY, ALL)], {})
     return {
-        stage: code_digests([root], {}, TALK) | own | _page_digests(stage)
+        stage: code_digests([root], {}, MESSAGES) | own | _template_digests(stage)
         for stage, root in SWEEP_STAGES.items()
     }
 
 
-def _page_digests(stage: str) -> dict[str, str]:
-    """File -> digest of what a stage reads from the package besides modules."""
-    if stage not in PAGE_FILES:
+def _template_digests(stage: str) -> dict[str, str]:
+    """Return the digests of the files that a stage reads from the package besides modules."""
+    if stage not in TEMPLATES:
         return {}
     return {
         path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in _page_files(stage)
+        for path in _template_files(stage)
     }
 
 
-def _page_files(stage: str) -> list[Path]:
-    return sorted((ROOT / PACKAGE / PAGE_FILES[stage]).glob("*.*"))
+def _template_files(stage: str) -> list[Path]:
+    return sorted((ROOT / PACKAGE / TEMPLATES[stage]).glob("*.*"))
 
 
 def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
-    """The same of the stages that are one for an experiment (and of `train`), under its choices."""
+    """Return the digests of the stages of one experiment (and of `train`), for its choices."""
     stages = {
-        stage: code_digests([root], choices, TALK) | _own_digests(stage, choices)
+        stage: code_digests([root], choices, MESSAGES) | _own_digests(stage, choices)
         for stage, root in EXPERIMENT_STAGES.items()
     }
     return stages | {TRAIN: training_digests(choices)}
 
 
 def training_digests(choices: Choices) -> dict[str, str]:
-    """Module -> digest of what decides the numbers of a run."""
-    return code_digests(TRAINING, choices, (*TALK, *PLUMBING)) | _own_digests(TRAIN, choices)
+    """Return the digests of the code that decides a run's numbers, by module."""
+    return code_digests(TRAINING, choices, (*MESSAGES, *PLUMBING)) | _own_digests(TRAIN, choices)
 
 
 def _own_digests(stage: str, choices: Choices) -> dict[str, str]:
-    """File -> digest of what an experiment's stage depends on beside params.yaml."""
-    if not _is_module(STUDY) or study_doubt() is not None:
+    """Return the digests of a study's files that an experiment's stage depends on."""
+    if not _is_module(STUDY) or study_violation() is not None:
         return _study_digests([], {})
     picked = {table: choices[choice] for table, choice in PICKED_BY.items() if choice in choices}
-    asked = [table for table in OWN_TABLES.get(stage, ()) if _table(table).keys]
-    roots: list[Definition] = [(STUDY, table) for table in asked if table not in picked]
+    read = [table for table in STUDY_TABLES_READ.get(stage, ()) if _table(table).keys]
+    roots: list[Definition] = [(STUDY, table) for table in read if table not in picked]
     for table, choice in picked.items():
         keys = [key for key in _table(table).keys if _is_key(key, STUDY, ((table, choice),))]
         roots += [(STUDY, key.id) for key in keys if isinstance(key, ast.Name)]
-        if keys and table in asked:
+        if keys and table in read:
             roots.append((STUDY, table))
     return _study_digests(roots, picked)
 
 
 def _table(name: str) -> ast.Dict:
-    """A table of a study.py in plain form; empty if the file does not define it."""
+    """Return a table of a study.py in plain form; empty if the file does not define it."""
     for statement in read_module(STUDY).definitions.get(name, []):
         value = getattr(statement, "value", None)
         assert isinstance(value, ast.Dict)
@@ -166,21 +165,21 @@ def _table(name: str) -> ast.Dict:
 
 
 def _study_digests(roots: Collection[Definition], choices: Choices) -> dict[str, str]:
-    """File -> digest of what `roots` reach from a study.py in plain form, or of all that another can reach.
+    """Return the digest of what `roots` reach in a study.py in plain form; otherwise that of everything.
 
-    With them those of the files that dvc.yaml lists beside it.
+    Includes the digests of the files that dvc.yaml lists with it.
     """
     if not _is_module(STUDY):
         return {}
-    own = code_digests(roots, choices) if study_doubt() is None else _everything()
+    own = code_digests(roots, choices) if study_violation() is None else _whole_digests()
     text = "".join(f"{digest}  {module}\n" for module, digest in own.items())
     found = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in listed_files()}
     return ({f"{STUDY}.py": hashlib.sha256(text.encode()).hexdigest()} if own else {}) | found
 
 
 @functools.cache
-def _everything() -> dict[str, str]:
-    """Digests of the whole study.py, but for docstrings, comments and layout, and of the package's files."""
+def _whole_digests() -> dict[str, str]:
+    """Return digests of the whole study.py, without docstrings, comments and layout, and of the package."""
     text = ast.unparse(_parsed(STUDY))
     return {
         STUDY: hashlib.sha256(text.encode()).hexdigest(),
@@ -189,22 +188,22 @@ def _everything() -> dict[str, str]:
 
 
 @functools.cache
-def study_doubt() -> Doubt | None:
-    """Return what in study.py is not in plain form, with its line; None if all is, or there is no file."""
+def study_violation() -> Violation | None:
+    """Return the first violation of plain form in study.py; None without one, or without the file."""
     if not _is_module(STUDY):
         return None
     imported = read_module(STUDY).imports
-    return first_doubt(_parsed(STUDY), Rules(STUDY_TABLES, imported, _is_lasting, _is_local))
+    return first_violation(_parsed(STUDY), Rules(STUDY_TABLES, imported, _is_immutable, _is_local))
 
 
-def _is_lasting(origin: Definition) -> bool:
-    """Whether a name of the package is a function, a class or a constant that cannot be changed in place."""
+def _is_immutable(origin: Definition) -> bool:
+    """Return whether a name of the package is a function, a class or an immutable constant."""
     module, name = origin
     if not _is_ours(module) or not _file(module).is_file() or _file(module).name == "__init__.py":
         return False
     own = read_module(module)
     if name in own.imports:
-        return name not in own.definitions and _is_lasting(own.imports[name])
+        return name not in own.definitions and _is_immutable(own.imports[name])
     lasting = ast.Constant | ast.Subscript | ast.Tuple | ast.UnaryOp
     return name in own.definitions and all(
         isinstance(each, ast.FunctionDef | ast.ClassDef) or isinstance(getattr(each, "value", None), lasting)
@@ -217,7 +216,7 @@ def _is_local(module: str) -> bool:
 
 
 def dependencies(stage: str) -> list[str]:
-    """The dependencies that dvc.yaml, where there is one, lists for a stage; normalised."""
+    """Return the dependencies that dvc.yaml, if there is one, lists for a stage; normalised."""
     if not PIPELINE.is_file():
         return []
     from ncpipe.config.yaml_file import read_yaml  # slow, and needed beside a study.py alone
@@ -227,9 +226,9 @@ def dependencies(stage: str) -> list[str]:
 
 
 def listed_files() -> list[Path]:
-    """The files that dvc.yaml lists for the stage `code` besides the package and study.py; of folders all.
+    """Return the files that dvc.yaml lists for the stage `code` besides the package and study.py.
 
-    Raises InputError if one is not here.
+    Folders count with all their files. Raises InputError if a file is missing.
     """
     found = set()
     for path in (Path(each) for each in dependencies("code") if each not in (PACKAGE, f"{STUDY}.py")):
@@ -243,9 +242,9 @@ def listed_files() -> list[Path]:
 def code_digests(
     roots: Collection[Definition], choices: Choices, without: Collection[str] = ()
 ) -> dict[str, str]:
-    """Module -> digest of what `roots` reach in it.
+    """Return the digest of what `roots` reach in each module.
 
-    choices: by kind, as TABLES names them; a table whose kinds are not all among them counts whole. without:
+    choices: by kind, as TABLES names them; a table counts whole unless all its kinds are chosen. without:
     modules of which only `roots` are counted and followed.
     """
     texts: dict[str, list[str]] = {}
@@ -259,9 +258,9 @@ def code_digests(
 def reached(
     roots: Collection[Definition], choices: Choices, without: Collection[str] = ()
 ) -> dict[Definition, list[str]]:
-    """The definitions that `roots` lead to, themselves among them, and the names from other packages in each.
+    """Return the definitions that `roots` lead to, with the names from other packages in each.
 
-    Names of types that only annotations use lead on to the classes that they stand for, and are not counted.
+    Types that only annotations name lead to their classes and are not counted.
     """
     counted: dict[Definition, list[str]] = {}
     types: set[Definition] = set()
@@ -286,19 +285,19 @@ def reached(
             todo += [found for found in names if _is_ours(found[0])]
             if EFFECTS in own.definitions:
                 todo.append((module, EFFECTS, False))
-        elif name in own.imports:  # handed on
+        elif name in own.imports:  # re-exported
             todo += [(*found, is_type) for found in [own.imports[name]] if _is_ours(found[0])]
-        elif name == WHOLE:
+        elif name == ALL:
             todo += [(module, each, is_type) for each in own.definitions]
         elif _is_module(f"{module}.{name}"):
-            todo.append((f"{module}.{name}", WHOLE, is_type))
+            todo.append((f"{module}.{name}", ALL, is_type))
         else:
             raise LookupError(f"{module} has no {name}")
     return counted
 
 
 def files_digest() -> str:
-    """Digest of every byte of the files that digests are taken of, comments and all."""
+    """Return the digest of every byte of the files that digests depend on, comments included."""
     return _digest_of_files(digested_files())
 
 
@@ -312,31 +311,31 @@ def _digest_of_files(paths: Collection[Path]) -> str:
 
 
 def digested_files() -> list[Path]:
-    """The files that digests are taken of: the package's, study.py and what is listed beside it."""
+    """Return the files that digests depend on: the package's, study.py and those listed with it."""
     return [*_package_files(), *study_files()]
 
 
 def study_files() -> list[Path]:
-    """study.py, if there is one, and what is listed beside it."""
+    """Return study.py, if there is one, and the files listed with it."""
     study = Path(f"{STUDY}.py")
     return [study, *listed_files()] if study.is_file() else []
 
 
 def _package_files() -> list[Path]:
-    """The package's modules and pages."""
-    pages = [path for stage in PAGE_FILES for path in _page_files(stage)]
+    """Return the package's modules and page templates."""
+    pages = [path for stage in TEMPLATES for path in _template_files(stage)]
     return [*sorted((ROOT / PACKAGE).rglob("*.py")), *pages]
 
 
-def forget() -> None:
-    """Let files be read anew: they may have changed since."""
-    for cached in (read_module, study_doubt, _everything, _statements, _text, _all_names):
+def clear_caches() -> None:
+    """Clear all caches: files may have changed."""
+    for cached in (read_module, study_violation, _whole_digests, _statements, _text, _all_names):
         cached.cache_clear()
 
 
 @functools.cache
 def read_module(name: str) -> Module:
-    """A module as its file is when it is first read (until `forget`)."""
+    """Read a module's file, once until `clear_caches`."""
     definitions: dict[str, list[ast.stmt]] = {}
     imports: dict[str, Definition] = {}
     for statement in _parsed(name).body:
@@ -350,9 +349,9 @@ def read_module(name: str) -> Module:
 
 
 def _parsed(module: str) -> ast.Module:
-    """A module's syntax tree, in which a table that is read-only is written as one that is not.
+    """Return a module's syntax tree, with a read-only table written as a plain one.
 
-    That of study.py is without docstrings; the others' are left out where they are made text.
+    That of study.py has no docstrings; those of other modules are left out by `_dumped`.
     """
     tree = ast.parse(_file(module).read_bytes())
     for statement in tree.body:
@@ -385,14 +384,14 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, Definition]:
         return {
             alias.asname or alias.name.partition(".")[0]: (
                 alias.name if alias.asname else alias.name.partition(".")[0],
-                WHOLE,
+                ALL,
             )
             for alias in statement.names
         }
     module = statement.module or ""
     return {
         alias.asname or alias.name: (
-            (f"{module}.{alias.name}", WHOLE)
+            (f"{module}.{alias.name}", ALL)
             if _is_ours(module) and _is_module(f"{module}.{alias.name}")
             else (module, alias.name)
         )
@@ -401,7 +400,7 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, Definition]:
 
 
 def _defined(statement: ast.stmt) -> list[str]:
-    """Names that a statement at the top of a module binds there."""
+    """Return the names that a statement at the top of a module binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement.name]
     names = []
@@ -416,7 +415,7 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 def _does_more(statement: ast.stmt, imports: Mapping[str, Definition]) -> bool:
-    """Whether a statement that defines names may change something else too: a loop, a decorator of ours."""
+    """Return whether a defining statement may have other effects: a loop, a decorator of ours."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         names = {name.id for decorator in statement.decorator_list for name in _members(decorator)}
         return any(name not in imports or _is_ours(imports[name][0]) for name in names)
@@ -432,7 +431,7 @@ def _choice(module: str, name: str, choices: Choices) -> Picked | None:
 
 @functools.cache
 def _statements(module: str, name: str, choice: Picked | None) -> list[ast.stmt]:
-    """What defines a name; of a table what is chosen."""
+    """Return the statements that define a name; of a table only what is chosen."""
     statements = read_module(module).definitions[name]
     return statements if choice is None else [_picked(each, module, name, choice) for each in statements]
 
@@ -447,7 +446,7 @@ def _text(module: str, name: str, choice: Picked | None) -> str:
 def _all_names(
     module: str, name: str, choice: Picked | None, is_type: bool
 ) -> frozenset[tuple[str, str, bool]]:
-    """`_names` of all that defines a name."""
+    """Return `_names` of all statements that define a name."""
     statements = _statements(module, name, choice)
     return frozenset(found for statement in statements for found in _names(statement, module, is_type))
 
@@ -457,7 +456,7 @@ def _picked(statement: ast.stmt, module: str, name: str, choice: Picked) -> ast.
     if isinstance(value, ast.Dict):
         pairs = zip(value.keys, value.values, strict=True)
         chosen = [pair for pair in pairs if _is_key(pair[0], module, choice)]
-        if not chosen:  # put there at run time
+        if not chosen:  # the entry is added at run time
             return statement
         kept: ast.expr = ast.Dict([key for key, _ in chosen], [entry for _, entry in chosen])
     elif isinstance(value, ast.BinOp):
@@ -481,7 +480,7 @@ def _members(union: ast.expr) -> Iterator[ast.Name]:
 
 
 def _takes(member: ast.Name, module: str, choice: Picked) -> bool:
-    """Whether a record has a field, named as a kind of choice, whose literals include what is chosen."""
+    """Return whether a record has a field named as a kind of choice whose literals include the choice."""
     fields = {STUDY_TABLES.get(kind, kind): value for kind, value in choice}
     home, name = read_module(module).imports.get(member.id, (module, member.id))
     return any(
@@ -498,10 +497,10 @@ def _takes(member: ast.Name, module: str, choice: Picked) -> bool:
 
 
 def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[str, str, bool]]:
-    """What the names in a statement stand for, if the module's top or the statement imports or defines them.
+    """Yield the definitions that the names in a statement refer to, by imports and the module's top level.
 
-    The third says whether it is part of an annotation only; is_type: whether all of the statement is. A local
-    variable of the same name counts as that: a digest may know too much, never too little.
+    The third value: whether the name is in an annotation only; is_type: whether the whole statement is. A
+    local variable with the name of a definition counts as that definition.
     """
     own = read_module(module)
     imports = dict(own.imports)
@@ -522,13 +521,13 @@ def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[st
             yield module, name, typed
         if name in imports:  # of the statement, perhaps
             home, what = imports[name]
-            yield home, attribute if attribute and what == WHOLE else what, typed
+            yield home, attribute if attribute and what == ALL else what, typed
 
 
 def _children(node: ast.AST, typed: bool, messages: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Parts of a syntax tree, less what an error says, and whether each is part of an annotation.
+    """Yield the parts of a syntax tree without messages of errors, and whether each is in an annotation.
 
-    messages: whether what an error says is among them.
+    messages: whether to include messages of errors.
     """
     if not messages and isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         yield node.exc.func, typed
@@ -557,9 +556,9 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _dumped(node: object, in_class: bool = False) -> str:
-    """A syntax tree as text, the same in every version of Python: without what is empty.
+    """Return a syntax tree as text, the same in every version of Python: without empty fields.
 
-    in_class: whether it stands directly in a class, where an annotation makes a variable a field.
+    in_class: whether the node is in the body of a class, where an annotation makes a variable a field.
     """
     if isinstance(node, list):
         return f"[{','.join(_dumped(each, in_class) for each in node if not _is_docstring(each))}]"

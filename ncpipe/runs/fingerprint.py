@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.config.specs import Compute, Experiment, Run, recorded
+from ncpipe.config.specs import Compute, Experiment, Run, as_json
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.code_digests import files_digest, forget, training_digests
+from ncpipe.runs.code_digests import clear_caches, files_digest, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
@@ -37,7 +37,7 @@ class RunFingerprint:
 
     def batch_key(self) -> str:
         """Return a digest that is equal for runs that can train in one batch: same data, shapes and steps."""
-        spec = recorded(self.run.spec)
+        spec = as_json(self.run.spec)
         data = spec.pop("data")
         del spec["penalty"]
         if self.run.spec.penalises_features:  # a further term of the loss
@@ -60,7 +60,7 @@ def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
         "experiment": run.experiment,
         "depth": run.depth,
         "seed": run.seed,
-        "spec": recorded(run.spec),
+        "spec": as_json(run.spec),
         "data_checksum": data,
         "threads": compute.threads,
         "precision": compute.precision,
@@ -131,7 +131,7 @@ def code_digest(spec: Experiment) -> str:
 
 def forget_code() -> None:
     """Forget the digests, so that code that may have changed is read again."""
-    forget()
+    clear_caches()
     _taken.clear()
     _read.clear()
 

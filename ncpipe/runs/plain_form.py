@@ -1,9 +1,9 @@
-"""The plain form of a study.py, in which syntax alone shows what belongs to each entry of its tables.
+"""Check the plain form of a study.py, in which syntax alone shows what belongs to each entry of its tables.
 
-A file is in plain form if it consists of imports, functions, classes, constants and the tables, each table
-one dict written out, and if nothing in it can act on anything else: neither while the file is imported nor,
-by assignment, later. The check accepts what it knows and rejects everything else. A rejected file still runs;
-its digests then cover all of it (`ncpipe.runs.code_digests`).
+A file is in plain form if it consists of imports, functions, classes, constants and the tables, each one
+literal dict, and if nothing in it has effects on other code, while the file is imported or later by
+assignment. The check accepts known constructs and rejects all others. A rejected file still runs; its digests
+then cover all of it (`ncpipe.runs.code_digests`).
 """
 
 import ast
@@ -19,14 +19,14 @@ HARMLESS = frozenset(
     | {"os", "pathlib", "random", "re", "statistics", "string", "textwrap", "time", "typing", "warnings"}
     | {"zipfile", "numpy", "safetensors", "scipy", "sklearn", "torch", "torchvision"}
 )
-# Builtins that reach a name by its text, and attributes with two underscores that lead nowhere else.
+# Builtins that reach a name by its text, and attributes with two underscores that are harmless.
 BY_TEXT = frozenset(
     {"eval", "exec", "compile", "globals", "locals", "vars", "dir", "getattr", "setattr", "delattr"}
     | {"breakpoint"}
 )
 KNOWN_DUNDERS = frozenset(["__init__", "__post_init__", "__name__", "__file__", "__future__"])
 CLASS_HOOKS = frozenset(["__init_subclass__", "__set_name__", "__class_getitem__"])
-# Calls that may stand outside functions, and decorators: they keep what they are given and do nothing else.
+# Calls that are allowed outside functions, and decorators: they have no other effects.
 CONSTRUCTORS = frozenset({(f"{PACKAGE}.models.build", "Family"), (f"{PACKAGE}.metrics.catalogue", "Metric")})
 DECORATORS = frozenset(
     {("", "property"), ("", "staticmethod"), ("", "classmethod"), ("abc", "abstractmethod")}
@@ -37,7 +37,7 @@ Origin = tuple[str, str]  # the module that a name is imported from ("" for a bu
 Function = ast.FunctionDef | ast.Lambda
 
 
-class Doubt(Exception):
+class Violation(Exception):
     """The first thing in a file that is not in plain form."""
 
     def __init__(self, line: int, what: str) -> None:
@@ -46,12 +46,12 @@ class Doubt(Exception):
 
 @dataclass(frozen=True)
 class Rules:
-    """What the check needs to know besides the file itself.
+    """Inputs of the check besides the file.
 
     tables: the key in params.yaml that selects an entry of each table; "" if none does.
     imported: names that the file imports, with their origins.
     is_definition: whether an origin in the package is a function, a class or a constant that cannot change.
-    is_local: whether a module's name is that of a file or folder beside study.py.
+    is_local: whether a module is a file or folder beside study.py.
     """
 
     tables: Mapping[str, str]
@@ -60,7 +60,7 @@ class Rules:
     is_local: Callable[[str], bool]
 
 
-def first_doubt(tree: ast.Module, rules: Rules) -> Doubt | None:
+def first_violation(tree: ast.Module, rules: Rules) -> Violation | None:
     """Return the first thing in a file that is not in plain form; None if all of it is."""
     try:
         bound = _check_names(tree, rules)
@@ -68,13 +68,13 @@ def first_doubt(tree: ast.Module, rules: Rules) -> Doubt | None:
             _check_statement(statement, tree, rules)
         for node in ast.walk(tree):
             _check_anywhere(node, bound, rules)
-    except Doubt as doubt:
-        return doubt
+    except Violation as violation:
+        return violation
     return None
 
 
-def _doubt(node: ast.AST, what: str) -> Doubt:
-    return Doubt(getattr(node, "lineno", 1), what)
+def _violation(node: ast.AST, what: str) -> Violation:
+    return Violation(getattr(node, "lineno", 1), what)
 
 
 def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
@@ -83,9 +83,9 @@ def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
     for statement in tree.body:
         for name in _bound_at_top(statement):
             if name in defined or name in rules.imported:
-                raise _doubt(statement, f"{name} is defined twice")
+                raise _violation(statement, f"{name} is defined twice")
             if hasattr(builtins, name) or _is_dunder(name):
-                raise _doubt(statement, f"{name} has a meaning of its own in Python")
+                raise _violation(statement, f"{name} has a meaning of its own in Python")
             defined[name] = statement
     origins: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
@@ -94,7 +94,7 @@ def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
                 name = alias.asname or alias.name.partition(".")[0]
                 origin = (getattr(node, "module", None) or "", alias.name if alias.asname else name)
                 if hasattr(builtins, name) or origins.setdefault(name, origin) != origin:
-                    raise _doubt(node, f"{name} has more than one meaning")
+                    raise _violation(node, f"{name} has more than one meaning")
     return {*defined, *origins, *dir(builtins)}
 
 
@@ -107,7 +107,7 @@ def _bound_at_top(statement: ast.stmt) -> Iterator[str]:
 
 
 def _check_statement(statement: ast.stmt, tree: ast.Module, rules: Rules) -> None:
-    """Raise Doubt unless a statement at the top only imports or defines something."""
+    """Raise Violation unless a statement at the top only imports or defines something."""
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             pass
@@ -126,12 +126,12 @@ def _check_statement(statement: ast.stmt, tree: ast.Module, rules: Rules) -> Non
             _check_annotation(statement.annotation)
             _check_constant(value, rules)
         case _:
-            raise _doubt(statement, "neither an import, a function, a class, a constant nor a table")
+            raise _violation(statement, "neither an import, a function, a class, a constant nor a table")
 
 
 def _check_table(table: str, value: ast.expr, tree: ast.Module, rules: Rules) -> None:
     if not isinstance(value, ast.Dict) or None in value.keys:
-        raise _doubt(value, f"{table} is not one dict written out")
+        raise _violation(value, f"{table} is not one dict written out")
     classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
     for key, entry in zip(value.keys, value.values, strict=True):
         assert key is not None
@@ -139,13 +139,13 @@ def _check_table(table: str, value: ast.expr, tree: ast.Module, rules: Rules) ->
         if not rules.tables[table]:
             _check_quiet(key, rules)
         elif not isinstance(key, ast.Name) or not _declares(classes.get(key.id), rules.tables[table], rules):
-            raise _doubt(
+            raise _violation(
                 key, f"a key of {table} is no class of this file with {rules.tables[table]}: Literal['...']"
             )
 
 
 def _declares(spec: ast.ClassDef | None, field: str, rules: Rules) -> bool:
-    """Whether a class declares a field in its own body, as a Literal of texts."""
+    """Return whether a class declares a field in its own body, as a Literal of texts."""
     fields = [
         each.annotation
         for each in (spec.body if spec else [])
@@ -166,14 +166,14 @@ def _is_literal(annotation: ast.expr, rules: Rules) -> bool:
 
 def _check_class(node: ast.ClassDef, rules: Rules) -> None:
     if node.keywords or getattr(node, "type_params", None):
-        raise _doubt(node, f"the class {node.name} takes more than bases")
+        raise _violation(node, f"the class {node.name} takes more than bases")
     for base in node.bases:
         if not _is_dotted(base):
-            raise _doubt(base, f"a base of {node.name} is no name")
+            raise _violation(base, f"a base of {node.name} is no name")
     _check_decorators(node.decorator_list, rules)
     for statement in node.body:
         if {*_bound_at_top(statement)} & {*rules.imported, *(name for _, name in DECORATORS)}:
-            raise _doubt(statement, f"the class {node.name} takes a name that decorators may have")
+            raise _violation(statement, f"the class {node.name} takes a name that decorators may have")
         match statement:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
@@ -188,21 +188,21 @@ def _check_class(node: ast.ClassDef, rules: Rules) -> None:
             case ast.Assign(targets=[ast.Name()], value=value):
                 _check_constant(value, rules)
             case _:
-                raise _doubt(statement, f"the class {node.name} does more than define")
+                raise _violation(statement, f"the class {node.name} does more than define")
 
 
 def _check_function(node: Function, rules: Rules) -> None:
-    """Raise Doubt if defining a function does anything else; its body is not looked at."""
+    """Raise Violation if defining a function does anything else; its body is not checked."""
     if isinstance(node, ast.FunctionDef):
         if getattr(node, "type_params", None):
-            raise _doubt(node, f"{node.name} has type parameters")
+            raise _violation(node, f"{node.name} has type parameters")
         _check_decorators(node.decorator_list, rules)
         if node.returns is not None:
             _check_annotation(node.returns)
     own = node.args
     for default in (*own.defaults, *(each for each in own.kw_defaults if each is not None)):
         if not _is_constant(default):
-            raise _doubt(default, "a default is no constant")
+            raise _violation(default, "a default is no constant")
     for argument in (*own.posonlyargs, *own.args, own.vararg, *own.kwonlyargs, own.kwarg):
         if argument is not None and argument.annotation is not None:
             _check_annotation(argument.annotation)
@@ -213,13 +213,13 @@ def _check_decorators(decorators: Sequence[ast.expr], rules: Rules) -> None:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = called.id if isinstance(called, ast.Name) else ""
         if rules.imported.get(name, ("", name)) not in DECORATORS:
-            raise _doubt(decorator, "a decorator other than dataclass, property and the like")
+            raise _violation(decorator, "a decorator other than dataclass, property and the like")
         if isinstance(decorator, ast.Call):
             _check_arguments(decorator, rules)
 
 
 def _check_annotation(annotation: ast.expr) -> None:
-    """Raise Doubt unless evaluating an annotation, also one that is a text, does nothing but name types."""
+    """Raise Violation unless evaluating an annotation, which may be a text, only names types."""
     match annotation:
         case ast.Subscript(value=ast.Name("Literal")):
             return
@@ -227,23 +227,23 @@ def _check_annotation(annotation: ast.expr) -> None:
             try:
                 parts = [ast.parse(text, mode="eval").body]
             except SyntaxError:
-                raise _doubt(annotation, "an annotation is a text that is no type") from None
+                raise _violation(annotation, "an annotation is a text that is no type") from None
         case ast.Name() | ast.Constant():
             return
         case ast.Attribute() | ast.Subscript() | ast.Tuple() | ast.List() | ast.BinOp():
             parts = [each for each in ast.iter_child_nodes(annotation) if isinstance(each, ast.expr)]
         case _:
-            raise _doubt(annotation, "an annotation does more than name a type")
+            raise _violation(annotation, "an annotation does more than name a type")
     for part in parts:
         _check_annotation(part)
 
 
 def _check_constant(value: ast.expr, rules: Rules) -> None:
-    """Raise Doubt unless a value can never change: a number, a text, a tuple of such, an entry's record."""
+    """Raise Violation unless a value is immutable: a number, a text, a tuple of such, an entry's record."""
     if isinstance(value, ast.Call):
         _check_quiet(value, rules)
     elif not _is_constant(value):
-        raise _doubt(value, "a value that is no number, text or tuple of such")
+        raise _violation(value, "a value that is no number, text or tuple of such")
 
 
 def _is_constant(value: ast.expr) -> bool:
@@ -256,56 +256,56 @@ def _is_constant(value: ast.expr) -> bool:
 
 
 def _check_quiet(value: ast.expr, rules: Rules) -> None:
-    """Raise Doubt unless evaluating an expression does nothing but give its value."""
+    """Raise Violation unless evaluating an expression does nothing but give its value."""
     if isinstance(value, ast.Lambda):
         _check_function(value, rules)
     elif isinstance(value, ast.Call):
         if not isinstance(value.func, ast.Name) or rules.imported.get(value.func.id) not in CONSTRUCTORS:
-            raise _doubt(value, "a call outside functions")
+            raise _violation(value, "a call outside functions")
         _check_arguments(value, rules)
     elif not (_is_constant(value) or _is_dotted(value)):
-        raise _doubt(value, "an expression outside functions that is no name or constant")
+        raise _violation(value, "an expression outside functions that is no name or constant")
 
 
 def _check_arguments(call: ast.Call, rules: Rules) -> None:
     if any(keyword.arg is None for keyword in call.keywords):
-        raise _doubt(call, "a call outside functions with **")
+        raise _violation(call, "a call outside functions with **")
     for value in (*call.args, *(keyword.value for keyword in call.keywords)):
         _check_quiet(value, rules)
 
 
 def _check_anywhere(node: ast.AST, shared: set[str], rules: Rules) -> None:
-    """Raise Doubt for what, wherever it stands, can reach or change something that its names do not show."""
+    """Raise Violation for anything that can reach or change an object that its names do not show."""
     match node:
         case ast.Import() | ast.ImportFrom():
             _check_import(node, rules)
         case ast.Global():
-            raise _doubt(node, "a global statement")
+            raise _violation(node, "a global statement")
         case ast.Name(name) if name in BY_TEXT or _is_dunder(name):
-            raise _doubt(node, f"{name} can reach what no name shows")
+            raise _violation(node, f"{name} can reach what no name shows")
         case ast.Name(name, ctx=ast.Load()) if name in rules.tables:
-            raise _doubt(node, f"{name} is used, not only defined")
+            raise _violation(node, f"{name} is used, not only defined")
         case ast.Attribute(attr=name) if _is_dunder(name):
-            raise _doubt(node, f"{name} can reach what no name shows")
+            raise _violation(node, f"{name} can reach what no name shows")
         case ast.Attribute(ctx=ast.Store() | ast.Del()) if _root(node) != "self":
-            raise _doubt(node, "an attribute of something else than self is set")
+            raise _violation(node, "an attribute of something else than self is set")
         case ast.Subscript(ctx=ast.Store() | ast.Del()) if (_root(node) or "") in {*shared, ""}:
-            raise _doubt(node, "an item of something that others may use is set")
+            raise _violation(node, "an item of something that others may use is set")
 
 
 def _check_import(node: ast.Import | ast.ImportFrom, rules: Rules) -> None:
     modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     if isinstance(node, ast.ImportFrom) and (node.level or any(each.name == "*" for each in node.names)):
-        raise _doubt(node, "an import that is relative or takes everything")
+        raise _violation(node, "an import that is relative or takes everything")
     for module in modules:
         top = module.partition(".")[0]
         if top != PACKAGE and (top not in HARMLESS or rules.is_local(top)):
-            raise _doubt(node, f"what the import of {top} does is unknown")
+            raise _violation(node, f"what the import of {top} does is unknown")
         if top == PACKAGE and not (
             isinstance(node, ast.ImportFrom)
             and all(rules.is_definition((module, alias.name)) for alias in node.names)
         ):
-            raise _doubt(node, "of ncpipe more is imported than functions, classes and constants by name")
+            raise _violation(node, "of ncpipe more is imported than functions, classes and constants by name")
 
 
 def _is_dunder(name: str) -> bool:
@@ -313,12 +313,12 @@ def _is_dunder(name: str) -> bool:
 
 
 def _is_dotted(node: ast.expr) -> bool:
-    """Whether an expression is a name, or an attribute of one."""
+    """Return whether an expression is a name, or an attribute of one."""
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_dotted(node.value))
 
 
 def _root(node: ast.expr) -> str | None:
-    """The name that a chain of attributes and items begins with; None if it begins with something else."""
+    """Return the name that a chain of attributes and items begins with; None if it begins otherwise."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None

@@ -1,4 +1,4 @@
-"""What a sweep has left to do: batches, with the memory and the time that they take, and the rest."""
+"""Plan the rest of a sweep: batches with their memory and time, and the time of the other stages."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ncpipe.config.specs import Run
-from ncpipe.config.study import own_mistakes
+from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
@@ -22,13 +22,13 @@ from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
 
 MEASURE = 1.4  # seconds of extract and measure over those of extract, of a run
-FIGURES = 2  # an experiment's figures, in times that a stage takes to start
-DVC_CALLS = 2  # in a sweep, each of which goes through all stages as `dvc status` does
+FIGURES = 2  # seconds of an experiment's figures over those that a stage takes to start
+DVC_CALLS = 2  # calls of DVC in a sweep; each takes as long as `dvc status`
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Runs that train together, from after `done` epochs on.
+    """A batch of runs that train together, resumed after `done` epochs.
 
     memory: bytes, of all its runs. seconds: of one epoch of the batch, measured with one batch at a time.
     """
@@ -40,12 +40,12 @@ class Planned:
 
     @property
     def epochs(self) -> int:
-        """Those that are left."""
+        """Epochs that are left."""
         return self.fingerprints[0].run.spec.epochs - self.done
 
     @property
     def spent(self) -> float:
-        """Seconds that the epochs before the checkpoint took, at the pace of the others."""
+        """Seconds that the epochs before the checkpoint took, at the measured rate."""
         return self.seconds * self.done
 
     @property
@@ -54,24 +54,24 @@ class Planned:
         return self.seconds * self.epochs
 
 
-def plan(group: Batch, place: torch.device, workers: int, parts: int = 1) -> list[Planned]:
-    """The batches of a group: at least `parts`, if it has as many runs, and as many as memory asks for."""
+def plan(group: Batch, device: torch.device, workers: int, parts: int = 1) -> list[Planned]:
+    """Return the batches of a group: at least `parts`, if it has as many runs, and as many as fit memory."""
     run = group[0].run
     data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
-    check_memory(run, data, place, dtype)
-    need = bytes_per_run(run, data, place, dtype)
-    batches = batches_that_fit(group, need, place, workers, parts)
-    seconds = {n: seconds_per_epoch(run, n, data, place, dtype) for n in {len(b) for b in batches}}
+    check_memory(run, data, device, dtype)
+    need = bytes_per_run(run, data, device, dtype)
+    batches = batches_that_fit(group, need, device, workers, parts)
+    seconds = {n: seconds_per_epoch(run, n, data, device, dtype) for n in {len(b) for b in batches}}
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]
 
 
 def plan_all(
-    missing: Sequence[RunFingerprint], place: torch.device, workers: int, keep_going: bool
+    missing: Sequence[RunFingerprint], device: torch.device, workers: int, keep_going: bool
 ) -> tuple[list[Planned], list[InputError]]:
-    """The batches, longest first so that no worker is left with a long one at the end; and what failed.
+    """Return all batches, longest first so that no worker ends with a long one, and the errors.
 
-    Unless it is to keep going, what fails is raised.
+    Unless keep_going, the first error is raised.
     """
     planned: list[Planned] = []
     failed = []
@@ -79,8 +79,8 @@ def plan_all(
     parts = parts_of_each(found, workers)
     for group in found:
         try:
-            with own_mistakes():
-                planned += plan(group, place, workers, parts)
+            with study_errors():
+                planned += plan(group, device, workers, parts)
         except InputError as error:
             if not keep_going:
                 raise
@@ -89,41 +89,46 @@ def plan_all(
     return sorted(planned, key=lambda batch: -batch.total), failed
 
 
-def headline(planned: Sequence[Planned], workers: int, place: str) -> str:
-    """What is to train, and how long that takes, in a line."""
+def headline(planned: Sequence[Planned], workers: int, device: str) -> str:
+    """Return what is to train, and how long that takes, in a line."""
     if not planned:
         return "nothing to train"
     runs = sum(len(batch.fingerprints) for batch in planned)
     return (
-        f"{runs} runs to train in {len(planned)} batches on {place}, {workers} at a time: "
+        f"{runs} runs to train in {len(planned)} batches on {device}, {workers} at a time: "
         f"about {duration(train_seconds(planned, workers))}"
     )
 
 
 def train_seconds(planned: Sequence[Planned], workers: int) -> float:
-    """From now until all are trained."""
+    """Return the seconds until all batches are trained."""
     longest = max((batch.total for batch in planned), default=0.0)
     return max(longest, sum(batch.total for batch in planned) / workers)
 
 
 def rest_seconds(
-    remade: Mapping[str, Sequence[Run]], experiments: int, place: torch.device, start: float, status: float
+    remeasured: Mapping[str, Sequence[Run]],
+    experiments: int,
+    device: torch.device,
+    start: float,
+    status: float,
 ) -> float:
-    """What a sweep takes beside training: DVC, features, metrics, tables and figures.
+    """Return the seconds of a sweep besides training: DVC, features, metrics, tables and figures.
 
-    remade: the experiments whose runs are measured anew, with all their runs. experiments: in the figures.
-    start, status: seconds that a stage takes to start and `dvc status` to answer, as seen on this machine.
+    remeasured: experiments whose runs are measured again, with all their runs. experiments: their number in
+    the figures. start, status: seconds that a stage takes to start and `dvc status` to answer on this
+    machine.
     """
-    stages = 2 * len(remade) + 5  # extract and measure; fill, aggregate, plot, claims, report
-    measuring = sum(MEASURE * _extract_seconds(runs, place) for runs in remade.values())
+    stages = 2 * len(remeasured) + 5  # extract and measure; fill, aggregate, plot, claims, report
+    measuring = sum(MEASURE * _extract_seconds(runs, device) for runs in remeasured.values())
     return DVC_CALLS * status + (stages + FIGURES * experiments) * start + measuring
 
 
-def _extract_seconds(runs: Sequence[Run], place: torch.device) -> float:
-    """Of all runs of an experiment, from one of middle depth; layers take alike."""
+def _extract_seconds(runs: Sequence[Run], device: torch.device) -> float:
+    """Return the seconds of `extract` for all runs of an experiment, timed on one of middle depth."""
     run = sorted(runs, key=lambda run: run.depth)[len(runs) // 2]
     data = read_prepared(PREPARED / run.data)
     network = build_network(run, data)
     begin = time.perf_counter()
-    extract(run, network.state_dict(), data, place)
+    extract(run, network.state_dict(), data, device)
     return (time.perf_counter() - begin) / run.depth * sum(other.depth for other in runs)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ncpipe.config.bounds import free_memory
-from ncpipe.config.study import load_study, own_mistakes
+from ncpipe.config.study import load_study, study_errors
 
 WORTH = 3.0  # seconds of work that justify a further process, which takes two or three to start
 TURNS = 2  # tasks queued for each process, so that it need not wait for the next
@@ -162,5 +162,5 @@ def _end_with_starter() -> None:
 
 
 def _call(do: Callable[[Task], Found], task: Task) -> Found:
-    with own_mistakes():
+    with study_errors():
         return do(task)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ncpipe.config.arguments import asked, call_by_name
+from ncpipe.config.arguments import argument_names, call_by_name
 from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
 from ncpipe.config.specs import Experiment, OwnLoss, Run
 from ncpipe.config.study import loaded
@@ -139,7 +139,7 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
     On a GPU by vmap. Elsewhere run after run, on copies that begin at an aligned address: kernels may sum in
     another order otherwise, and a run's bytes must not depend on its neighbours.
     """
-    names = asked(function)
+    names = argument_names(function)
     shared = {"counts": outputs.counts, "spec": loss}
     read = {
         "logits": outputs.logits,
@@ -206,7 +206,7 @@ def singleton_class_error(loss: Loss, data: Prepared) -> str:
 def reads_features(spec: Experiment) -> bool:
     """Whether logits alone do not make the objective."""
     own = loaded().losses.get(type(spec.loss))
-    reads = own is not None and "features" in asked(own)
+    reads = own is not None and "features" in argument_names(own)
     return reads or compares_samples(spec.loss) or spec.penalises_features
 
 

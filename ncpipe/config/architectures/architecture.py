@@ -1,7 +1,7 @@
-"""What the spec of any architecture answers beside its own keys.
+"""Define the base class of architecture specs: questions that every spec answers beside its keys.
 
-Specs import no torch, and so do not share a file with their networks: whoever reads a params.yaml needs them,
-and most of those who do (claiming a trained run, tables, figures) would wait for torch longer than they work.
+Specs import no torch, so they are apart from their networks (`ncpipe.models`): every command reads them, and
+most commands (tables, figures, runs that are in the store) would wait for torch longer than they work.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 @dataclass(frozen=True)
 class Head:
-    """The ReLU layers without biases that a network ends with, by names of what `Network.layers` yields.
+    """The ReLU layers without biases at the end of a network, by the names of `Network.layers`.
 
-    input_layer: the features H_1 that enter them. before, after: what enters and what leaves each ReLU, of
-    the layers 2, ..., L of S24; the last of `after` is what the last matrix W_L sees.
+    input_layer: the features H_1 that enter them. before, after: input and output of each ReLU, of the layers
+    2, ..., L of S24; the last of `after` is the input of the last matrix W_L.
     """
 
     input_layer: str
@@ -31,7 +31,7 @@ class Head:
 
 
 def numbered_head(depth: int) -> Head:
-    """Z2, H2, Z3, ..., with the features H1 and the last layer's input `last`, L = `depth` matrices."""
+    """Return Z2, H2, Z3, ..., with features H1 and the last layer's input `last`, L = `depth` matrices."""
     inner = tuple(f"H{layer}" for layer in range(2, depth))
     return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
 
@@ -39,8 +39,8 @@ def numbered_head(depth: int) -> Head:
 class Architecture:
     """Base of the records below `model` in params.yaml; the first field of each is `architecture`.
 
-    norm: the kind of normalisation, `none` without one. initialisation: where weights come from. last_bias:
-    whether the last layer has a bias. classifier: what the last layer is, learned without one.
+    norm: kind of normalisation, or `none`. initialisation: origin of the weights. last_bias: whether the last
+    layer has a bias. classifier: kind of the last layer, learned if None.
     """
 
     architecture: str
@@ -56,35 +56,35 @@ class Architecture:
 
     @property
     def has_free_features(self) -> bool:
-        """Whether features are learned in place of what a network would compute from inputs."""
+        """Whether features are parameters, not computed from inputs."""
         return False
 
     @property
     def has_fixed_classifier(self) -> bool:
-        """Whether the last layer is set before training and stays as it is."""
+        """Whether the last layer is set before training and not trained."""
         return self.classifier is not None and self.classifier.kind == "etf"
 
     @property
     def bounds_features(self) -> bool:
-        """Whether features have length sqrt(d) whatever the weights, as LN has it."""
+        """Whether features have norm sqrt(d) for all weights, as after LN."""
         return False
 
     @property
     def feature_width(self) -> int | None:
-        """Numbers that the last layer sees of a sample; None where only the network knows."""
+        """Width of the last layer's input; None where only the network knows it."""
         return None
 
     def free_features_incompatibility(self, experiment: Any) -> str:
-        """Why an experiment's data and training do not suit its free features, '' if they do."""
+        """Return why an experiment's data and training do not suit its free features, '' if they do."""
         raise NotImplementedError
 
     @property
     def has_head(self) -> bool:
-        """Whether the network ends with a head as S24's."""
+        """Whether the network ends with a ReLU head like S24's."""
         return False
 
     def head(self, depth: int) -> Head | None:
-        """That head, of a network of L = `depth`; None without one."""
+        """Return that head for L = `depth`; None without one."""
         return None
 
     @property
@@ -93,16 +93,16 @@ class Architecture:
         return False
 
     def incompatibility(self, kind: Kind, source: str) -> str:
-        """Why data of this kind cannot be read, '' if they can. source: their name."""
+        """Return why data of this kind cannot be read, '' if they can. source: their name."""
         raise NotImplementedError
 
     def side_incompatibility(self, side: int | None) -> str:
-        """Why inputs of this side (of an image, or of a vector: its length) cannot be read, '' if they can.
+        """Return why inputs of this side (an image's, or a vector's length) cannot be read, or ''.
 
-        side: None where the data have none, or only their file says it.
+        side: None where the data have none, or where it is not known before they are read.
         """
         return ""
 
     def depth_incompatibility(self, depth: int) -> str:
-        """What depths the architecture takes, if this is none of them; else ''."""
+        """Return which depths the architecture takes if this is none of them, else ''."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Spec of the last layer, whatever the architecture."""
+"""Define the spec of the last layer, for all architectures."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,10 +8,10 @@ from ncpipe.config.bounds import Positive
 
 @dataclass(frozen=True)
 class Classifier:
-    """What the last layer is.
+    """The last layer.
 
-    kind: `learned`, as without the key, or `etf`: rows of a simplex equiangular tight frame in a drawn
-    orientation, which nothing trains and nothing penalises; it needs a width of K - 1 or more.
+    kind: `learned`, as without the key, or `etf`: rows of a simplex equiangular tight frame in a random
+    orientation, which are neither trained nor penalised; it needs a width of K - 1 or more.
     length: norm of each row of an etf; not allowed for a learned classifier.
     """
 

@@ -1,4 +1,4 @@
-"""Spec of a small convolutional network with a ReLU head; `ncpipe.models.conv_net` has the network."""
+"""Define the spec of a small convolutional network with a ReLU head; the network is in `ncpipe.models`."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal

@@ -56,7 +56,7 @@ class DufmModel(Architecture):
         return True
 
     def head(self, depth: int) -> Head:
-        """All of it."""
+        """Return the whole network as head."""
         return numbered_head(depth)
 
     def incompatibility(self, kind: Kind, source: str) -> str:
@@ -85,7 +85,7 @@ class DufmModel(Architecture):
         return ""
 
     def _start_incompatibility(self, classes: int) -> str:
-        """Why training cannot start from a solution for K = `classes`, '' if it can."""
+        """Return why training cannot start from a solution for K = `classes`, '' if it can."""
         if not self.starts_built:
             return ""
         if self.initialisation != "dnc" and classes < 6:
@@ -100,7 +100,7 @@ class DufmModel(Architecture):
 
 
 def _least_width(initialisation: str, classes: int) -> int:
-    """Coordinates that a solution needs in its widest layer; of two constructions the smaller number."""
+    """Return the coordinates that a solution needs in its widest layer; the least of two constructions."""
     points = (1 + math.isqrt(1 + 8 * classes)) // 2
     if initialisation == "dnc":
         return classes

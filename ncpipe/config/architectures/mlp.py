@@ -1,4 +1,4 @@
-"""Spec of plain multi-layer perceptrons; `ncpipe.models.mlp` has the network."""
+"""Define the spec of plain multi-layer perceptrons; `ncpipe.models.mlp` has the network."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What the specs of S25's two families of networks share."""
+"""Define what the specs of S25's two families of networks share."""
 
 from ncpipe.config.architectures.architecture import Architecture
 
@@ -31,7 +31,7 @@ class PaperArchitecture(Architecture):
         return self.width
 
     def check_mlp_width(self) -> None:
-        """ValueError unless it is given where the MLPs have two layers, and only there."""
+        """Raise ValueError unless mlp_width is given for two-layer MLPs, and only for them."""
         two_layers = self.architecture in TWO_LAYER_MLPS
         if two_layers and self.mlp_width is None:
             raise ValueError(f"mlp_width is needed: {self.architecture} has two-layer MLPs")

@@ -1,4 +1,4 @@
-"""Spec of L-RN1 and L-RN2; `ncpipe.models.resnet` has the network."""
+"""Define the spec of L-RN1 and L-RN2; `ncpipe.models.resnet` has the network."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

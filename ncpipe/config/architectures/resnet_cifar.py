@@ -1,4 +1,4 @@
-"""Spec of the small residual networks for images; `ncpipe.models.resnet_cifar` has the network."""
+"""Define the spec of small residual networks for images; `ncpipe.models.resnet_cifar` has the network."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal

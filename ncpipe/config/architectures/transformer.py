@@ -1,4 +1,4 @@
-"""Spec of L-T11, L-T12, L-T21 and L-T22; `ncpipe.models.transformer` has the network."""
+"""Define the spec of L-T11, L-T12, L-T21 and L-T22; `ncpipe.models.transformer` has the network."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from ncpipe.config.specs import data_place
+from ncpipe.config.specs import data_path
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.code_digests import PIPELINE, study_files
 from ncpipe.runs.engines.archive import pack, unpack_as
@@ -70,7 +70,7 @@ def _code_of_study() -> list[Path]:
 
 def data_of(task: Task) -> set[str]:
     """Return the names of a task's prepared data sets, below the folder of all."""
-    return {data_place(run["experiment"], run["value"]).as_posix() for run in task.runs}
+    return {data_path(run["experiment"], run["value"]).as_posix() for run in task.runs}
 
 
 def need_there(task: Task, source: Origin, data: Mapping[str, Load]) -> Need | TaskResult:

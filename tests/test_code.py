@@ -30,11 +30,11 @@ from ncpipe.runs import code_digests as code
 from ncpipe.runs.code_digests import (
     ALL,
     EXPERIMENT_STAGES,
+    MESSAGES,
     PLUMBING,
     STUDY,
     SWEEP_STAGES,
     TABLES,
-    MESSAGES,
     TRAINING,
     clear_caches,
     code_digests,

@@ -36,7 +36,6 @@ from ncpipe.theory.constructions.networks import (
     Construction,
     block_weights,
     construct,
-    constructed_state,
     turned_towards,
 )
 from ncpipe.theory.gufm import optimal_value, optimum
@@ -432,20 +431,20 @@ def _plan_at_depth(depth: int, choices: Choices) -> Plan:
 def test_a_constructed_state_loads_into_the_module(name: str) -> None:
     patch = {"patch": 2} if name.startswith("L-T") else {}
     run = small_run(name, 60, model={**patch, "last_bias": True})
-    state = constructed_state(run, data_of(), SHARP)
+    state = construct(run, data_of(), SHARP).state
     model = run.spec.model
     network = build_model(model, input_shape(data_of(), model), 3, run.depth, 0)
     assert {key: value.shape for key, value in network.state_dict().items()} == {
         key: value.shape for key, value in state.items()
     }
-    again = constructed_state(run, data_of(), SHARP)
+    again = construct(run, data_of(), SHARP).state
     assert all(torch.equal(state[key], again[key]) for key in state)
 
 
 def test_in_float32_the_network_still_fits() -> None:
     run = small_run("L-RN1", 100)
     network = build_model(run.spec.model, input_shape(data_of(), run.spec.model), 3, 100, 0)
-    network.load_state_dict(constructed_state(run, data_of(), SHARP))
+    network.load_state_dict(construct(run, data_of(), SHARP).state)
     assert (network(data_of().train.inputs).argmax(1) == data_of().train.labels).all()
 
 
@@ -473,7 +472,7 @@ def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
 def test_images_and_repeated_samples_are_taken() -> None:
     data = image_data(per_class=2)
     run = small_run("L-RN1", 40)
-    h = layers_of(run, data, constructed_state(run, data, SHARP))["last"]
+    h = layers_of(run, data, construct(run, data, SHARP).state)["last"]
     assert h.shape == (6, 8)
     twice = Split(data.train.inputs.repeat(2, 1, 1, 1), data.train.labels.repeat(2))
     built = construct(run, dataclasses.replace(data, train=twice), SHARP)
@@ -510,7 +509,7 @@ def broken(**changes: Any) -> Prepared:
 )
 def test_an_unmet_assumption_is_named(run: Run, data: Prepared, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        constructed_state(run, data, SHARP)
+        construct(run, data, SHARP)
 
 
 def test_contexts_of_two_labels_are_refused_even_behind_padding() -> None:

@@ -15,6 +15,58 @@ SE, MSE = Flow("se", 3, 4, 0.0, 0.0, True), Flow("mse", 3, 4, 0.0, 0.0, True)
 CE = Flow("ce", 3, 4, 0.0, 0.0, False)
 
 
+def least_squares_loss(features: np.ndarray, classes: int) -> float:
+    """Return 1/(2N) min over A, b of |A F + b - Y|^2."""
+    _, within, means = central_path.parts(features, classes)
+    centred = means - means.mean(0)
+    scatter = within.T @ within / len(features) + centred.T @ centred / classes
+    share = np.linalg.solve(scatter, centred.T) @ centred / classes**2
+    return float((classes - 1) / (2 * classes) - np.trace(share) / 2)
+
+
+def loss_of_white_features(omega: np.ndarray, classes: int) -> float:
+    """Return 1/2 sum_j 1/(K + omega_j^2) of white features."""
+    return float((1 / (classes + omega**2)).sum() / 2)
+
+
+def linear_solution(flow: Flow, start: State, time: float) -> State:
+    """Return the flow linearised at 0, without b [before eq. 19], for `se` and `mse`.
+
+    The part of the start in T = {F = A's rows/sqrt(n), sum 0} grows as exp(sqrt(n) t), its mirror
+    image falls at that rate, the common parts change by a factor of at most exp(1/(K sqrt(n))), and the rest
+    stays.
+    """
+    root, own = math.sqrt(flow.per_class), time / flow.samples if flow.loss == "mse" else time
+    common = (1 - math.exp(-flow.samples * own)) / (root * flow.classes)
+    means = start.features.reshape(flow.classes, flow.per_class, -1).mean(1)
+    weight, features = np.zeros_like(start.weight), start.features - np.repeat(means, flow.per_class, axis=0)
+    centre = np.eye(flow.classes) - 1 / flow.classes
+    for projector, exponent in ((centre, root * own), (np.eye(flow.classes) - centre, common)):
+        for sign in (1, -1):
+            part = projector @ (start.weight + sign * root * means) / 2  # sign (F) = A's rows/sqrt(n)
+            grown = math.exp(sign * exponent) * part
+            weight = weight + grown
+            features = features + sign * features_model.spread_rows(flow, grown)
+    bias = np.full(flow.classes, (1 - math.exp(-flow.samples * own)) / flow.classes)
+    return State(weight, features, bias)
+
+
+def simulate(
+    start: np.ndarray, matrix: np.ndarray, noise: float, time: float, *, steps: int, per_class: int, seed: int
+) -> np.ndarray:
+    """Simulate samples (K, n, m) of eq. 42 from the class means, by Euler-Maruyama; sigma = noise."""
+    classes, width = start.shape
+    generator = np.random.default_rng(seed)
+    size = time / steps
+    means, samples = start.copy(), np.repeat(start[:, None], per_class, axis=1)
+    for _ in range(steps):
+        step = size * (matrix @ means.ravel()).reshape(means.shape)
+        draw = generator.normal(size=(classes, per_class, width))
+        samples = samples + step[:, None] + math.sqrt(size) * noise * draw
+        means = means + step
+    return samples
+
+
 @pytest.mark.parametrize("loss", ["se", "mse", "ce"])
 def test_velocities_are_minus_the_gradient_of_the_risk(loss):
     flow = Flow(loss, 3, 2, 0.3, 0.2, True)
@@ -81,18 +133,16 @@ def test_a_small_start_follows_the_linear_flow(flow):
     slow = flow.samples if flow.loss == "mse" else 1
     start = random_start(flow, 5, 1e-5, seed=2)
     for time in (0.1, 1.0, 3.0):
-        linear = features_model.linear_solution(flow, start, slow * time)
+        linear = linear_solution(flow, start, slow * time)
         exact = integrate(flow, start, [slow * time])[0]
         for one, other in zip(vars(linear).values(), vars(exact).values(), strict=True):
             assert one == pytest.approx(other, abs=1e-8)
     # eq. 19's bound, and that nothing smaller than exp(1/(K sqrt n)) would do
     away, aligned = np.ones((3, 5)), aligned_start(flow, 5, 1.0)
     common = State(2 * away, np.repeat(away, 4, axis=0), np.zeros(3))  # A = sqrt(n) 1 z^T, F = 1 z^T
-    grown = features_model.linear_solution(flow, common, 5.0 * slow)
+    grown = linear_solution(flow, common, 5.0 * slow)
     assert np.linalg.norm(grown.weight) / np.linalg.norm(common.weight) == pytest.approx(math.exp(1 / 6))
-    assert features_model.linear_solution(flow, aligned, slow).weight == pytest.approx(
-        math.exp(2) * aligned.weight
-    )
+    assert linear_solution(flow, aligned, slow).weight == pytest.approx(math.exp(2) * aligned.weight)
 
 
 def test_cross_entropy_goes_to_the_margin_bound_but_not_to_collapse():
@@ -154,13 +204,11 @@ def test_the_loss_is_a_function_of_the_signal_and_does_not_see_the_whitening():
     omega = central_path.signal(features, 3)
     white = central_path.whitened(features - features.mean(0), 3)
     for some in (features, white):
-        assert central_path.least_squares_loss(some, 3) == pytest.approx(
-            central_path.loss_of(omega, 3), rel=1e-12
-        )
+        assert least_squares_loss(some, 3) == pytest.approx(loss_of_white_features(omega, 3), rel=1e-12)
     targets = np.repeat(np.eye(3), 12, axis=0)
     design = np.column_stack([features, np.ones(36)])
     fitted = design @ np.linalg.lstsq(design, targets, rcond=None)[0]
-    assert central_path.least_squares_loss(features, 3) == pytest.approx(((fitted - targets) ** 2).sum() / 72)
+    assert least_squares_loss(features, 3) == pytest.approx(((fitted - targets) ** 2).sum() / 72)
 
 
 def test_the_two_flows_start_at_the_gradient():
@@ -170,7 +218,7 @@ def test_the_two_flows_start_at_the_gradient():
     means = free.view(3, 6, 4).mean(1)
     scatter = free.T @ free / 18
     value = 1 / 3 - torch.trace(means @ torch.linalg.solve(scatter, means.T)) / 18
-    assert value.item() == pytest.approx(central_path.least_squares_loss(features, 3))
+    assert value.item() == pytest.approx(least_squares_loss(features, 3))
     (gradient,) = torch.autograd.grad(value, free)
     step = -(gradient - gradient.mean(0)).numpy()
     spread, within, _ = central_path.parts(features, 3)
@@ -255,7 +303,7 @@ def test_class_means_become_an_etf_for_repulsion_only():
 def test_noise_collapses_relative_to_the_means_as_in_closed_form():
     start = np.random.default_rng(1).normal(size=(3, 3))
     matrix = locally_elastic.drift(3, 3, 1.0, -0.5, aligned=True)
-    samples = locally_elastic.simulate(start, matrix, 0.3, 2.0, steps=400, per_class=4000, seed=0)
+    samples = simulate(start, matrix, 0.3, 2.0, steps=400, per_class=4000, seed=0)
     means = locally_elastic.means_at(start, matrix, 2.0)
     assert samples.mean(1) == pytest.approx(means, abs=0.05)
     found, centred = samples.mean(1), samples.mean(1) - samples.mean((0, 1))

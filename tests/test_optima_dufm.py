@@ -12,6 +12,7 @@ from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.system.errors import InputError
 from ncpipe.theory import dufm, dufm_shapes
 from ncpipe.theory.dufm import Dufm, equal_decays
+from ncpipe.theory.dufm_shapes import Constants, Shape
 from ncpipe.theory.dufm_solutions import (
     Solution,
     dnc_solution,
@@ -25,6 +26,29 @@ from ncpipe.theory.dufm_solutions import (
 )
 
 BINOMIALS = (6, 10, 15, 21)
+
+
+def measured_constants(shape: Shape) -> Constants:
+    """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
+    singular = torch.linalg.svdvals(shape.inner)
+    matrix = torch.linalg.pinv(shape.inner) @ shape.last  # W^T
+    after = shape.last.clamp(min=0)
+    return Constants(
+        singular.sum().item(),
+        int(torch.linalg.matrix_rank(shape.inner)),
+        matrix.square().sum().item(),
+        torch.linalg.svdvals(shape.last).sum().item(),
+        tuple(torch.linalg.eigvalsh(after @ after.T).flip(0).clamp(min=0).tolist()),
+        (1,) * len(after),
+    )
+
+
+def small_decay_loss(constants: Constants, model: Dufm) -> float:
+    """Return (L+1)/2 (S G Lambda)^(1/(L+1)), S = sum_i 1/m_i, the least loss as Lambda -> 0."""
+    pairs = zip(constants.eigenvalues, constants.multiplicities, strict=True)
+    log_sum = math.log(sum(count / value for value, count in pairs))
+    log_power = log_sum + constants.log_price(model.depth) + model.log_product
+    return (model.depth + 1) / 2 * math.exp(log_power / (model.depth + 1))
 
 
 def naive_loss(model: Dufm, solution: Solution) -> float:
@@ -165,7 +189,7 @@ def test_numbers_known_from_elsewhere():
 def test_constants_of_a_shape_are_those_of_its_matrices(points):
     for minus in {2, points // 2, points - 2}:
         exact = dufm_shapes.srg_constants(points, minus)
-        measured = dufm_shapes.measured_constants(dufm_shapes.srg_shape(points, minus))
+        measured = measured_constants(dufm_shapes.srg_shape(points, minus))
         for name in ("inner_nuclear", "inner_rank", "lift", "last_nuclear"):
             assert getattr(measured, name) == pytest.approx(getattr(exact, name), rel=1e-12)
         eigenvalues = np.repeat(exact.eigenvalues, exact.multiplicities)
@@ -296,7 +320,7 @@ def test_the_ratio_for_small_decay_and_its_slope_in_the_classes(depth):
             strength = (share * dufm.dnc_threshold(classes, depth)) ** (1 / (depth + 1))
             model = equal_decays(classes, 1, depth, strength)
             ratios.append(dufm.srg_over_dnc(model))
-            limit = dufm.small_decay_loss(dufm_shapes.dnc_constants(classes), model)
+            limit = small_decay_loss(dufm_shapes.dnc_constants(classes), model)
             assert limit == pytest.approx((depth + 1) / 2 * classes * strength)
         errors = np.abs(np.array(ratios) - dufm.small_decay_ratio(points, depth))
         assert errors[2] < 2e-3
@@ -372,11 +396,11 @@ def test_with_two_layers_opposite_pairs_are_as_good_as_orthogonal_class_means():
     pair = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
     shape = dufm_shapes.Shape(torch.eye(6).double(), torch.block_diag(pair, pair, pair))
     model = equal_decays(6, 4, 2, 0.01)
-    found = dufm.least_loss(dufm_shapes.measured_constants(shape), model)
+    found = dufm.least_loss(measured_constants(shape), model)
     assert found.value == pytest.approx(dufm.dnc_loss(model), rel=1e-12)
     assert torch.linalg.matrix_rank(shape.last) == 3
     deeper = equal_decays(6, 4, 3, 0.01)
-    assert dufm.least_loss(dufm_shapes.measured_constants(shape), deeper).value > dufm.dnc_loss(deeper)
+    assert dufm.least_loss(measured_constants(shape), deeper).value > dufm.dnc_loss(deeper)
 
 
 # Smoothed ReLU

@@ -28,7 +28,7 @@ from ncpipe.papers.s25.proof_networks import KINDS, constructed_gap, counterexam
 from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
-from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES, MESSAGES, reached
+from ncpipe.runs.code_digests import EXPERIMENT_STAGES, MESSAGES, SWEEP_STAGES, reached
 from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.networks import construct
@@ -248,7 +248,9 @@ def test_depths_that_are_too_small_are_said_and_left_out(
         construct_stage("rn1")
     # The stage's digest of code: see test_code.py.
     choices = choices_of(load_params().experiment("rn1"))
-    assert traced.counted(MESSAGES) - set(reached([EXPERIMENT_STAGES["construct"]], choices, MESSAGES)) == set()
+    assert (
+        traced.counted(MESSAGES) - set(reached([EXPERIMENT_STAGES["construct"]], choices, MESSAGES)) == set()
+    )
     rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
     assert [(row["kind"], int(row["depth"])) for row in rows] == [
         *(("printed", depth) for depth in (24, 48)),

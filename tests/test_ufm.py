@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.system.errors import InputError
 from ncpipe.theory.numerical import minimise_ufm
-from ncpipe.theory.ufm import Decay, gradient_norm, kappa, nuclear_norm_loss, optimum
+from ncpipe.theory.ufm import Decay, Loss, kappa, optimum
 
 BIASES = [None, 0.0, 0.01, 0.3, 5.0]
 # K, n, m, lambda_A, lambda_F: kappa 0.28, 0.05, 0.89, 1 + 1e-6 and 1.8
@@ -20,6 +21,25 @@ SIZES = [
     (2, 4, 3, (1 + 1e-6) / 4, 0.25),
     (4, 5, 8, 0.1, 0.4),
 ]
+
+
+def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
+    """Return the convex program's loss of logits Z = A F (N, K); same minimum if m >= min(K, N) [eq. 23].
+
+    mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
+    """
+    fit = LOSSES[loss](logits + bias, targets).mean()
+    norm = torch.linalg.matrix_norm(logits, "nuc")
+    return (fit + decay.nuclear * norm + (decay.bias or 0.0) / 2 * bias.square().sum()).item()
+
+
+def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
+    """Return the spectral norm of the mean loss's gradient with respect to the logits A F + b (N, K).
+
+    A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
+    """
+    outputs = logits.softmax(1) if loss == "ce" else logits
+    return torch.linalg.matrix_norm((outputs - targets) / len(logits), 2).item()
 
 
 def full(found, per_class):

@@ -210,9 +210,9 @@ def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tenso
 
 
 def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
-    from ncpipe.theory.constructions.networks import WARM_START, constructed_state
+    from ncpipe.theory.constructions.networks import WARM_START, construct
 
-    return constructed_state(run, data, WARM_START)
+    return construct(run, data, WARM_START).state
 
 
 def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:

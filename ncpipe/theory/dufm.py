@@ -180,13 +180,6 @@ def srg_over_dnc(model: Dufm, minus: int = 2) -> float:
     return srg_loss(model, minus) / dnc_loss(model)
 
 
-def small_decay_loss(constants: Constants, model: Dufm) -> float:
-    """Return (L+1)/2 (S G Lambda)^(1/(L+1)), S = sum_i 1/m_i, the least loss as Lambda -> 0."""
-    log_sum = math.log(_inverse_sum(constants))
-    log_power = log_sum + constants.log_price(model.depth) + model.log_product
-    return (model.depth + 1) / 2 * math.exp(log_power / (model.depth + 1))
-
-
 def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
     """Return rho, the limit of L_SRG/L_DNC as Lambda -> 0, for K = r(r-1)/2.
 

@@ -122,21 +122,6 @@ def signs(points: int, minus: int) -> Tensor:
     return torch.ones(len(places), points).double().scatter_(1, places, -1.0)
 
 
-def measured_constants(shape: Shape) -> Constants:
-    """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
-    singular = torch.linalg.svdvals(shape.inner)
-    matrix = torch.linalg.pinv(shape.inner) @ shape.last  # W^T
-    after = shape.last.clamp(min=0)
-    return Constants(
-        singular.sum().item(),
-        int(torch.linalg.matrix_rank(shape.inner)),
-        matrix.square().sum().item(),
-        torch.linalg.svdvals(shape.last).sum().item(),
-        tuple(torch.linalg.eigvalsh(after @ after.T).flip(0).clamp(min=0).tolist()),
-        (1,) * len(after),
-    )
-
-
 def largest_points(classes: int) -> int:
     """Return the largest r with r(r-1)/2 <= K."""
     return (1 + math.isqrt(1 + 8 * classes)) // 2

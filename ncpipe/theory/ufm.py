@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
 from ncpipe.theory.optimum import Optimum
@@ -82,25 +81,6 @@ def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) 
         factor / balance,
         None if decay.bias is None else offset,
     )
-
-
-def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
-    """Return the convex program's loss of logits Z = A F (N, K); same minimum if m >= min(K, N) [eq. 23].
-
-    mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
-    """
-    fit = LOSSES[loss](logits + bias, targets).mean()
-    norm = torch.linalg.matrix_norm(logits, "nuc")
-    return (fit + decay.nuclear * norm + (decay.bias or 0.0) / 2 * bias.square().sum()).item()
-
-
-def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
-    """Return the spectral norm of the mean loss's gradient with respect to the logits A F + b (N, K).
-
-    A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
-    """
-    outputs = logits.softmax(1) if loss == "ce" else logits
-    return torch.linalg.matrix_norm((outputs - targets) / len(logits), 2).item()
 
 
 def _ce_logits(classes: int, ratio: float) -> _Logits:

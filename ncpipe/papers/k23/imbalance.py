@@ -69,13 +69,6 @@ def mse_logits(counts: Sequence[int], decay: float) -> np.ndarray:
     return found
 
 
-def mse_value(counts: Sequence[int], decay: float) -> float:
-    """Return the least MSE with penalties, no bias: sum_k n_k (z_k - 1)^2/(2N) + decay sqrt(n_k) z_k."""
-    sizes, logits = np.asarray(counts, dtype=float), mse_logits(counts, decay)
-    fit = sizes * (logits - 1) ** 2 / (2 * sizes.sum())
-    return float((fit + decay * np.sqrt(sizes) * logits).sum())
-
-
 # Bounds on norms
 
 

@@ -72,11 +72,6 @@ class Construction:
     state: State
 
 
-def constructed_state(run: Run, data: Prepared, choices: Choices) -> State:
-    """Return the weights of the network that App. A constructs for `run`, by name; see `construct`."""
-    return construct(run, data, choices).state
-
-
 def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None = None) -> Construction:
     """Build Theorem 4.3's construction (4.6's for two-layer blocks) on the training samples of `data`.
 

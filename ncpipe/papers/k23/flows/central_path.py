@@ -23,20 +23,6 @@ from ncpipe.system.errors import InputError
 Kind = Literal["tangent", "whitening"]
 
 
-def least_squares_loss(features: np.ndarray, classes: int) -> float:
-    """Return 1/(2N) min over A, b of |A F + b - Y|^2."""
-    _, within, means = parts(features, classes)
-    centred = means - means.mean(0)
-    scatter = within.T @ within / len(features) + centred.T @ centred / classes
-    share = np.linalg.solve(scatter, centred.T) @ centred / classes**2
-    return float((classes - 1) / (2 * classes) - np.trace(share) / 2)
-
-
-def loss_of(omega: np.ndarray, classes: int) -> float:
-    """Return 1/2 sum_j 1/(K + omega_j^2) of white features."""
-    return float((1 / (classes + omega**2)).sum() / 2)
-
-
 def signal(features: np.ndarray, classes: int) -> np.ndarray:
     """Return omega_j (K-1,), descending: singular values of Sigma_W^(-1/2) times the centred class means."""
     white = whitened(features, classes)

@@ -189,28 +189,6 @@ def cross_entropy_gap(flow: Flow, gap: float, times: Sequence[float]) -> np.ndar
     return values
 
 
-def linear_solution(flow: Flow, start: State, time: float) -> State:
-    """Return the flow linearised at 0, without b [before eq. 19], for `se` and `mse`.
-
-    The part of the start in T = {F = A's rows/sqrt(n), sum 0} grows as exp(sqrt(n) t), its mirror
-    image falls at that rate, the common parts change by a factor of at most exp(1/(K sqrt(n))), and the rest
-    stays.
-    """
-    root, own = math.sqrt(flow.per_class), time / flow.samples if flow.loss == "mse" else time
-    common = (1 - math.exp(-flow.samples * own)) / (root * flow.classes)
-    means = start.features.reshape(flow.classes, flow.per_class, -1).mean(1)
-    weight, features = np.zeros_like(start.weight), start.features - np.repeat(means, flow.per_class, axis=0)
-    centre = np.eye(flow.classes) - 1 / flow.classes
-    for projector, exponent in ((centre, root * own), (np.eye(flow.classes) - centre, common)):
-        for sign in (1, -1):
-            part = projector @ (start.weight + sign * root * means) / 2  # sign (F) = A's rows/sqrt(n)
-            grown = math.exp(sign * exponent) * part
-            weight = weight + grown
-            features = features + sign * spread_rows(flow, grown)
-    bias = np.full(flow.classes, (1 - math.exp(-flow.samples * own)) / flow.classes)
-    return State(weight, features, bias)
-
-
 # Measures
 
 

@@ -72,22 +72,6 @@ def etf_slope(classes: int, other: float) -> float:
     return other / (classes - 1)
 
 
-def simulate(
-    start: np.ndarray, matrix: np.ndarray, noise: float, time: float, *, steps: int, per_class: int, seed: int
-) -> np.ndarray:
-    """Simulate samples (K, n, m) of eq. 42 from the class means, by Euler-Maruyama; sigma = noise."""
-    classes, width = start.shape
-    generator = np.random.default_rng(seed)
-    size = time / steps
-    means, samples = start.copy(), np.repeat(start[:, None], per_class, axis=1)
-    for _ in range(steps):
-        step = size * (matrix @ means.ravel()).reshape(means.shape)
-        draw = generator.normal(size=(classes, per_class, width))
-        samples = samples + step[:, None] + math.sqrt(size) * noise * draw
-        means = means + step
-    return samples
-
-
 def nc1_trace_ratio(means: np.ndarray, noise: float, time: float) -> float:
     """Return tr Sigma_W/tr Sigma_B = m sigma^2 t/tr Sigma_B of infinitely many samples."""
     centred = means - means.mean(0)

@@ -65,12 +65,13 @@ def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return in_order(grid.astype(runs[settings].dtypes.to_dict()), runs)
 
 
-def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Sort rows by the key columns that the table has; experiments in the order of `runs`."""
+def in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str] | None = None) -> pd.DataFrame:
+    """Sort rows by experiment, in the order of `runs`, then by keys, by default all that the table has."""
     rank = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
-    keys = [*run_keys(table), *(key for key in SERIES if key in table)]
-    ranked = table.assign(experiment=table["experiment"].map(rank))
-    return table.loc[ranked.sort_values(keys).index].reset_index(drop=True)
+    if keys is None:
+        keys = [*run_keys(table)[1:], *(key for key in SERIES if key in table)]
+    ranked = table.assign(experiment=table["experiment"].map(rank)).sort_values(["experiment", *keys])
+    return table.loc[ranked.index].reset_index(drop=True)
 
 
 def _reasons(table: pd.DataFrame) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.tables.keys import place_keys, run_keys
-from ncpipe.tables.points import usable_points
+from ncpipe.tables.points import in_order, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
 LAYER_KEYS = ["layer", "position", "split", "metric"]
@@ -33,7 +33,8 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
         log10_mean=("log10", "mean"),
         log10_std=("log10", "std"),
     )
-    return _in_order(profile, runs, [*place_keys(runs)[1:], "position", "split", "metric"])
+    # By position, not by layer names, where X10 < X9.
+    return in_order(profile, runs, [*place_keys(runs)[1:], "position", "split", "metric"])
 
 
 def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +55,7 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     used = points[points["converged"] & points["log10"].notna()].groupby(keys)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
     columns = [*keys, "n_layers", "slope", "intercept", "rho", "r_squared"]
-    return _in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
+    return in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
 
 
 def effective_depths(
@@ -73,7 +74,7 @@ def effective_depths(
     converged = points[points["converged"]].sort_values("position").groupby(keys)
     rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
     columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
-    table = _in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
+    table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
     return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
@@ -82,7 +83,7 @@ def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Data
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
-    return _in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
+    return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
 
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
@@ -109,10 +110,3 @@ def _first(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
         return "", False, depth
     first = within.iloc[0]
     return str(first["layer"]), True, min(float(first["position"]), depth)
-
-
-def _in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Sort by experiment, in the order of `runs`, then by keys; not by layer names, where X10 < X9."""
-    rank = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
-    ranked = table.assign(experiment=table["experiment"].map(rank)).sort_values(["experiment", *keys])
-    return table.loc[ranked.index].reset_index(drop=True)

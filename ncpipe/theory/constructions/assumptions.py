@@ -102,23 +102,27 @@ def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
     are float64.
     """
     samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
-    rows = samples.inputs.flatten(1).double()
+    rows = torch.cat([samples.labels.unsqueeze(1).double(), _without_padding(samples)], 1)
     if samples.lengths is not None:
-        beyond = torch.arange(rows.shape[1]) >= samples.lengths.unsqueeze(1)
-        rows = torch.cat([rows.masked_fill(beyond, -1), samples.lengths.unsqueeze(1).double()], 1)
-    rows = torch.cat([samples.labels.unsqueeze(1).double(), rows], 1)
+        rows = torch.cat([rows, samples.lengths.unsqueeze(1).double()], 1)
     unique, place = torch.unique(rows, dim=0, return_inverse=True)
     first = torch.full((len(unique),), len(rows)).scatter_reduce(0, place, torch.arange(len(rows)), "amin")
     return samples[first], place
 
 
+def _without_padding(samples: Split) -> Tensor:
+    """Return the inputs as rows (N, ...) float64, with -1 for padding."""
+    rows = samples.inputs.flatten(1).double()
+    if samples.lengths is None:
+        return rows
+    return rows.masked_fill(torch.arange(rows.shape[1]) >= samples.lengths.unsqueeze(1), -1)
+
+
 def _ambiguity(run: Run, data: Prepared) -> str | None:
     distinct, place = distinct_samples(run, data)
-    rows = distinct.inputs.flatten(1).double()
-    if distinct.lengths is not None:
-        beyond = torch.arange(rows.shape[1]) >= distinct.lengths.unsqueeze(1)
-        rows = rows.masked_fill(beyond, -1)
-    _, where, counts = torch.unique(rows, dim=0, return_inverse=True, return_counts=True)
+    _, where, counts = torch.unique(
+        _without_padding(distinct), dim=0, return_inverse=True, return_counts=True
+    )
     if (counts == 1).all():
         return None
     pair = torch.nonzero(where == torch.nonzero(counts > 1)[0]).flatten()[:2]

@@ -203,7 +203,7 @@ def _bare_name(kind: Any, path: str, location: list[Any], wrong: object, extra: 
     options = _options(_walk(kind, path, location[:-1], extra)[1], extra)
     if f"{MARK}{wrong}" not in _members(options)[1] or not any(map(is_dataclass, options)):
         return ""
-    return f"{shown(wrong)} has keys of its extra; write `{{{_tag(options)}: {wrong}, ...}}`"
+    return f"{shown(wrong)} has keys of its own; write `{{{_tag(options)}: {wrong}, ...}}`"
 
 
 def _wrong_key(name: str, key: object, expected: Any) -> str:
@@ -266,7 +266,7 @@ def _required(kind: Any) -> Any:
 
 
 def suggest(name: object, known: Iterable[object]) -> str:
-    """Return what to write in location of an unknown name."""
+    """Return what to write in place of an unknown name."""
     words = [word(each) for each in known]
     if not words:
         return "nothing is allowed here"

@@ -221,7 +221,7 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     return solution_state(run)
 
 
-# Functions that return the weights that a run starts from in device of random ones, by the type of its spec.
+# Functions that return the weights that a run starts from in place of random ones, by the type of its spec.
 STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
     MappingProxyType(
         {

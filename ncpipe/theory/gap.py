@@ -103,7 +103,7 @@ def gap_to_optimum(name: str, reached: Reached) -> Gap:
         value = objective.fit + objective.last_penalty
         raise InputError(
             f"{name}: fit and last layer's penalty are {value:.12g}, {-gap_gufm:.3g} below the least that "
-            f"is possible, {least:.12g}; an error in theory or code, or its features are not its own"
+            f"is possible, {least:.12g}; an error in theory or code, or features of another network"
         )
     return Gap(HOLDS, "", least, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 

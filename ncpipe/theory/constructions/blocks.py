@@ -139,7 +139,10 @@ def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Consta
         positions[index] = arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
         arcs.append(arc)
     if margin < LEAST_MARGIN:
-        raise InputError(f"the construction finds no free way for every sample (margin {margin:.1e})")
+        raise InputError(
+            f"the construction finds no free path for some sample (margin {margin:.1e}); "
+            "take another seed or a larger width"
+        )
     return Plan(starts, labels, targets, tuple(arcs), margin, cap, constants)
 
 

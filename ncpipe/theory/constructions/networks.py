@@ -91,7 +91,7 @@ def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None 
         printed = choices.constants == "printed"
         layout = even_layout(run, plan) if printed else best_layout(run, plan, solved)
     elif plan.samples * layout.first + plan.classes * layout.second + layout.idle != run.depth - 1:
-        raise InputError(f"{run.name}: {layout} does not add up to L - 1 with N = {plan.samples}")
+        raise InputError(f"{run.name}: {layout} does not sum to L - 1 with N = {plan.samples}")
     blocks = join([*moving_blocks(plan, layout), idle(layout.idle, plan.width)])
     mlps = [block_weights(blocks, index, paper_model(run).mlp_width) for index in range(len(blocks))]
     return Construction(plan, layout, solved, network_state(run, embedding, mlps, solved))

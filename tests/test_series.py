@@ -60,7 +60,7 @@ def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytes
     monkeypatch.setattr(module, "WORTH", 1e-9)
     with pytest.raises(InputError) as error:
         train_series(runs, COMPUTE, 2, 60.0, killed)
-    assert str(error.value) == "x: a process that trained it was ended; run dvc repro to go on"
+    assert str(error.value) == "x: a training process was killed; run dvc repro to resume"
 
 
 @pytest.mark.parametrize(("function", "workers"), [("train_batch", 1), ("seconds_per_epoch", 2)])

@@ -130,8 +130,8 @@ def study_errors() -> Iterator[None]:
 
 def study_error(error: Exception) -> InputError | None:
     """Return an error raised in study.py, or below it, as one line with its line; None for any other."""
-    place = None if isinstance(error, InputError) else _last_frame(error, _loaded.path)
-    return None if place is None else _failure(error, *place)
+    frame = None if isinstance(error, InputError) else _last_frame(error, _loaded.path)
+    return None if frame is None else _failure(error, *frame)
 
 
 @functools.cache  # so that an unchanged file gives the same classes

@@ -1,6 +1,6 @@
 """Compute curves of K23's models without networks: closed forms as lines, numerical results as points.
 
-Each function gives rows (panel, series, how, x, y): how is `closed` for a formula, `found` for an integrated
+Each function yields rows (panel, series, how, x, y): how is `closed` for a formula, `found` for an integrated
 flow or a numerical minimum. `figures.model_curves` draws them. float64; K classes of n samples.
 """
 

@@ -139,8 +139,8 @@ def minority_contrast(classes: imbalance.Classes, decay: float) -> float:
         starts=1,
         seed=0,
     )
-    whole, rows = found.weight.norm(), found.weight[classes.majorities :]
-    return 0.0 if whole < 1e-6 else float((rows - rows.mean(0)).norm() / whole)
+    norm, rows = found.weight.norm(), found.weight[classes.majorities :]
+    return 0.0 if norm < 1e-6 else float((rows - rows.mean(0)).norm() / norm)
 
 
 def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:

@@ -1,4 +1,4 @@
-"""K23's models without networks: a panel each, formulas as lines and what matrices do as points."""
+"""Draw K23's models without networks: a panel each, closed forms as lines, numerical results as points."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,6 +1,7 @@
-"""Numbers of gradient flows and stochastic models, for claims [K23 sec. 3.1, 3.2].
+"""Compute numbers of gradient flows and stochastic models, for claims [K23 sec. 3.1, 3.2].
 
-Each takes plain numbers and gives one; `_found` is the same number by integration or from matrices.
+Each function takes plain numbers and returns one. The function with `_numerical` behind its name computes the
+same number by integration or from matrices.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Classes of unequal size in the features model: minority collapse, and a fixed simplex [K23 3.1.6].
+"""Solve the features model with unequal classes: minority collapse, and a fixed simplex [K23 3.1.6].
 
 K_A majority classes of R n_B samples and K_B minority classes of n_B, N all samples. Two models: decay on A
 and on every sample's features as in `ufm`, and Fang et al.'s bounds on mean squared norms [eq. 34], in which

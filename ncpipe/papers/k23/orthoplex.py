@@ -1,4 +1,4 @@
-"""Features of half the width that K classes need: an orthoplex under cross-entropy with decay [K23 sec. 5].
+"""Compute features of half the width for K classes: an orthoplex under cross-entropy [K23 sec. 5].
 
 With m = K/2 there is no room for a simplex. K vectors in opposite pairs along m axes, cosines -1 and 0, are
 what `numerical` finds; a proof is not known to us.

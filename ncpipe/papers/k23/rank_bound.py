@@ -1,17 +1,17 @@
-"""How far a decayed layer's weights are from rank K, and how far the spread of what enters it lets them be.
+"""Compare the distance of decayed weights from rank K with its bound by total cluster variation.
 
 At a critical point of fit + lambda/2 sum |W_l|^2 every matrix is W_l = -1/lambda sum_i delta_i h_i^T, with
-delta_i the gradient of the fit by sample i's pre-activation and h_i what enters the layer. With class means
-in place of the h_i the sum has rank K at most, so that
+delta_i the gradient of the fit by sample i's pre-activation and h_i the layer's input. With class means in
+place of the h_i the sum has rank K at most, so that
 
     distance(W_l, rank K) <= |sum_i delta_i (h_i - mu_y)^T|/lambda
                           <= sqrt(sum_i |delta_i|^2) sqrt(N TCV)/lambda
 
 where TCV = 1/N sum_i |h_i - mu_y|^2 = tr Sigma_W is the total cluster variation, its clusters the classes.
-That the distance is at most a constant times TCV/lambda is how the abstract of Zangrando et al. (arXiv
-2402.03991) puts its theorem; derivation and constant here are ours, and have the root of this TCV. Where the
-gradient G_l of the whole objective is not 0, |G_l|/lambda is added. Any network in which a matrix sees one
-vector a sample has it, whatever the loss and the other layers.
+The abstract of Zangrando et al. (arXiv 2402.03991) states that the distance is at most a constant times
+TCV/lambda; derivation and constant here are ours, and contain the root of this TCV. Where the gradient G_l of
+the whole objective is not 0, |G_l|/lambda is added. The bound holds for every network in which a matrix reads
+one vector per sample, whatever the loss and the other layers.
 
 N  samples    K  classes    d  width    L  matrices
 """
@@ -27,7 +27,7 @@ from ncpipe.theory.numerical import least
 
 @dataclass(frozen=True)
 class LayerRank:
-    """Of one matrix: distance, in the Frobenius norm, from rank K; its bound; TCV of what enters; |G_l|."""
+    """One matrix: Frobenius distance from rank K, its bound, TCV of the layer's input, |G_l|."""
 
     distance: float
     bound: float

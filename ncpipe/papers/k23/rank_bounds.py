@@ -1,4 +1,4 @@
-"""How near decayed weights are to rank K, for claims (`ncpipe.papers.k23.rank_bound`)."""
+"""Compute how near decayed weights are to rank K, for claims (`ncpipe.papers.k23.rank_bound`)."""
 
 import math
 from typing import Annotated

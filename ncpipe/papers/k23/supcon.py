@@ -1,4 +1,4 @@
-"""The supervised contrastive loss of features on the unit sphere, and its least value [K23 eq. 32, 33].
+"""Compute the supervised contrastive loss on the unit sphere and its least value [K23 eq. 32, 33].
 
 K  classes    n  samples of a class    N = K n, ordered by class    d  width
 """

@@ -1,4 +1,4 @@
-"""Optimum of features under two linear layers with decay on all three factors [K23 eq. 36-39].
+"""Solve for features under two linear layers with decay on all three factors [K23 eq. 36-39].
 
     1/(2N) |A_2 A_1 F - Y|^2 + lambda_2/2 |A_2|^2 + lambda_1/2 |A_1|^2 + lambda_F/2 |F|^2
 

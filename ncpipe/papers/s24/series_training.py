@@ -1,4 +1,7 @@
-"""Runs that one stage trains together, without a folder for each: the further series of a study."""
+"""Train the further series of a study in one stage, without a folder for each run.
+
+`ncpipe.runs.batches` trains the runs of a sweep.
+"""
 
 import concurrent.futures
 import contextlib
@@ -28,9 +31,9 @@ from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
-WORTH = 5.0  # seconds of training that a further process is started for, which takes two or three itself
-TIMINGS = 3  # of a shape's epoch: beside other work one alone may be several times too long
-SLACK = 0.1  # of a worker's share, which a batch may take longer than that
+WORTH = 5.0  # seconds of training for which one more process is started; its start takes two or three
+TIMINGS = 3  # timings of a shape's epoch, of which the least counts: other work may slow one down
+SLACK = 0.1  # fraction of a worker's share by which a batch may be longer
 
 Found = TypeVar("Found")
 
@@ -50,15 +53,16 @@ def train_series(
     on_batch: Callable[[Sequence[Run]], None] = lambda batch: None,
     on_done: Callable[[int], object] = lambda runs: None,
 ) -> list[Found]:
-    """Train runs of any shapes, those of one shape side by side; what is measured of each, in their order.
+    """Train runs of any shapes, those of one shape side by side, and return what `measure` returns for each.
 
-    Up to `workers` batches train at a time, each in a process of its own, where they are long enough: what
-    measure gives comes from there, and it is a function of a module. Stopped, all go on from checkpoints in
-    the store. on_batch is told of a batch that is given out, on_done how many runs one had.
+    Up to `workers` batches train at a time, each in its own process, where they are long enough to pay for
+    it; `measure` must therefore be a function at the top of a module. After an interruption all runs resume
+    from checkpoints in the store. on_batch: called with the runs of a batch when it starts. on_done: called
+    with the number of runs of a finished batch.
     """
-    place = prepare_device(compute)
+    device = prepare_device(compute)
     fingerprints = [RunFingerprint(run, repr(run.spec.data), compute) for run in runs]
-    count, batches = _dealt_out(groups(fingerprints), place, worker_count(compute, place, workers))
+    count, batches = _split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()
     pool = concurrent.futures.ThreadPoolExecutor(1) if count == 1 else executor(count, stop)
@@ -76,7 +80,7 @@ def train_series(
                 on_done(len(batch))
         except BrokenProcessPool:
             name = fingerprints[0].run.experiment
-            raise InputError(f"{name}: a process that trained it was ended; run dvc repro to go on") from None
+            raise InputError(f"{name}: a training process was killed; run dvc repro to resume") from None
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -87,7 +91,7 @@ def train_series(
 
 @dataclass(frozen=True)
 class _Task(Generic[Found]):
-    """Runs to train side by side, and what is to be measured of them."""
+    """Runs to train side by side, and the function that measures them."""
 
     batch: Batch
     checkpoint_seconds: float
@@ -97,12 +101,12 @@ class _Task(Generic[Found]):
 def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
     runs, compute = [fingerprint.run for fingerprint in task.batch], task.batch[0].compute
     data = data_of(runs[0].spec.data)
-    place = prepare_device(compute)  # each thread has its own settings
+    device = prepare_device(compute)  # each thread has its own settings
     saved = Checkpoints([checkpoint_of(fingerprint) for fingerprint in task.batch], task.checkpoint_seconds)
     starts = starts_of(runs, data)
-    with _fitting(task.batch, place):
+    with _reporting_memory(task.batch, device):
         trained = train_batch(
-            runs, data, place, compute.precision, checkpoints=saved, stop=stop, starts=starts
+            runs, data, device, compute.precision, checkpoints=saved, stop=stop, starts=starts
         )
         return [task.measure(found, compute) for found in trained]
 
@@ -112,7 +116,7 @@ def _train_elsewhere(task: _Task[Found]) -> list[Found]:
 
 
 @contextlib.contextmanager
-def _fitting(batch: Batch, place: torch.device) -> Iterator[None]:
+def _reporting_memory(batch: Batch, device: torch.device) -> Iterator[None]:
     """Raise InputError where the block runs out of memory."""
     try:
         yield
@@ -120,16 +124,16 @@ def _fitting(batch: Batch, place: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise InputError(
-            f"{batch[0].run.experiment}: {len(batch)} runs side by side do not fit in the memory of {place}; "
-            "take fewer seeds, or make model.width, the depth or the data smaller"
+            f"{batch[0].run.experiment}: {len(batch)} runs side by side do not fit in the memory of "
+            f"{device}; take fewer seeds, or make model.width, the depth or the data smaller"
         ) from None
 
 
-def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tuple[int, list[Batch]]:
+def _split_batches(shapes: Sequence[Batch], device: torch.device, workers: int) -> tuple[int, list[Batch]]:
     """Return how many batches train at a time, and the batches, the longest first.
 
-    Small steps take the same time however many runs do them, so runs of a shape stay together unless they
-    take longer than each worker's share of all.
+    A small step takes about the same time for any number of runs, so runs of a shape stay together unless
+    they take longer than each worker's share of the total.
     """
     if workers == 1:
         return 1, list(shapes)
@@ -137,8 +141,8 @@ def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tu
     for index, own in enumerate(shapes):
         run, data, dtype = own[0].run, data_of(own[0].run.spec.data), DTYPES[own[0].compute.precision]
         epochs = run.spec.epochs - epochs_done(checkpoint_of(own[0]))
-        with _fitting(own, place):
-            timed = [seconds_per_epoch(run, len(own), data, place, dtype) for _ in range(TIMINGS)]
+        with _reporting_memory(own, device):
+            timed = [seconds_per_epoch(run, len(own), data, device, dtype) for _ in range(TIMINGS)]
         seconds[index] = epochs * min(timed)
     total = sum(seconds.values()) or 1.0
     count = max(1, min(workers, int(total / WORTH)))

@@ -24,7 +24,7 @@ LEAST_WIDTH = 4  # on a circle one sample cannot pass another
 
 @dataclass(frozen=True)
 class Assumption:
-    """One condition: its place in S25, what it says here, and what is wrong, or None where it holds."""
+    """One condition: its source in S25, its statement here, and the problem, or None where it holds."""
 
     source: str
     statement: str
@@ -105,9 +105,9 @@ def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
     rows = torch.cat([samples.labels.unsqueeze(1).double(), _without_padding(samples)], 1)
     if samples.lengths is not None:
         rows = torch.cat([rows, samples.lengths.unsqueeze(1).double()], 1)
-    unique, place = torch.unique(rows, dim=0, return_inverse=True)
-    first = torch.full((len(unique),), len(rows)).scatter_reduce(0, place, torch.arange(len(rows)), "amin")
-    return samples[first], place
+    unique, row_of = torch.unique(rows, dim=0, return_inverse=True)
+    first = torch.full((len(unique),), len(rows)).scatter_reduce(0, row_of, torch.arange(len(rows)), "amin")
+    return samples[first], row_of
 
 
 def _without_padding(samples: Split) -> Tensor:
@@ -119,14 +119,14 @@ def _without_padding(samples: Split) -> Tensor:
 
 
 def _ambiguity(run: Run, data: Prepared) -> str | None:
-    distinct, place = distinct_samples(run, data)
+    distinct, row_of = distinct_samples(run, data)
     _, where, counts = torch.unique(
         _without_padding(distinct), dim=0, return_inverse=True, return_counts=True
     )
     if (counts == 1).all():
         return None
     pair = torch.nonzero(where == torch.nonzero(counts > 1)[0]).flatten()[:2]
-    first, second = (int(torch.nonzero(place == row)[0]) for row in pair)
+    first, second = (int(torch.nonzero(row_of == row)[0]) for row in pair)
     labels = [int(distinct.labels[row]) for row in pair]
     return f"training samples {first} and {second} are equal but of classes {labels[0]} and {labels[1]}"
 

@@ -1,4 +1,4 @@
-"""The central path: features under MSE with the least-squares classifier, kept white [K23 eq. 30, 31].
+"""Follow the central path: features under MSE with the least-squares classifier [K23 eq. 30, 31].
 
 With the best A and b for the features, no decay, and white within-class scatter Sigma_W = I, the MSE is
 

@@ -1,4 +1,4 @@
-"""Gradient flow of the unconstrained features model, with and without decay [K23 eq. 13-20, A.3].
+"""Integrate the gradient flow of the unconstrained features model, with and without decay [K23 eq. 13-20].
 
     A' = -dR/dA, F' = -dR/dF, b' = -dR/db    R = loss(A F + b) + lambda_A/2 |A|^2 + lambda_F/2 |F|^2
 
@@ -169,22 +169,24 @@ def squared_error_scale(flow: Flow, scale: float, time: float) -> float:
 
 
 def cross_entropy_gap(flow: Flow, gap: float, times: Sequence[float]) -> np.ndarray:
-    """Logit gap alpha (T,) on S under `ce` without bias or decay: A A^T = sqrt(n) alpha E_K, and
+    """Return the logit gap alpha (T,) on S under `ce` without bias or decay.
+
+    There A A^T = sqrt(n) alpha E_K and
 
         alpha' = (2 alpha/sqrt(n)) exp(-alpha)/(1 + (K-1) exp(-alpha)),
 
     so that risk t alpha -> (K-1) sqrt(n)/2, and alpha grows like log t.
     """
 
-    def slope(place: float, gap: np.ndarray) -> np.ndarray:
+    def slope(log_time: float, gap: np.ndarray) -> np.ndarray:
         odds = np.exp(-gap)
         rate = 2 * gap / math.sqrt(flow.per_class) * odds / (1 + (flow.classes - 1) * odds)
-        found: np.ndarray = math.exp(place) * rate
+        found: np.ndarray = math.exp(log_time) * rate
         return found
 
-    places = np.log1p(np.asarray(times, dtype=float))
-    span = (0.0, float(places[-1]))
-    found = solve_ivp(slope, span, [gap], method="LSODA", t_eval=places, rtol=RTOL, atol=ATOL)
+    log_times = np.log1p(np.asarray(times, dtype=float))
+    span = (0.0, float(log_times[-1]))
+    found = solve_ivp(slope, span, [gap], method="LSODA", t_eval=log_times, rtol=RTOL, atol=ATOL)
     values: np.ndarray = found.y[0]
     return values
 

@@ -1,4 +1,4 @@
-"""Locally elastic networks as a stochastic differential equation [K23 sec. 3.2.2, 3.2.3].
+"""Simulate locally elastic networks as a stochastic differential equation [K23 3.2.2, 3.2.3].
 
     dF~ = B mean(F) dt + sigma dW,    d mean(F)/dt = B mean(F)    [eq. 42, 43]
 

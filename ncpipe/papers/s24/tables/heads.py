@@ -1,4 +1,4 @@
-"""Networks with a head on data, beside the levels of its features model: runs, and counts by lambda."""
+"""Tabulate networks with a head on data with the levels of their features model: runs, counts by lambda."""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ from ncpipe.papers.s24.tables.low_rank import with_ranks
 from ncpipe.tables.keys import VARIED
 
 LAMBDA = "penalty.value"  # the axis whose values are lambda, by the penalty's rule
-PLACE = ["experiment", "at"]
+SETTING = ["experiment", "at"]
 
 
 def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def by_value(runs: pd.DataFrame) -> pd.DataFrame:
     rank_low and rank_high, loss_over_dnc with loss_low and loss_high, srg_over_dnc, test_error.
     """
     rows = []
-    for (experiment, at), own in runs.groupby(PLACE, sort=False):
+    for (experiment, at), own in runs.groupby(SETTING, sort=False):
         kept = own[own["kept"]]
         rows.append(
             {
@@ -59,7 +59,7 @@ def by_value(runs: pd.DataFrame) -> pd.DataFrame:
 def best_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the run of the lowest loss of each experiment and value, of those that keep their classes."""
     kept = runs[runs["kept"]]
-    return kept.loc[kept.groupby(PLACE, sort=False)["loss"].idxmin()]
+    return kept.loc[kept.groupby(SETTING, sort=False)["loss"].idxmin()]
 
 
 def heads_sentence(runs: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Trained deep features models in numbers: ranks, the best run, how many lie below DNC."""
+"""Tabulate trained deep features models: ranks, the best run, how many lie below DNC."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ LEVEL = 0.95  # of intervals of a share
 def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with mean_rank, the mean rank of M_2, ..., M_{L-1} (of M_2 for L = 2), and `kept`.
 
-    kept: the run ended finite, gives no class up and errs on no training sample; others are reported and
-    enter no mean. Two classes with the same features cost as much as one that is given up, with no output 0;
-    of a class single samples may be given up.
+    kept: the run ended finite, gives no class up and has no train error; others are reported but excluded
+    from means. Two classes with the same features cost as much as one that is given up, without an output of
+    0; single samples of a class may be given up.
     """
     ranks = runs["ranks"].fillna("").astype(str).str.split("-")
     means = [[float(rank) for rank in own[:-1] or own if rank] for own in ranks]
@@ -31,8 +31,8 @@ def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
 
     mean_rank: as in `with_ranks`.
     first_rank, last_rank: of M_2 and of M_L.
-    rank_spread: the largest rank of M_2, ..., M_{L-1} less the least.
-    rank_spread_before: the same of M~_2, ..., M~_{L-1}.
+    rank_spread: the largest rank of M_2, ..., M_{L-1} minus the least.
+    rank_spread_before: the same for M~_2, ..., M~_{L-1}.
     relu_rank: the rank that the ReLU adds to M_{L-1}.
     rank_dip: of a head on data, the least rank of M_1 and M~_L less the least of M_2, ..., M_{L-1}; above 0
     there is a bottleneck in the middle.
@@ -57,7 +57,7 @@ def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
     }
     if "rank_features" in runs:
         ends = zip(runs["rank_features"].astype(float), before, inner, strict=True)
-        numbers["rank_dip"] = [min(entering, last[-1]) - min(own) for entering, last, own in ends]
+        numbers["rank_dip"] = [min(first, last[-1]) - min(own) for first, last, own in ends]
     if "fourth_share" in runs:
         numbers["fourth_share"] = runs["fourth_share"]
     found = pd.DataFrame(numbers, index=runs.index).where(runs["kept"])
@@ -107,8 +107,8 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return per x the runs, kept, below L_DNC, DNC found, its share with low and high, their mean rank.
 
-    The interval is Clopper and Pearson's: it covers the probability at least 95 times in 100. What a run that
-    loses classes or diverges has found is no DNC. mean_rank: over runs that are kept.
+    The interval is Clopper and Pearson's: it covers the probability at least 95 times in 100. A run that
+    loses classes or diverges has not found DNC. mean_rank: over runs that are kept.
     """
     rows: list[dict[str, Any]] = []
     for x, own in runs.groupby("x"):

@@ -98,7 +98,7 @@ def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "seconds_per_epoch", lambda run, *_: seconds[run.spec.model.width] / EPOCHS)
     shapes = module.groups([RunFingerprint(run, "", COMPUTE) for run in runs])
-    found, batches = module._dealt_out(shapes, module.prepare_device(COMPUTE), workers)
+    found, batches = module._split_batches(shapes, module.prepare_device(COMPUTE), workers)
     assert (found, [len(batch) for batch in batches]) == (count, sizes)
     assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
 

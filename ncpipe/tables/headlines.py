@@ -1,4 +1,4 @@
-"""The few series that stand for an experiment, in sentences, in DVC's metrics and in the first figure."""
+"""Choose the few series that represent an experiment: in sentences, `dvc metrics` and the first figure."""
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ HEADLINES = (
 
 
 def paper_series(loss_name: str, last_bias: bool) -> tuple[tuple[str, str], ...]:
-    """Metric and split of NC1, NC2, NC3 of S25 Fig. 1 and 2.
+    """Return metric and split of NC1, NC2, NC3 of S25 Fig. 1 and 2.
 
     NC2 is the distance of W W^T to what the loss asks for (S25 Def. 3.4): a simplex ETF (NC2A) for
     cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
@@ -27,7 +27,7 @@ def paper_series(loss_name: str, last_bias: bool) -> tuple[tuple[str, str], ...]
 
 
 def headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """By title, metric and split of one experiment's NC1, NC2, NC3 and, where its runs have one, loss gap.
+    """Return by title the metric and split of an experiment's NC1, NC2, NC3 and, if any, loss gap.
 
     own: its runs, with loss_name, last_bias and loss_gap.
     """

@@ -11,13 +11,18 @@ import pytest
 from conftest import architecture, experiment_tree, write_params
 
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.logs import logs
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.runs.engines.jobs import write_array
+from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import next_try, run_tasks
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, need_of, train_task
+from ncpipe.runs.heartbeat import HeartbeatWriter
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
@@ -65,6 +70,36 @@ def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> 
     assert [each for task in told for each in fingerprints_of_task(task)] == fingerprints
     assert len(told) == 2
     assert told[0].name == "one L=2 seed=0 and 2 more"
+
+
+def test_logs_are_those_of_what_trained_the_run(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a log of other runs; one of older code; none while a job or a local sweep trains."""
+    one, two = tasks()
+    with pytest.raises(InputError, match="one L=2 seed=1: no log here of this run"):
+        logs("one", 2, 1)
+    assert run_tasks(LocalEngine(settings()), [one], keep_going=False) == []
+    [job] = write_array([[two]], Slurm())
+    job.file(".log").write_text("so far")
+    capsys.readouterr()
+    logs("one", 2, 1)
+    said = capsys.readouterr().out
+    assert said.count("==> ") == said.count("==> local local-") == 1
+    assert "  one L=2 seed=1: loss" in said
+    logs("two", 2, 1)
+    assert capsys.readouterr().out == f"==> slurm {job.id} (submitted): {job.file('.log')}\nso far\n"
+    fingerprint = sweep_fingerprints(load_params(), load_params().compute)[-1]
+    assert fingerprint.run.name == "two L=2 seed=2"
+    HeartbeatWriter([fingerprint]).beat(1)
+    with kept_log("local", [], 1):
+        print("now", file=sys.stderr)
+        logs("two", 2, 2)
+    assert "==> local (training): data/logs/jobs/local-" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
+        with pytest.raises(InputError, match="no log here"):
+            logs("one", 2, 1)
 
 
 def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: Path) -> None:

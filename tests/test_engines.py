@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import architecture, experiment_tree, write_params
 
 from ncpipe.commands.fetch import fetch
@@ -142,6 +143,21 @@ def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("ncpipe.runs.batches.train_batch", fail)
     ended = train_task(tasks()[0])
     assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
+
+
+@pytest.mark.parametrize(("device", "states"), [("cpu", ["memory"] * 2), ("cuda", ["memory", "refused"])])
+def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
+    device: str, states: list[State], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a job that is submitted again and again with twice the memory, and fails on the same GPU."""
+
+    def fail(*rest: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
+    monkeypatch.setattr("ncpipe.runs.engines.worker.check_memory", fail)
+    task = tasks()[0]
+    assert [train_task(part).state for part in (task, task.of([0]))] == states
 
 
 def ended(state: State, runs: int, tries: int = 0) -> TaskResult:

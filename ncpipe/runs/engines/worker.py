@@ -14,7 +14,7 @@ from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
-from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.engines.task import State, Task, TaskResult
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
@@ -78,13 +78,22 @@ def train_task(
     except Stopped:
         raise
     except NotEnoughMemory as error:
-        return TaskResult(task, "memory", str(error))
+        return TaskResult(task, _too_large(task), str(error))
     except InputError as error:
         return TaskResult(task, "refused" if len(task.runs) == 1 else "failed", str(error))
     except Exception as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        return TaskResult(task, "memory" if is_out_of_memory(error) else "failed", reason)
+        return TaskResult(task, _too_large(task) if is_out_of_memory(error) else "failed", reason)
     return TaskResult(task, "done")
+
+
+def _too_large(task: Task) -> State:
+    """Return how a task ended for which its device has too little memory.
+
+    Memory that a job may ask for is the machine's: for one run on a GPU more of it is of no use.
+    """
+    on_cpu = prepare_device(Compute(**task.compute)).type == "cpu"
+    return "memory" if on_cpu or len(task.runs) > 1 else "refused"
 
 
 def _train(

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -439,45 +440,92 @@ def started(environment: dict[str, str], *command: str) -> Iterator[None]:
         process.communicate()
 
 
-@pytest.mark.ray
-@pytest.mark.long
-@pytest.mark.pipeline
-@pytest.mark.parametrize("folder", ["shared", "hidden"])
-def test_a_cluster_of_two_gives_what_dvc_repro_gives(folder: str, swept: Clone, tmp_path: Path) -> None:
-    """Begun and joined as docs/clusters.md says it, by a machine that sees the folder or does not: every
-    output and dvc.lock, to the byte.
+@contextlib.contextmanager
+def two_machines(
+    clone: Clone, patch: pytest.MonkeyPatch, hides: bool = False
+) -> Iterator[tuple[list[str], contextlib.ExitStack]]:
+    """A cluster begun and joined as docs/clusters.md says it, by a machine that sees the clone or does not.
 
-    Red: a batch that is registered before its bytes are here; entries of dvc.lock in the order of arrival.
+    Yields the sweep's command, and what ends the second machine at once.
     """
     if importlib.util.find_spec("ray") is None:  # imported here, it would know no token ever after
         pytest.skip("no ray: uv run --extra ray")
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    away = [*HIDING, str(clone.folder)]
-    if folder == "hidden" and subprocess.run([*away, "true"], capture_output=True).returncode:
+    home = clone.folder.parent
+    away = [*HIDING, str(clone.folder)] if hides else []
+    if hides and subprocess.run([*away, "true"], capture_output=True).returncode:
         pytest.skip("no folder can be hidden from a process here: not root, or no mounts of its own")
     with socket.socket() as free:
         free.bind((FIRST, 0))
-        port = free.getsockname()[1]
+        address = f"{FIRST}:{free.getsockname()[1]}"
     place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets' paths have to be short
-    workdirs = tmp_path / "workdirs"
-    workdirs.mkdir()
-    told = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path), "RAY_TMPDIR": str(place)} | NOT_NICE
-    here = clone.environment | told
-    there = here | {"TMPDIR": str(workdirs)}
-    head = ["--head", f"--node-ip-address={FIRST}", f"--port={port}", "--num-cpus=1"]
-    second = [f"--address={FIRST}:{port}", f"--node-ip-address={SECOND}", "--num-cpus=1"]
+    (home / "workdirs").mkdir()
+    told = {"RAY_AUTH_MODE": "token", "HOME": str(home), "RAY_TMPDIR": str(place)} | NOT_NICE
+    for name, value in told.items():
+        patch.setenv(name, value)
+    head = ["--head", f"--node-ip-address={FIRST}", f"--port={address.partition(':')[2]}", "--num-cpus=1"]
+    head += ["--include-dashboard=false", "--disable-usage-stats"]
+    second = [f"--address={address}", f"--node-ip-address={SECOND}", "--num-cpus=1"]
+    there = clone.environment | {"TMPDIR": str(home / "workdirs")}
     try:
-        clone.run("ray", "get-auth-token", "--generate", env=told)
-        with (
-            started(here, "ray", "start", *head, "--include-dashboard=false", "--disable-usage-stats"),
-            started(there, *(away if folder == "hidden" else []), "ray", "start", *second),
-        ):
-            output = clone.run("ncpipe", "sweep", "--engine", "ray", "--address", f"{FIRST}:{port}", env=told)
+        clone.run("ray", "get-auth-token", "--generate")
+        with started(clone.environment, "ray", "start", *head), contextlib.ExitStack() as machine:
+            machine.enter_context(started(there, *away, "ray", "start", *second))
+            yield ["ncpipe", "sweep", "--engine", "ray", "--address", address], machine
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    assert "ray: 8 of 8 runs, " in output.err
-    assert bool(list(workdirs.glob("ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
+
+
+def check_swept(clone: Clone, swept: Clone) -> None:
     outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
     assert clone.digests(*outputs) == swept.digests(*outputs)
     assert (clone.folder / "dvc.lock").read_bytes() == (swept.folder / "dvc.lock").read_bytes()
     assert clone.stale() == []
+
+
+@pytest.mark.ray
+@pytest.mark.long
+@pytest.mark.pipeline
+@pytest.mark.parametrize("folder", ["shared", "hidden"])
+def test_a_cluster_of_two_gives_what_dvc_repro_gives(
+    folder: str, swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every output and dvc.lock, to the byte.
+
+    Red: a batch that is registered before its bytes are here; entries of dvc.lock in the order of arrival.
+    """
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    with two_machines(clone, monkeypatch, folder == "hidden") as (sweep, _):
+        output = clone.run(*sweep)
+    assert "ray: 8 of 8 runs, " in output.err
+    assert bool(list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
+    check_swept(clone, swept)
+
+
+@pytest.mark.ray
+@pytest.mark.long
+@pytest.mark.pipeline
+def test_driver_and_machine_killed_in_turn_give_what_dvc_repro_gives(
+    swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep is killed when its first batch is there; a machine, when the next sweep's first batch is.
+
+    Red: tasks that train on without their driver, and are trained twice; a batch that is lost with its
+    machine; half a run in the store.
+    """
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    with two_machines(clone, monkeypatch) as (sweep, machine):
+        clone.stop_when(
+            lambda said: "ray: " in said[-1] and " of 8 runs, " in said[-1], signal.SIGKILL, *sweep
+        )
+        process = clone.start(*sweep)
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if " of 8 runs, " in line:
+                machine.close()
+        assert process.wait() == 0, "".join(said)
+    [first, *_] = [line for line in said if line.startswith("sweep: ")]
+    trained = int(first.split()[1])
+    assert 0 < trained < 8, first
+    check_swept(clone, swept)

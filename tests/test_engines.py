@@ -22,7 +22,7 @@ from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import next_try, run_tasks
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
-from ncpipe.runs.engines.worker import fingerprints_of_task, need_of, train_task
+from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
 from ncpipe.runs.heartbeat import HeartbeatWriter
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
@@ -130,10 +130,19 @@ def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: py
     assert not list(ALONE.glob("*"))
 
 
-def test_memory_is_asked_where_it_would_be_taken(project: Path) -> None:
-    [need, _] = map(need_of, tasks())
-    assert need.device == "cpu"
-    assert 0 < need.run < need.free
+@pytest.mark.parametrize(("shares", "batches"), [(1, 1), (2, 3)])
+def test_tasks_of_one_machine_share_its_memory(
+    shares: int,
+    batches: int,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Red: two tasks of Ray that each take the memory that is free."""
+    monkeypatch.setattr("ncpipe.runs.engines.worker.bytes_per_run", lambda *rest: 10)
+    monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 3 * 10 / 0.7 + 1)
+    assert train_task(dataclasses.replace(tasks()[0], shares=shares)).state == "done"
+    assert capsys.readouterr().err.count(" on cpu (") == batches
 
 
 def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

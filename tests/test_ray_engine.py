@@ -34,10 +34,10 @@ from ncpipe.runs.engines.archive import pack, receive, unpack
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.options import Ray, Settings, load_options
 from ncpipe.runs.engines.protocol import run_tasks
-from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster, gpu_share, parts_of
-from ncpipe.runs.engines.remote import Origin, need_there, origin, train_there
+from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
+from ncpipe.runs.engines.remote import Origin, origin, train_there
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.engines.worker import Need, train_task
+from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.heartbeat import heartbeats
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
@@ -142,8 +142,6 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
     expected = trained_here()
     with origin() as home:
         for task in tasks():
-            need = need_there(task, elsewhere(home), archives_of(task))
-            assert isinstance(need, Need)
             ended, archives = train_there(task, elsewhere(home), archives_of(task))
             again = train_there(task, elsewhere(home), {})[1]  # by a second machine; the data are there
             assert (ended.state, set(archives)) == ("done", set(task.keys))
@@ -176,9 +174,9 @@ def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: 
     [task, *_] = tasks()
     with origin() as home:
         other = dataclasses.replace(home, torch="1.0")
-        for found in (need_there(task, other, {}), train_there(task, other, {})[0]):
-            assert found.state == "failed"
-            assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
+        [found, _] = train_there(task, other, {})
+        assert found.state == "failed"
+        assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
         name = next(iter(archives_of(task)))
         damaged = {name: lambda: b"no tar"}
         assert "damaged" in train_there(task, elsewhere(home), damaged)[0].reason
@@ -188,35 +186,8 @@ def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: 
         assert "another user's" in train_there(task, elsewhere(home), {})[0].reason
 
 
-def need(run: float, free: float, device: str = "cuda:0") -> Need:
-    return Need(int(run), int(free), device)
-
-
-@pytest.mark.parametrize(
-    ("runs", "wanted", "found"),
-    [
-        (10, need(1e8, 100e9), 0.05),  # 1.43 GB and what the process takes
-        (10, need(2e9, 100e9), 0.3),  # 29.6 of 100 GB
-        (35, need(2e9, 100e9), 1.0),
-        (1, need(9e9, 10e9), 1.0),
-        (1, need(1e8, 10e9), 0.15),  # a tenth is the process
-    ],
-)
-def test_the_share_of_a_gpu_is_that_of_its_memory(runs: int, wanted: Need, found: float) -> None:
-    assert gpu_share(runs, wanted) == pytest.approx(found)
-
-
-def test_batches_fit_and_are_many_enough(project: Path) -> None:
-    [task, *_] = tasks()
-    many = dataclasses.replace(task, runs=task.runs * 20, keys=task.keys * 20)
-    assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9, "cpu"), 1)] == [8] * 5  # 8.4 fit
-    assert [len(part.runs) for part in parts_of(many, need(1e9, 12e9), 1)] == [6, 7, 7] * 2  # 7.7 fit
-    assert len(parts_of(many, need(1, 1e9, "cpu"), 7)) == 7
-    assert len(parts_of(many, need(1e12, 1e9, "cpu"), 1)) == 40  # which says itself that it does not fit
-
-
 def test_what_no_machine_could_do_is_an_error() -> None:
-    small = Cluster(0.0, 4.0, 2.0, 1e9)
+    small = Cluster(0.0, 4.0, 2.0)
     check_cluster(Compute("auto", 2, "float32"), small, Ray())
     with pytest.raises(InputError, match=r"compute.threads: 3, and this machine has at most 2 cores"):
         check_cluster(Compute("cpu", 3, "float32"), small, Ray())
@@ -235,8 +206,7 @@ def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: 
     assert (ray.asked, ray.down) == ([], True)
     assert [len(task.runs) for [task] in found.pieces] == [2, 2]
     assert found.lines[0] == (
-        "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 batches or more, each asks for 1 core and "
-        "its memory"
+        "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 tasks, each asks for 1 core"
     )
 
 
@@ -263,7 +233,7 @@ class StandIn(types.ModuleType):
         self.trained: list[int] = []
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 1.0, "memory": 1e9}}, {"Alive": False, "Resources": {}}]
+        return [{"Alive": True, "Resources": {"CPU": 1.0}}, {"Alive": False, "Resources": {}}]
 
     def put(self, value: Any) -> int:
         self.objects[len(self.objects)] = value
@@ -280,10 +250,8 @@ class StandIn(types.ModuleType):
             self.asked.append(asked)
 
             def run(task: Task, home: Origin, data: Any) -> int:
-                end = None
-                if function is ray_cluster._train:
-                    self.trained.append(len(task.runs))
-                    end = self.ends.pop(0) if self.ends else None
+                self.trained.append(len(task.runs))
+                end = self.ends.pop(0) if self.ends else None
                 return self.put(end or function(task, elsewhere(home), data))
 
             return types.SimpleNamespace(remote=run)

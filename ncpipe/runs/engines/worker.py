@@ -6,7 +6,6 @@ the store there.
 
 import threading
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncpipe.config.records import read
@@ -21,17 +20,8 @@ from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.cost import bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
+from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped
-
-
-@dataclass(frozen=True)
-class Need:
-    """Bytes that one run takes on a worker's device, those that are free there, and the device's name."""
-
-    run: int
-    free: int
-    device: str
 
 
 def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
@@ -52,14 +42,6 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
                 "give workers the same"
             )
     return fingerprints
-
-
-def need_of(task: Task) -> Need:
-    """Return the memory that each run takes, measured on the device that would train it."""
-    fingerprint = fingerprints_of_task(task)[0]
-    place, dtype = prepare_device(fingerprint.compute), DTYPES[fingerprint.compute.precision]
-    data = read_prepared(PREPARED / fingerprint.run.data)
-    return Need(bytes_per_run(fingerprint.run, data, place, dtype), free_bytes(place), str(place))
 
 
 def train_task(
@@ -106,7 +88,8 @@ def _train(
     need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, task.workers)
     found = groups(fingerprints)
     parts = parts_of_each(found, workers)
-    batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
+    at_once = workers * task.shares
+    batches = [batch for group in found for batch in batches_that_fit(group, need, place, at_once, parts)]
     errors = train_batches(
         batches,
         workers,

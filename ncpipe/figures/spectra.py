@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
     NOTE,
     ROW_HEIGHT,
@@ -20,6 +19,7 @@ from ncpipe.figures.panels import (
     state_nothing,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.tables.keys import place_keys, run_keys
 from ncpipe.tables.points import LAST
 
@@ -40,7 +40,7 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
     value that goes to 0 leaves, and the axis says down to where.
     """
     table = _spectra(measurements, runs)
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     colours = colours_of(table[of.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
@@ -84,7 +84,7 @@ def _is_orthogonal(runs: pd.DataFrame) -> bool:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: Abscissa,
+    of: XAxis,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
     orthogonal: bool,
@@ -125,7 +125,7 @@ def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
         axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, **NOTE)
 
 
-def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:
+def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour]) -> None:
     collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
     figure.legend(
         handles=[*of.handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False

@@ -165,9 +165,11 @@ def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
     if not first < last:
         return
     axes.set_xscale("symlog", linthresh=first, linscale=0.5)
-    powers = 10.0 ** np.arange(np.ceil(np.log10(first)), np.floor(np.log10(last)) + 1)
+    powers = 10.0 ** np.arange(np.floor(np.log10(first)), np.floor(np.log10(last)) + 1)
+    steps = (1, 2, 5) if last / first < 100 else (1,)  # as many numbers as the axis has room for
+    ticks = np.sort(np.outer(powers, steps).ravel())
     axes.set_xlim(-0.04 * first, last * (last / first) ** 0.03)
-    axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
+    axes.xaxis.set_major_locator(FixedLocator([0, *ticks[(ticks >= first) & (ticks <= last)]]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 

@@ -216,9 +216,11 @@ def sweep(
     given = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, given)
     if dry_run:
-        from ncpipe.commands.dry_run import nothing_to_do
+        from ncpipe.commands.stale import what_is_stale
+        from ncpipe.config.params import load_params
 
-        if nothing_to_do(device):
+        stale = what_is_stale(load_params(), device)
+        if stale.nothing:
             print("nothing to train\nthe rest is up to date")
             return
     begin("sweep")
@@ -226,7 +228,7 @@ def sweep(
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
-        print_plan(device, workers, options)
+        print_plan(stale, workers, options)
     elif cancel:
         cancel_jobs()
     else:

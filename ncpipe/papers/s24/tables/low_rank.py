@@ -5,6 +5,8 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
+from ncpipe.system.artifacts import LOW_RANK
+from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
 
 LEVEL = 0.95  # of intervals of a share
@@ -22,6 +24,14 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
     mean_rank = [sum(own) / len(own) if own else float("nan") for own in means]
     return runs.assign(mean_rank=mean_rank, kept=kept)
+
+
+def claim_runs() -> pd.DataFrame | None:
+    """Return the runs of data/low_rank, which have ranks, and its series, with `claim_numbers`, if any."""
+    paths = [path for name in ("runs", "series") if (path := LOW_RANK / f"{name}.csv").is_file()]
+    if not paths:
+        return None
+    return claim_numbers(pd.concat([read_table(path, "low_rank") for path in paths], ignore_index=True))
 
 
 def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:

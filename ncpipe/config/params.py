@@ -303,17 +303,13 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     except InputError as error:
         mistakes = str(error).splitlines()
         key_line = key_lines(path.read_text(encoding="utf-8-sig"))
-        lines = [
-            _with_line(f"{path}: {mistake}", _line_of(mistake, key_line)) for mistake in mistakes[:MOST_LINES]
-        ]
+        lines = []
+        for mistake in mistakes[:MOST_LINES]:
+            line = _line_of(mistake, key_line)
+            lines.append(cut(f"{path}: {mistake}", LINE - len(line)) + line)
         if len(mistakes) > MOST_LINES:
             lines.append(f"{path}: {len(mistakes) - MOST_LINES} more mistakes")
         raise InputError("\n".join(lines)) from None
-
-
-def _with_line(message: str, line: str) -> str:
-    """Append the line to a message, shortening the message to the longest that is allowed."""
-    return cut(message, LINE - len(line)) + line
 
 
 def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:

@@ -31,7 +31,8 @@ def experiment_sentence(
     series 'improves' or 'worsens' only if the interval excludes 0. Of the fits without small depths it takes
     those with the fewest depths, which show the rate at large L.
     """
-    own, name, of = rows_at(runs, line)["converged"], _subject(line), symbol(runs)
+    own, of = rows_at(runs, line)["converged"], symbol(runs)
+    name = f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
     if not own.any():
         return f"{'; '.join([f'{name}: 0 of {len(own)} runs converged, so it has no rates', *failures])}."
     rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
@@ -44,10 +45,6 @@ def experiment_sentence(
         *_drifts(fewer),
     ]
     return f"{name}: {'; '.join(clauses)}."
-
-
-def _subject(line: Mapping[str, Any]) -> str:
-    return f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
 
 
 def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:

@@ -188,7 +188,8 @@ def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
     """
     check_points(points, minus)
     constants = srg_constants(points, minus)
-    log_power = math.log(_inverse_sum(constants)) + constants.log_price(depth)
+    pairs = zip(constants.eigenvalues, constants.multiplicities, strict=True)
+    log_power = math.log(sum(count / value for value, count in pairs)) + constants.log_price(depth)
     return math.exp(log_power / (depth + 1)) / constants.classes
 
 
@@ -206,16 +207,17 @@ def threshold(constants: Constants, depth: int) -> float:
     model = equal_decays(constants.classes, 1, depth, 1.0)
     lowest = _inflection(constants, model)
 
-    # 1 - fit(u) <= 1, so the gain for a price falls below any found one from some u on
-    def loss_of_gain(log_u: float) -> float:
-        return -_gain(constants, model, math.exp(log_u))
+    # Gain of the fit over zero matrices, over the price L u. As 1 - 2 fit <= 1, it falls to 0 for large u.
+    def negative_gain(log_u: float) -> float:
+        u = math.exp(log_u)
+        return -((1 - 2 * _fit(constants, model, u)) / (model.depth * u))
 
     least = min(value for value in constants.eigenvalues if value > 0)
     highest = 1e3 * (constants.classes / least) ** (1 / depth)
     grid = np.linspace(math.log(lowest), math.log(highest), GRID)
-    at = int(np.argmin([loss_of_gain(log_u) for log_u in grid]))
+    at = int(np.argmin([negative_gain(log_u) for log_u in grid]))
     ends = grid[max(at - 1, 0)], grid[min(at + 1, GRID - 1)]
-    found = minimize_scalar(loss_of_gain, bounds=ends, method="bounded", options={"xatol": 1e-12})
+    found = minimize_scalar(negative_gain, bounds=ends, method="bounded", options={"xatol": 1e-12})
     return math.exp(depth * math.log(-found.fun) - constants.log_price(depth))
 
 
@@ -257,20 +259,10 @@ def _fit_slope(constants: Constants, model: Dufm, u: float) -> float:
     return sum(count * value * power / u / (value * power + model.classes) ** 2 for value, count in terms)
 
 
-def _gain(constants: Constants, model: Dufm, u: float) -> float:
-    """Return the gain of the fit over zero matrices, over the price L u."""
-    return (1 - 2 * _fit(constants, model, u)) / (model.depth * u)
-
-
 def _inflection(constants: Constants, model: Dufm) -> float:
     """Return the least inflection point u of a term 1/(m u^L + K)."""
     ratio = model.classes * (model.depth - 1) / ((model.depth + 1) * max(constants.eigenvalues))
     return float(ratio ** (1 / model.depth))
-
-
-def _inverse_sum(constants: Constants) -> float:
-    pairs = zip(constants.eigenvalues, constants.multiplicities, strict=True)
-    return sum(count / value for value, count in pairs)
 
 
 def _adjacent_pairs(points: int, classes: int) -> int:

@@ -60,10 +60,9 @@ def minimise(
         raise InputError(f"starts {starts}, width {width}; at least one of each is needed")
     samples = model.classes * (1 if collapsed else model.per_class)
     sizes = _sizes(model, samples, width)
-    draws = [
-        torch.randn(sum(rows * columns for rows, columns in sizes), generator=_generator(seed + j)).double()
-        for j in range(starts)
-    ]
+    count = sum(rows * columns for rows, columns in sizes)
+    generators = [torch.Generator().manual_seed(seed + j) for j in range(starts)]
+    draws = [torch.randn(count, generator=generator).double() for generator in generators]
     return _descend(model, torch.stack(draws) / width**0.5, sizes, steps, rate)
 
 
@@ -81,10 +80,6 @@ def descend(model: Dufm, starts: Sequence[Solution], *, steps: int = 4000, rate:
         for start in ((one.features, *one.weights) for one in starts)
     ]
     return _descend(model, torch.stack(flat), sizes, steps, rate)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def _sizes(model: Dufm, samples: int, width: int) -> list[tuple[int, int]]:

@@ -55,8 +55,9 @@ def low_rank() -> None:
     The tables runs and series have a row for each run of the sweep and of the series.
     """
     params = load_params()
-    if others := [name for name in params.sweep.experiments if not _free(params, name)]:
-        raise InputError(f"sweep.experiments: {others[0]} has no free features; this stage is about dufm")
+    for name in params.sweep.experiments:
+        if not params.experiments[name].model.has_free_features:
+            raise InputError(f"sweep.experiments: {name} has no free features; this stage is about dufm")
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
     history = read_table(RESULTS / "history.csv", "aggregate")
@@ -163,10 +164,6 @@ def _of(table: pd.DataFrame, row: dict[Any, Any]) -> pd.DataFrame:
 
 def _row_label(row: dict[Any, Any]) -> str:
     return f"$K = {row['classes']}$\n{row['ranks']}\n{row['loss_over_dnc']:.3f} DNC\n{row['structure']}"
-
-
-def _free(params: Params, name: str) -> bool:
-    return params.experiments[name].model.has_free_features
 
 
 def _classes(params: Params, name: str) -> int:

@@ -168,14 +168,8 @@ def line(judged: Judged) -> str:
 
 def counts(judged: Sequence[Judged]) -> str:
     """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 not run`."""
-    words = {
-        "agrees": "agree",
-        "disagrees": "disagree",
-        "undecided": "undecided",
-        "not run": "not run",
-        "fails": "fail",
-    }
+    plurals = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     verdicts = get_args(Verdict)
-    found = {words.get(name, name): sum(judge.verdict == name for judge in judged) for name in verdicts}
+    found = {plurals.get(name, name): sum(judge.verdict == name for judge in judged) for name in verdicts}
     named = ", ".join(f"{count} {word}" for word, count in found.items() if count)
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {named}"

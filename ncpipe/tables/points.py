@@ -77,25 +77,15 @@ def in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str] | None = N
 def _reasons(table: pd.DataFrame) -> np.ndarray:
     floors = {metric: floor_of(metric) for metric in table["metric"].unique()}
     value, floor = table["value"], table["metric"].map(floors)
-    return np.select(
-        [
-            ~table["converged"],
-            value.isna(),
-            np.isinf(value),
-            value == 0,
-            value.abs() <= floor,
-            value < 0,
-        ],
-        [
-            "run not converged",
-            "not a number",
-            "infinite",
-            "zero",
-            "at the rounding floor",
-            "negative",
-        ],
-        "",
-    )
+    conditions = {  # the first that holds counts
+        "run not converged": ~table["converged"],
+        "not a number": value.isna(),
+        "infinite": np.isinf(value),
+        "zero": value == 0,
+        "at the rounding floor": value.abs() <= floor,
+        "negative": value < 0,
+    }
+    return np.select(list(conditions.values()), list(conditions), "")
 
 
 def _series(table: pd.DataFrame) -> set[tuple[str, ...]]:

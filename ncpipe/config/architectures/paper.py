@@ -30,8 +30,8 @@ class PaperArchitecture(Architecture):
     def feature_width(self) -> int:
         return self.width
 
-    def check_mlp_width(self) -> None:
-        """Raise ValueError unless mlp_width is given for two-layer MLPs, and only for them."""
+    def __post_init__(self) -> None:
+        # mlp_width is given for two-layer MLPs, and only for them.
         two_layers = self.architecture in TWO_LAYER_MLPS
         if two_layers and self.mlp_width is None:
             raise ValueError(f"mlp_width is needed: {self.architecture} has two-layer MLPs")

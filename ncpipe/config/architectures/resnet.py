@@ -36,9 +36,6 @@ class ResNetModel(PaperArchitecture):
     mlp_width: Size | None = None
     classifier: Classifier | None = None
 
-    def __post_init__(self) -> None:
-        self.check_mlp_width()
-
     def incompatibility(self, kind: Kind, source: str) -> str:
         if kind not in ("tokens", "next_tokens"):
             return ""

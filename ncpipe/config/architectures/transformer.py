@@ -39,9 +39,6 @@ class TransformerModel(PaperArchitecture):
     patch: Size | None = None
     classifier: Classifier | None = None
 
-    def __post_init__(self) -> None:
-        self.check_mlp_width()
-
     @property
     def two_matrix_attention(self) -> bool:
         """W_O W_V and W_K^T W_Q in place of W_VO and W_QK."""

@@ -196,13 +196,8 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
 
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     """By run the logged epochs (an index into `epochs`) and each column's values there."""
-    columns = [name for name in history if name not in {*run_keys(runs), *NOT_CURVES}]
-    columns = [
-        name
-        for name in columns
-        if pd.api.types.is_numeric_dtype(history[name]) and history[name].notna().any()
-    ]
-    columns = sorted(map(str, columns), key=_curve_rank)
+    drawn = history.drop(columns=[*run_keys(runs), *NOT_CURVES], errors="ignore").select_dtypes("number")
+    columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
     own = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
     which: list[int | None] = []

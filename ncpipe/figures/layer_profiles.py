@@ -57,7 +57,7 @@ PANELS = (
 def layer_profiles(
     profile: pd.DataFrame, law: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
 ) -> Figure:
-    """NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
+    """Draw NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
     profile, law: of `tables.profiles`. runs: with converged. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
@@ -129,7 +129,7 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
 
 
 def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: XAxis) -> None:
-    """The law of the deepest network that has one."""
+    """Draw the law of the deepest network that has one."""
     fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return

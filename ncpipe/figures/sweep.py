@@ -22,7 +22,7 @@ from ncpipe.system.errors import InputError
 def sweep_figures(
     order: Sequence[str], read: Callable[[str], pd.DataFrame]
 ) -> Mapping[str, Callable[[], Figure]]:
-    """How each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
+    """Return by name how each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
     curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; and own_metrics, if the
     study.py that was read last has metrics.
 
@@ -65,6 +65,6 @@ def sweep_figures(
 
 
 def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
-    """The names of an experiment's rows in the figures: its own, or one for each depth."""
+    """Return the names of an experiment's rows in the figures: its own, or one for each depth."""
     own = runs["experiment"]
     return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))

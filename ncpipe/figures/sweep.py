@@ -22,7 +22,7 @@ from ncpipe.system.errors import InputError
 def sweep_figures(
     order: Sequence[str], read: Callable[[str], pd.DataFrame]
 ) -> Mapping[str, Callable[[], Figure]]:
-    """Return by name how each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
+    """Return by name the makers of figures: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
     curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; and own_metrics, if the
     study.py that was read last has metrics.
 

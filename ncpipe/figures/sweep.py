@@ -17,6 +17,7 @@ from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
 from ncpipe.metrics.catalogue import own_metrics, own_splits
 from ncpipe.system.errors import InputError
+from ncpipe.tables.headlines import GNC2
 
 
 def sweep_figures(
@@ -40,6 +41,9 @@ def sweep_figures(
         history, own = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
         return training_curves(history, own, captions[line])
 
+    def no_simplex(points: pd.DataFrame) -> set[str]:
+        return set(points.loc[points["metric"] == GNC2, "experiment"])
+
     runs = table("runs")
     known, captions = by_experiment(row_label, runs), by_experiment(caption, runs)
     lines = {name: _lines_of(runs, name) for name in order}
@@ -59,7 +63,7 @@ def sweep_figures(
         "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),
         "train_test": lambda: train_against_test(table("layers"), table("effective_depth"), runs, labels),
         "heat_maps": lambda: heat_maps(table("gram"), runs, labels),
-        "spectra": lambda: spectra(table("spectra"), runs, labels),
+        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(table("points"))),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
 

@@ -63,7 +63,7 @@ def spectra(
         for axes in grid[-1]:
             axes.set_xlabel("index $i$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours)
+        _draw_key(figure, of, colours, collapsed=not set(labels) <= set(no_simplex))
         figure.draw_without_rendering()
     return figure
 
@@ -139,8 +139,9 @@ def _rounded(value: float) -> str:
     return f"{value:.1g}" if value >= 1e-3 else rf"${digit}\cdot 10^{{{int(power)}}}$"
 
 
-def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour]) -> None:
-    collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
-    figure.legend(
-        handles=[*of.handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False
-    )
+def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
+    handles = of.handles(colours)
+    if collapsed:
+        line = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
+        handles.append(line)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

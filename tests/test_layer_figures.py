@@ -446,6 +446,17 @@ def test_no_value_that_collapse_keeps_leaves_the_panel():
     assert spectra(table, RUNS, {"rn": "x"}).axes[1].get_ylim()[0] < 1e-6
 
 
+def test_more_classes_than_a_simplex_has_have_no_collapsed_spectrum_and_gnc2_by_layer():
+    """Red: K-1 equal values as the spectrum of an optimum that is not known; an empty panel of NC2."""
+    figure = spectra(TABLE, RUNS, {"rn": "x", "tf": "y"}, {"rn"})
+    dashed = [[line for line in axes.lines if line.get_linestyle() == "--"] for axes in figure.axes]
+    assert list(map(len, dashed)) == [0, 0, 1, 1]
+    many = TABLE.replace({"metric": {"nc2_means": "gnc2_spread_means"}})
+    titles = [axes.get_title() for axes in profiles_figure(many).axes[:3]]
+    assert titles[1] == r"$\log_{10}$ GNC2 (class means)"
+    assert all(axes.lines for axes in profiles_figure(many).axes[:6])
+
+
 def test_spectra_of_a_dead_experiment_say_so(spectrum):
     assert [texts(axes) for axes in spectrum[1][2]] == [["no converged run"]] * 2
 

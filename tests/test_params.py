@@ -121,6 +121,10 @@ def test_mistakes_name_their_key(path: str, value: object, message: str) -> None
         parse_params(changed(path, value))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "e+38" not in str(caught.value) or value in (
+        1e39,
+        10**400,
+    )  # a range that says nothing to who wrote -1
 
 
 def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
@@ -513,4 +517,5 @@ def test_an_editor_names_the_misspelt_key():
     ):
         assert words in found
     assert "Range: 0 <= x < 1." in schema_text()
+    assert "Range: 1 <= x <= 10,000." in schema_text()  # of each of sweep.depths
     assert "e+38" not in schema_text()

@@ -46,7 +46,7 @@ def _for_editors(schema: Any) -> Any:
     for name in ("maximum", "minimum"):
         if abs(schema.get(name, 0)) > LARGEST:
             del schema[name]
-    if isinstance(schema.get("description"), str) and (bounds := _range(schema)):
+    if isinstance(schema.get("description"), str) and (bounds := _ranges(schema)):
         schema["description"] = f"{schema['description']} Range: {bounds}."
     members = schema.get("oneOf", [])
     records = [member for member in members if isinstance(member, dict) and "properties" in member]
@@ -73,11 +73,21 @@ def _words(tag: dict[str, Any]) -> list[Any]:
     return [tag["const"]] if "const" in tag else list(tag.get("enum", []))
 
 
+def _ranges(schema: dict[str, Any]) -> str:
+    """Return the range of a value: its own, that of a list's numbers, or that of the alternative with one."""
+    own = [schema, schema.get("items", {}), *schema.get("anyOf", [])]
+    return next(filter(None, map(_range, own)), "")
+
+
 def _range(schema: dict[str, Any]) -> str:
     """As `0 <= x < 1`; empty without bounds."""
-    low = next((f"{schema[key]:g} {sign} " for key, sign in LOWER.items() if key in schema), "")
-    high = next((f" {sign} {schema[key]:g}" for key, sign in UPPER.items() if key in schema), "")
+    low = next((f"{_plain(schema[key])} {sign} " for key, sign in LOWER.items() if key in schema), "")
+    high = next((f" {sign} {_plain(schema[key])}" for key, sign in UPPER.items() if key in schema), "")
     return f"{low}x{high}" if low or high else ""
+
+
+def _plain(limit: float) -> str:
+    return f"{int(limit):,}" if limit == int(limit) else f"{limit:g}"
 
 
 def schema_text(name: str = SCHEMA_FILE) -> str:

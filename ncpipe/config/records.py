@@ -12,12 +12,12 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 
-from ncpipe.config.bounds import Bound, key_of
+from ncpipe.config.bounds import LARGEST, Bound, key_of
 from ncpipe.system.errors import WORD, InputError, cut, shown, word
 
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
@@ -229,7 +229,10 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
         return f"{shown(wrong)} is unknown; {suggest(wrong, arguments)}"
     kind, bound = arguments if origin is Annotated else (expected, Bound())
     if (type(wrong) is int and kind in (int, float)) or (type(wrong) is float and kind is float):
-        why = f": {bound.why}" if bound.why and wrong > bound.high else ""
+        above = wrong > bound.high
+        if bound.high >= LARGEST and not above:
+            bound = replace(bound, high=math.inf)  # the end of float32 is not what is wrong
+        why = f": {bound.why}" if bound.why and above else ""
         return f"{shown(wrong)} is out of range; it must be {bound}{why}"
     quoted = kind in (int, float) and isinstance(wrong, str)
     hint = "; write the number without quotes, as 0.001 or 1e-3" if quoted else ""

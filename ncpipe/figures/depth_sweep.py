@@ -44,7 +44,7 @@ def depth_sweep(
     labels: Mapping[str, str],
     columns: Callable[[pd.DataFrame, pd.DataFrame], tuple[Column, ...]] = paper_columns,
 ) -> Figure:
-    """log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
+    """Draw log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
 
     In a study with an axis its values take the place of L, on a log axis where they are all positive. Where
     they are not there is no fit; a panel then states Spearman's rho.
@@ -147,12 +147,12 @@ def _draw_panel(
 
 
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
-    """Single runs, beside the mean that would hide them."""
+    """Draw single runs beside the mean, which would hide them."""
     axes.scatter(x, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
 
 
 def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
-    """Values that leave at least a third of the panel's height to the runs that means are made of."""
+    """Return values clipped so that the runs used take at least a third of the panel's height."""
     if used.empty:
         return failed
     reach = max(used.max() - used.min(), LEAST_REACH)
@@ -226,7 +226,7 @@ def _draw_key(
     bounded: bool,
     failed: bool,
 ) -> None:
-    """Entries for what there is: means and fits, a rejected one, a bound, runs that did not converge."""
+    """Draw the figure's legend, with an entry for each kind of mark that is there."""
     level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     mean = Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds")

@@ -20,7 +20,7 @@ LEAST_RANGE = 0.1  # cosines: below it, a collapsed matrix would show rounding i
 
 
 def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """Cosines of centred class means, and of W_i with them, at the shallowest and the deepest L.
+    """Draw cosines of centred class means, and of W_i with them, at the shallowest and the deepest L.
 
     gram: experiment, depth, seed, matrix (`means` or `duality`), row, column, value. runs: with converged;
     the run shown is the converged one of the lowest seed. labels: experiment -> row label, in the order of
@@ -65,7 +65,7 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis) ->
 
 
 def _shown(own: pd.DataFrame, of: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
-    """By place in the row: what, at which depth or other place, the matrix (K, K)."""
+    """Return by column of the figure a title, the value of the x axis and the matrix (K, K)."""
     shown = {}
     ends = sorted({own[of.column].min(), own[of.column].max()}) if len(own) else []
     for i, matrix in enumerate(MATRICES):

@@ -76,17 +76,17 @@ def gap_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]
 
 
 def caption(run: Mapping[Any, Any]) -> str:
-    """The same for a figure's title, with lambda as mathtext: the network, and below it the rest."""
+    """Return a figure's title: the network and, below it, the rest of the setting; mathtext."""
     return f"{' '.join(_network(run))}\n{', '.join(_rest(run))}"
 
 
 def row_label(run: Mapping[Any, Any]) -> str:
-    """The caption with lines broken that are longer than a row is high."""
+    """Return the caption with lines broken that are longer than a row is high."""
     return "\n".join([*_lines(_network(run), " "), *_lines(_rest(run), ", ")])
 
 
 def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame) -> dict[str, str]:
-    """A label for what `experiment` names (`abscissa.with_lines` too), in the order of `runs`.
+    """Return a label for each name in `experiment` (`x_axis.with_lines` too), in the order of `runs`.
 
     Where several would have the same one, their names stand above it. InputError where another version made
     the table.
@@ -101,7 +101,7 @@ def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame)
 
 
 def slope_label(slope: float, low: float, high: float, symbol: str = "L") -> str:
-    """Mathtext of a fitted power of L, or of what has the symbol, with its interval."""
+    """Return a fitted power of L, or of another symbol, with its interval; mathtext."""
     return _with_interval(rf"${symbol}^{{{slope:z.2f}}}$", low, high)
 
 
@@ -146,7 +146,7 @@ def _exceptions(run: Mapping[Any, Any]) -> list[str]:
 
 
 def _lines(pieces: Sequence[str], separator: str) -> list[str]:
-    """The pieces, as many on a line as LINE characters hold; a separator's comma stays behind the piece."""
+    """Return the pieces, as many on a line as LINE characters hold; a comma stays behind its piece."""
     lines = [pieces[0]]
     for piece in pieces[1:]:
         longer = f"{lines[-1]}{separator}{piece}"

@@ -27,6 +27,7 @@ from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 LAW_METRIC = "nc1_trace_ratio"
+NC2, GNC2 = "nc2_means", "gnc2_spread_means"
 LAW_DASHES = (0, (6.0, 1.5, 1.0, 1.5))  # not to be taken for the test split
 FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that fall are close to one
 
@@ -49,7 +50,7 @@ class Panel:
 
 PANELS = (
     Panel(LAW_METRIC, ("train",)),
-    Panel("nc2_means", ("train",)),
+    Panel(NC2, ("train",)),
     Panel("ncc_error", ("train", "test")),
 )
 
@@ -57,7 +58,7 @@ PANELS = (
 def layer_profiles(
     profile: pd.DataFrame, law: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
 ) -> Figure:
-    """NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
+    """Draw NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
     profile, law: of `tables.profiles`. runs: with converged. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
@@ -69,17 +70,18 @@ def layer_profiles(
     """
     of = x_axis_of(runs)
     colours = colours_of(profile[of.column])
+    panels = _panels(profile)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
-        grid = figure.subplots(len(labels), len(PANELS), squeeze=False, sharex=True)
+        grid = figure.subplots(len(labels), len(panels), squeeze=False, sharex=True)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = profile[profile["experiment"] == name]
             converged = converged_by_place(runs[runs["experiment"] == name], of)
-            for axes, panel in zip(line, PANELS, strict=True):
+            for axes, panel in zip(line, panels, strict=True):
                 _draw_panel(axes, own, of, panel, colours, converged)
             _draw_law(line[0], own, law[law["experiment"] == name], of)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, panel in zip(grid[0], PANELS, strict=True):
+        for axes, panel in zip(grid[0], panels, strict=True):
             axes.set_title(panel.title)
         for axes in grid[-1]:
             axes.set_xlabel("relative layer position")
@@ -87,6 +89,14 @@ def layer_profiles(
         _draw_key(figure, of, colours, has_test(runs))
         figure.draw_without_rendering()
     return figure
+
+
+def _panels(profile: pd.DataFrame) -> tuple[Panel, ...]:
+    """Return PANELS, with GNC2 for NC2 if no experiment has an NC2: K > d + 1 classes have no simplex."""
+    usable = profile.loc[profile["log10_mean"].notna(), "metric"]
+    if (usable == NC2).any() or not (usable == GNC2).any():
+        return PANELS
+    return tuple(Panel(GNC2, panel.splits) if panel.metric == NC2 else panel for panel in PANELS)
 
 
 def _draw_panel(
@@ -129,7 +139,7 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
 
 
 def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: XAxis) -> None:
-    """The law of the deepest network that has one."""
+    """Draw the law of the deepest network that has one."""
     fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return

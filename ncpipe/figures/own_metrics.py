@@ -20,7 +20,7 @@ WIDEST = 4  # columns of a page
 def own_metrics_figure(
     points: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str], columns: Sequence[Column]
 ) -> Figure:
-    """Mean over converged runs at the last layer, and single runs beside it, hollow if they did not converge.
+    """Draw means over converged runs at the last layer, and single runs, hollow if they did not converge.
 
     A metric whose scale is `log` is drawn as its log10, any other as it is. points: of `tables.points`.
     labels: experiment -> row label, in the order of the rows.

@@ -24,7 +24,7 @@ Colour = tuple[float, float, float]
 
 
 def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
-    """The rows of a column's metric and split at one experiment's last layer."""
+    """Return the rows of a column's metric and split at one experiment's last layer."""
     own = (table["experiment"] == experiment) & (table["layer"] == LAST)
     return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]
 
@@ -32,7 +32,7 @@ def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataF
 def draw_power(
     axes: Axes, fit: pd.Series, places: np.ndarray, of: XAxis, *, mark: str = "", **style: Any
 ) -> Line2D:
-    """A row of `tables.slopes` as a line over the places that it was fitted to, labelled by its slope.
+    """Draw a row of `tables.slopes` as a line over the x that it was fitted to, labelled by its slope.
 
     mark: behind the label.
     """
@@ -44,18 +44,18 @@ def draw_power(
 
 
 def state_nothing(axes: Axes, note: str) -> None:
-    """An empty panel that says why it is empty."""
+    """Write into an empty panel why it is empty."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center", **NOTE)
     axes.set_yticks([])
 
 
 def absence(converged: int) -> str:
-    """Why nothing is drawn of a depth with that many converged runs."""
+    """Return why nothing is drawn at a depth with that many converged runs."""
     return "no usable value" if converged else "no converged run"
 
 
 def state_gap(axes: Axes, place: float, converged: int) -> None:
-    """On the axis of depths, or of other places: why one has no point, where it would be."""
+    """Write where the point of a depth, or other x, would be why there is none."""
     note = absence(converged)
     where = axes.get_xaxis_transform()
     axes.text(place, 0.04, note, transform=where, rotation=90, ha="center", va="bottom", fontsize=7, **NOTE)
@@ -64,7 +64,7 @@ def state_gap(axes: Axes, place: float, converged: int) -> None:
 def state_missing(
     axes: Axes, of: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
 ) -> None:
-    """On any other axis: which depths, or other places, have no line, and why; lower left, or upper right.
+    """Write which depths, or other x, have no line, and why; lower left, or upper right.
 
     converged: `converged_by_place`.
     """
@@ -85,23 +85,23 @@ def state_missing(
 
 
 def converged_by_place(runs: pd.DataFrame, of: XAxis) -> dict[float, int]:
-    """How many runs of one line converged at each of its depths, or other places, in rising order."""
+    """Return how many runs of one line converged at each depth, or other x, in rising order."""
     counts = runs.groupby(of.column)["converged"].sum()
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}
 
 
 def has_test(runs: pd.DataFrame) -> bool:
-    """Whether any of these runs had test samples."""
+    """Return whether any of these runs had test samples."""
     return bool(runs["test_error"].notna().any())
 
 
 def start_at_zero(axes: Axes, lines: Iterable[Line2D]) -> None:
-    """The y axis of shares: from 0, with lines and markers that lie on it wholly visible."""
+    """Let a y axis of shares start at 0, and show lines and markers on it whole."""
     axes.set_ylim(bottom=0)
     for line in lines:
         line.set(clip_on=False, zorder=3)  # above the axis, on which a share of 0 lies
 
 
 def thin_ticks(axes: Axes) -> None:
-    """Few round values on the y axis of a small panel."""
+    """Put few round values on the y axis of a small panel."""
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3, steps=[1, 2, 5, 10]))

@@ -1,6 +1,6 @@
 """Singular values of the class means and of the classifier, a line per depth."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,16 @@ FLOOR = 0.05  # of the largest: where panels end, unless a value that collapse k
 LEAST = 1e-16  # float64 rounding of the largest, so that an exact 0 has a logarithm
 
 
-def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+def spectra(
+    measurements: pd.DataFrame,
+    runs: pd.DataFrame,
+    labels: Mapping[str, str],
+    no_simplex: Collection[str] = (),
+) -> Figure:
     """s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
 
     runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
+    no_simplex: experiments of more than d + 1 classes, which have no collapsed spectrum.
     Lines are geometric means over converged seeds; panels say which depths have none. The dashed line is the
     collapsed spectrum (for d >= K): K-1 equal values and a zero, or K equal ones for MSE without a bias,
     whose optimum is orthogonal [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes
@@ -49,14 +55,15 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
                 converged = converged_by_place(objective, of)
-                _draw_panel(axes, rows, of, colours, converged, _is_orthogonal(objective))
+                equal = None if name in no_simplex or own.empty else _equal(own, objective)
+                _draw_panel(axes, rows, of, colours, converged, equal)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, matrix in zip(grid[0], COLUMNS, strict=True):
             axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
         for axes in grid[-1]:
             axes.set_xlabel("index $i$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours)
+        _draw_key(figure, of, colours, collapsed=not set(labels) <= set(no_simplex))
         figure.draw_without_rendering()
     return figure
 
@@ -76,8 +83,10 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby([*place_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
 
 
-def _is_orthogonal(runs: pd.DataFrame) -> bool:
-    return bool(len(runs)) and runs["loss_name"].iloc[0] == "mse" and not runs["last_bias"].iloc[0]
+def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:
+    """Return how many singular values are equal at collapse: K, or K-1 where a simplex is asked for."""
+    orthogonal = runs["loss_name"].iloc[0] == "mse" and not runs["last_bias"].iloc[0]
+    return int(own["index"].max()) - (not orthogonal)
 
 
 def _draw_panel(
@@ -86,7 +95,7 @@ def _draw_panel(
     of: XAxis,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
-    orthogonal: bool,
+    equal: int | None,
 ) -> None:
     if own.empty:
         axes.set_xticks([])
@@ -102,11 +111,11 @@ def _draw_panel(
             markersize=2.5,
             linewidth=1.1,
         )
-    equal = classes if orthogonal else classes - 1
-    axes.plot([1, equal], [1, 1], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=3)
+    if equal is not None:
+        axes.plot([1, equal], [1, 1], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=3)
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    kept = own.loc[own["index"] <= equal, "log10"].min()
+    kept = own.loc[own["index"] <= (equal or classes - 1), "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     _state_lowest(axes, own)
     axes.set_xlim(0.6, classes + 0.4)
@@ -120,7 +129,7 @@ def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
     for index in below["index"].unique():
         table = below[below["index"] == index]
         label = rf"$\downarrow$ to {_rounded(10 ** table['log10'].min())}"
-        where = (index - 0.6, 0.06)
+        where = (index - 1.1, 0.06)
         axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, color=FAINT)
 
 
@@ -130,8 +139,9 @@ def _rounded(value: float) -> str:
     return f"{value:.1g}" if value >= 1e-3 else rf"${digit}\cdot 10^{{{int(power)}}}$"
 
 
-def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour]) -> None:
-    collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
-    figure.legend(
-        handles=[*of.handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False
-    )
+def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
+    handles = of.handles(colours)
+    if collapsed:
+        line = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
+        handles.append(line)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

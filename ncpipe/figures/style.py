@@ -50,14 +50,14 @@ def paper_style() -> Iterator[None]:
 
 
 def metric_colours(count: int) -> list[tuple[float, float, float]]:
-    """Colour-blind safe, one per column of metrics."""
+    """Return so many colours, safe for colour-blind readers, one per column of metrics."""
     order = [0, 1, 2, 4, 3, 5, 7, 8, 9]
     palette = sns.color_palette("colorblind")
     return [palette[order[i % len(order)]] for i in range(count)]
 
 
 def colour_of(metric: str, place: int) -> tuple[float, float, float]:
-    """The colour of a metric wherever a column of panels is one metric; of any other that of its place.
+    """Return the colour of a metric wherever a column of panels is one metric; of others, that of the column.
 
     NC1, NC2 and NC3 share none with the loss gap and its parts.
     """
@@ -79,7 +79,7 @@ COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
 
 
 def depth_colours(depths: Sequence[float]) -> dict[float, tuple[float, float, float]]:
-    """Dark blue (shallow) to orange (deep), all of them with a contrast of 3 or more to white paper."""
+    """Return dark blue (shallow) to orange (deep), each with a contrast of 3 or more to white paper."""
     shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(depths) - 1, 1)
     return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}

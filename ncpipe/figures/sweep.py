@@ -17,12 +17,13 @@ from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
 from ncpipe.metrics.catalogue import own_metrics, own_splits
 from ncpipe.system.errors import InputError
+from ncpipe.tables.headlines import GNC2
 
 
 def sweep_figures(
     order: Sequence[str], read: Callable[[str], pd.DataFrame]
 ) -> Mapping[str, Callable[[], Figure]]:
-    """How each figure is drawn: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
+    """Return by name the makers of figures: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
     curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; and own_metrics, if the
     study.py that was read last has metrics.
 
@@ -39,6 +40,9 @@ def sweep_figures(
     def curves(line: str) -> Figure:
         history, own = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
         return training_curves(history, own, captions[line])
+
+    def no_simplex(points: pd.DataFrame) -> set[str]:
+        return set(points.loc[points["metric"] == GNC2, "experiment"])
 
     runs = table("runs")
     known, captions = by_experiment(row_label, runs), by_experiment(caption, runs)
@@ -59,12 +63,12 @@ def sweep_figures(
         "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),
         "train_test": lambda: train_against_test(table("layers"), table("effective_depth"), runs, labels),
         "heat_maps": lambda: heat_maps(table("gram"), runs, labels),
-        "spectra": lambda: spectra(table("spectra"), runs, labels),
+        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(table("points"))),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
 
 
 def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
-    """The names of an experiment's rows in the figures: its own, or one for each depth."""
+    """Return the names of an experiment's rows in the figures: its own, or one for each depth."""
     own = runs["experiment"]
     return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))

@@ -99,7 +99,7 @@ EFFECTIVE = "effective depth"
 def train_against_test(
     profile: pd.DataFrame, effective: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
 ) -> Figure:
-    """NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
+    """Draw NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
 
     profile, effective: of `tables.profiles` (`layer_profile`, `effective_depths`); of the profile only `last`
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
@@ -156,7 +156,7 @@ def _draw_panel(
 def _draw_line(
     axes: Axes, places: pd.Series, mean: pd.Series, std: pd.Series, series: Series
 ) -> list[Line2D]:
-    """The line itself, without its bars; none without values."""
+    """Draw a line with its bars; return the line alone, or nothing without values."""
     if places.empty:
         return []
     marker, dashes = SPLITS[series.split]
@@ -217,7 +217,7 @@ def _finish(axes: Axes, of: XAxis, drawn: set[float], converged: Mapping[float, 
 
 
 def _draw_key(figure: Figure, grid: np.ndarray) -> None:
-    """The splits that are drawn, in ink, and each name once, by the first panel that has it."""
+    """Draw the legend: the splits in ink, and each name once, from the first panel that has it."""
     drawn = [line.get_linestyle() for axes in grid.flat for line in axes.lines if line.get_marker() in "os"]
     entries: dict[str, Artist] = {}
     for split, (marker, dashes) in SPLITS.items():

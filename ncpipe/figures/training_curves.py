@@ -38,7 +38,7 @@ Colours = dict[float, tuple[float, float, float]]
 
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
-    """Four panels for one line: regularised loss, the loss alone, penalty (log axes), train and test error.
+    """Draw four panels for one line: regularised loss, loss alone, penalty (log axes), train and test error.
 
     The epoch has a logarithmic axis from the first logged epoch after 0 on, and a linear one before.
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
@@ -79,7 +79,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
 
 
 def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
-    """By title, the columns of the history that are metrics, with the test split's dashed."""
+    """Return by title the columns of the history that are metrics, with the test split's dashed."""
     panels: dict[str, dict[str, Dashes]] = {}
     for column in table.columns[table.notna().any()]:
         metric = series_entry(column)
@@ -126,7 +126,7 @@ def _draw_quantity(
 
 
 def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bool) -> None:
-    """Limits from finished runs alone."""
+    """Set the y limits from finished runs alone."""
     own = table[table["finished"]] if table["finished"].any() else table
     values = own[quantities].to_numpy(dtype=float).ravel()
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
@@ -155,12 +155,12 @@ def _mark_diverged(
 
 
 def _fit_name(runs: pd.DataFrame) -> str:
-    """The loss's own name, as cross-entropy."""
+    """Return the loss's own name, as cross-entropy."""
     return LOSS_TITLES.get(name := str(runs["loss_name"].iloc[0]), name.replace("_", " "))
 
 
 def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
-    """Of all panels, which share the axis: the first epochs change most."""
+    """Make the epoch axis, which all panels share, logarithmic: the first epochs change most."""
     first, last = epochs[epochs > 0].min(), epochs.max()
     if not first < last:
         return
@@ -175,7 +175,7 @@ def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
 
 
 def _draw_splits(axes: Axes, splits: Sequence[Dashes]) -> None:
-    """The key of a panel with several splits, inside it."""
+    """Draw the legend of a panel with several splits inside it."""
     if len(splits) < 2:
         return
     names = {dashes: split.replace("_", " ") for split, dashes in DASHES.items()}

@@ -23,7 +23,7 @@ from ncpipe.tables.keys import abscissa, name_of
 Colour = tuple[float, float, float]
 
 BESIDE = 1.07  # times the depth: where single runs stand
-SHIFT = 0.025  # of the axis of another abscissa
+SHIFT = 0.025  # of the axis, for an x other than depth
 MARGIN = 0.06
 FEW = 5  # values that have a tick each
 # Labels and symbols of keys that have some in the field; others are called by their names.
@@ -33,7 +33,7 @@ NAMES = {
     "model.width": ("width $d$", "d"),
     "data.per_class": ("training samples per class $n$", "n"),
     "data.noise": (r"noise $\sigma$", r"\sigma"),
-    "data.label_noise.fraction": ("share of labels drawn anew", "p"),
+    "data.label_noise.fraction": ("share of labels redrawn", "p"),
     "data.imbalance.ratio": ("imbalance $R$", "R"),
     "data.transfer.n_source": ("source classes", "s"),
     "optimizer.learning_rate": (r"learning rate $\eta$", r"\eta"),
@@ -55,11 +55,11 @@ class XAxis:
         return self.column == "depth"
 
     def equal_to(self, values: Iterable[float]) -> str:
-        """Mathtext: L = 2, 3."""
+        """Return L = 2, 3 in mathtext."""
         return f"${self.symbol} = {', '.join(map(_number, values))}$"
 
     def scale(self, axes: Axes, values: np.ndarray) -> None:
-        """The x axis of a panel: depths are its only ticks, and so are a few values of any other abscissa."""
+        """Scale the x axis of a panel: depths are its only ticks, and so are a few values of any other x."""
         if not self.log:
             axes.set_xlim(*_around(values))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -80,7 +80,7 @@ class XAxis:
         axes.xaxis.set_minor_formatter(NullFormatter())
 
     def beside(self, values: pd.Series, among: np.ndarray) -> pd.Series:
-        """Places beside the values, of which `among` are all."""
+        """Return x slightly beside the values; `among` are all values of the axis."""
         if self.is_depth:
             return values * BESIDE
         if not self.log:
@@ -88,7 +88,7 @@ class XAxis:
         return values * (among.max() / among.min()) ** SHIFT
 
     def handles(self, colours: Mapping[float, Colour], linewidth: float | None = 1.5) -> list[Line2D]:
-        """Legend entries of the values."""
+        """Return a legend entry for each value."""
         return [
             Line2D([], [], color=colour, linewidth=linewidth, label=f"${self.symbol}={_number(value)}$")
             for value, colour in colours.items()
@@ -96,7 +96,7 @@ class XAxis:
 
 
 def x_axis_of(runs: pd.DataFrame) -> XAxis:
-    """What a study's metrics are drawn against; a logarithmic axis wherever there can be one."""
+    """Return what a study's metrics are drawn against; a logarithmic axis wherever x is positive."""
     column = abscissa(runs)
     if column == "depth":
         return XAxis("depth", "depth $L$", "L", log=True)
@@ -106,7 +106,7 @@ def x_axis_of(runs: pd.DataFrame) -> XAxis:
 
 
 def with_lines(table: pd.DataFrame) -> pd.DataFrame:
-    """A table in which `experiment` names lines, each of which is a row of the figures."""
+    """Return a table in which `experiment` names lines, each of which is a row of the figures."""
     if abscissa(table) == "depth":
         return table
     places = zip(table["experiment"], table["depth"], strict=True)

@@ -34,7 +34,7 @@ def chart_data(
     measurements: pd.DataFrame,
     places: pd.DataFrame,
 ) -> dict[str, Any]:
-    """Everything that the charts can be asked for, from the tables of `aggregate` and `measure`."""
+    """Return all data of the charts, from the tables of `aggregate` and `measure`."""
     data = curve_data(runs, history)
     return data | {
         "series": _series(runs, points, slopes, data["lines"]),
@@ -43,7 +43,7 @@ def chart_data(
 
 
 def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """What there is of runs that nothing has been measured of yet: their training curves.
+    """Return the data of charts of runs that are not measured yet: their training curves.
 
     runs: with converged and reason.
     """
@@ -71,7 +71,7 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
 
 
 def _names(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """Of each row the line that it belongs to."""
+    """Return the line of each row."""
     keys = line_keys(runs)
     return [
         name_of(dict(zip(keys, row, strict=True))) for row in table[keys].itertuples(index=False, name=None)
@@ -79,7 +79,7 @@ def _names(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 
 
 def plain(metric: str) -> str:
-    """What a metric is called where there is no mathtext."""
+    """Return a metric's label without mathtext."""
     label = entry(metric).label.replace("$", "")
     return label if label and "\\" not in label else metric.replace("_", " ")
 
@@ -89,7 +89,7 @@ def title(metric: str, split: str) -> str:
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:
-    """Rounded; None in place of what JSON has no number for."""
+    """Return values rounded; None for what JSON has no number for."""
     return [number(value) for value in values]
 
 
@@ -104,7 +104,7 @@ def number(value: float, digits: int = DIGITS) -> float | int | None:
 def _series(
     runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame, lines: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One for each metric and split of the last layer, the headlines first."""
+    """Return one series for each metric and split of the last layer, the headlines first."""
     place = {key: i for i, key in enumerate(runs[run_keys(runs)].itertuples(index=False, name=None))}
     fits = dict(iter(slopes.groupby(SERIES, sort=False)))
     found = []
@@ -127,7 +127,7 @@ def _series(
 
 
 def _rank(metric: str, split: str) -> tuple[int, str, str]:
-    """Headlines on the training set come first, in their order."""
+    """Return the sort key by which headlines on the training set come first, in their order."""
     first = HEADLINES.index(metric) if metric in HEADLINES and split != "test" else len(HEADLINES)
     return first, plain(metric).lower(), split
 
@@ -195,14 +195,9 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
 
 
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """By run the logged epochs (an index into `epochs`) and each column's values there."""
-    columns = [name for name in history if name not in {*run_keys(runs), *NOT_CURVES}]
-    columns = [
-        name
-        for name in columns
-        if pd.api.types.is_numeric_dtype(history[name]) and history[name].notna().any()
-    ]
-    columns = sorted(map(str, columns), key=_curve_rank)
+    """Return by run the logged epochs (an index into `epochs`) and each column's values there."""
+    drawn = history.drop(columns=[*run_keys(runs), *NOT_CURVES], errors="ignore").select_dtypes("number")
+    columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
     own = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
     which: list[int | None] = []
@@ -228,7 +223,7 @@ def _curve_rank(column: str) -> int:
 
 
 def _column_title(column: str) -> str:
-    """Of a column of the history: a metric by its label."""
+    """Return the title of a column of the history: a metric by its label."""
     metric = series_entry(column)
     if not metric.name:
         return column.replace("_", " ")
@@ -237,6 +232,6 @@ def _column_title(column: str) -> str:
 
 
 def kept(rows: int) -> list[int]:
-    """Places of the rows that a chart shows, evenly spread; the first and the last are among them."""
+    """Return indices of the rows that a chart shows, evenly spread, with the first and the last."""
     step = max(1, math.ceil(rows / MOST_EPOCHS))
     return sorted({*np.arange(0, rows, step).tolist(), rows - 1}) if rows else []

@@ -42,14 +42,14 @@ class Grid:
 def grid(
     name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str], note: str = "", csv: bytes = b""
 ) -> Grid:
-    """Those of the columns (by name, with their headings) that the table has."""
+    """Return a grid of those columns (by name, with their headings) that the table has."""
     kept = {column: heading for column, heading in columns.items() if column in table}
     rows = [list(map(cell, row)) for row in table[list(kept)].itertuples(index=False, name=None)]
     return Grid(name, title, note, list(kept.values()), rows, data_uri(csv) if csv else "")
 
 
 def cell(value: object) -> Cell:
-    """Numbers to three digits, all of them in `full`; what is missing is empty."""
+    """Return a cell with three digits of a number, and all in `full`; empty for what is missing."""
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return Cell("yes" if value else "no")
     if isinstance(value, int | float) or hasattr(value, "dtype"):
@@ -68,7 +68,7 @@ def shown(number: float) -> str:
 
 
 def estimate(value: float, low: float, high: float) -> Cell:
-    """A value as −0.373 [−0.43, −0.317]; without an interval where there is none or it has no width."""
+    """Return a value as −0.373 [−0.43, −0.317], without the interval if there is none or it has no width."""
     if math.isnan(value):
         return Cell("")
     if math.isnan(low) or low == high:

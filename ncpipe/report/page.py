@@ -78,7 +78,7 @@ NOTHING = Contents("", [], [], [], [], None, [], None, [], Provenance(), {})
 
 
 def render(contents: Contents) -> str:
-    """The page; equal contents give equal text on one installation."""
+    """Return the page; equal contents give equal text on one installation."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -101,13 +101,13 @@ def render(contents: Contents) -> str:
 
 @functools.cache
 def chart_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, out of the installed vl-convert: no network."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script, from the installed vl-convert: no network."""
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # whose stub asks for a snippet
     return bundle.replace("</script", "<\\/script")
 
 
 def script_json(value: object) -> str:
-    """JSON that no script element ends in."""
+    """Return JSON that does not end a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 

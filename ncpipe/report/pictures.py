@@ -68,7 +68,7 @@ class Picture:
 
 
 def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -> list[Picture]:
-    """The figures of a folder, FIGURES in their order first; training curves have a chart of their own.
+    """Return the figures of a folder, FIGURES in their order first, without those of training curves.
 
     alts: the sentence that a figure shows, where there is one; of the others the caption says what is seen.
     of: what metrics are held against, as `depth L`.

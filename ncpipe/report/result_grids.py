@@ -135,5 +135,5 @@ def _claim_row(row: Any) -> list[Cell]:
 
 
 def _label(word: str) -> str:
-    """A metric's label; any other word as it is."""
+    """Return a metric's label; any other word as it is."""
     return plain(word) if entry(word).label else word

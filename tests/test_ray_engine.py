@@ -482,17 +482,15 @@ def test_driver_and_machine_killed_in_turn_give_what_dvc_repro_gives(
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     with two_machines(clone, monkeypatch) as (sweep, machine):
-        clone.stop_when(
-            lambda said: "ray: " in said[-1] and " of 8 runs, " in said[-1], signal.SIGKILL, *sweep
-        )
-        process = clone.start(*sweep)
-        assert process.stdout is not None
+        clone.stop_when(lambda said: " of 8 runs, " in said[-1], signal.SIGKILL, *sweep)
         said = []
-        for line in process.stdout:
-            said.append(line)
-            if " of 8 runs, " in line:
-                machine.close()
-        assert process.wait() == 0, "".join(said)
-    [first] = [line for line in said if line.endswith(" of 8 runs are trained\n")]
+        with clone.start(*sweep) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said.append(line)
+                if " of 8 runs, " in line:
+                    machine.close()
+        assert process.returncode == 0, "".join(said)
+    first = next(line for line in said if line.endswith(" of 8 runs are trained\n"))
     assert 0 < int(first.split()[1]) < 8
     check_swept(clone, swept)

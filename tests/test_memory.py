@@ -275,7 +275,7 @@ def test_an_epoch_takes_as_long_as_all_samples_do(monkeypatch: pytest.MonkeyPatc
     Red: the time of the samples that were timed, or of the whole history in every epoch."""
     seconds = iter(range(100))
     monkeypatch.setattr(cost.time, "perf_counter", lambda: next(seconds))
-    monkeypatch.setattr(cost, "ROWS", 4)
+    monkeypatch.setattr(cost, "TIMED_ROWS", 4)
     run, data = run_of(log_every=5), vector_data()
     train, test = len(data.train), len(data.test or ())
     assert min(train, test) > 4

@@ -192,7 +192,7 @@ def _chapters(
         network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
         own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
         plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-        series = headline_series(runs[runs["experiment"] == name])
+        series = headline_series(runs[runs["experiment"] == name], slopes)
         answers = [
             (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
             for line in lines

@@ -1,6 +1,6 @@
 """What engines and their driver cost: many runs that hardly train, without DVC.
 
-    python benchmarks/engines.py [--runs 100] [local slurm ray]
+    python benchmarks/engines.py [--runs 100] [--array 100] [local slurm ray]
     python benchmarks/engines.py --driver 300 1000 3000 30000 [--dry-from 30000]
 
 The runs have one epoch and five shapes. The first call trains by each engine; slurm is left out where no
@@ -83,15 +83,11 @@ def has_slurm() -> bool:
     )
 
 
-def options_of(name: EngineName) -> Options:
-    return Options(name, Slurm(array=100), Ray())
-
-
 def stored_runs() -> list[Path]:
     return list(store_folder().glob("*/run.json"))
 
 
-def timed(name: EngineName, runs: int) -> str:
+def timed(name: EngineName, runs: int, array: int) -> str:
     with sweep(runs) as params:
         tasks, settings = planned(params)
         first: list[float] = []
@@ -103,7 +99,7 @@ def timed(name: EngineName, runs: int) -> str:
 
         threading.Thread(target=look, daemon=True).start()
         begin = time.perf_counter()
-        run_tasks(open_engine(options_of(name), settings), tasks, keep_going=False)
+        run_tasks(open_engine(Options(name, Slurm(array=array), Ray()), settings), tasks, keep_going=False)
         end = time.perf_counter()
         found = len(stored_runs())
         assert found == settings.runs, f"{found} of {settings.runs} runs in the store"
@@ -191,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("engines", nargs="*", default=["local", "slurm", "ray"])
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--array", type=int, default=100, help="most tasks of Slurm's array")
     parser.add_argument("--driver", type=int, nargs="+", help="numbers of runs: what the driver costs")
     parser.add_argument("--dry-from", type=int, default=10_000, help="from so many runs on nothing trains")
     chosen = parser.parse_args()
@@ -202,7 +199,7 @@ def main() -> None:
         if name == "slurm" and not has_slurm():
             print(f"{name:>6} left out: no Slurm answers here", flush=True)
         else:
-            print(timed(name, chosen.runs), flush=True)
+            print(timed(name, chosen.runs, chosen.array), flush=True)
 
 
 if __name__ == "__main__":

@@ -228,6 +228,14 @@ class Clone:
             for file in files
         }
 
+    def lock(self) -> Tree:
+        """What dvc.lock has; its entries stand in the order in which stages ran.
+
+        `dvc repro code grid fetch`, with which a sweep begins, takes that order from a set of Python's, which
+        is another one in each process.
+        """
+        return YAML(typ="safe").load((self.folder / "dvc.lock").read_text())
+
     def start(self, *command: str) -> subprocess.Popen[str]:
         """The command in a process group of its own, its messages in one pipe; Ctrl-C works in it."""
         return subprocess.Popen(

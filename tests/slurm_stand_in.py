@@ -4,7 +4,7 @@
 Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does: refuse is what
 sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. With accounting,
 jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints. warn sends the signal
-that comes before the time limit.
+that comes before the time limit. While there is a hold, no job begins.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def control(number: str) -> int:
     first, last = map(int, indices.split("-"))
     todo, running = [f"{number}_{index}" for index in range(first, last + 1)], {}
     while todo or running:
-        while todo and len(running) < int(most):
+        while todo and len(running) < int(most) and told("hold") is None:
             job = todo.pop(0)
             if told(f"jobs/{job}") == "CANCELLED":
                 continue

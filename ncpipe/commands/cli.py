@@ -63,8 +63,9 @@ def program(
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Neural collapse against depth. Commands read params.yaml here and write below data/; `dvc repro` runs
-    those stages that are stale. `metrics` measures any features."""
+    """Measure neural collapse over a sweep of networks, depths and seeds. Commands read params.yaml in the
+    current folder and write below data/; `dvc repro` runs the stages that are stale. `ncpipe metrics`
+    measures any stored features."""
     if address := os.environ.get("DVC_STAGE"):  # which DVC sets for what it runs
         from ncpipe.commands.code import check_unedited
 
@@ -73,7 +74,7 @@ def program(
 
 @stage()
 def code() -> None:
-    """Write digests of the code behind every other stage to data/code: comments and layout do not count."""
+    """Write a digest of every other stage's code to data/code, by which DVC sees that code has changed."""
     from ncpipe.commands.code import write_code
 
     write_code()
@@ -100,7 +101,7 @@ def fetch(
     ] = None,
     value: Value = None,
 ) -> None:
-    """Download (or take from a mirror) an experiment's data set; balance, normalise, check and store it."""
+    """Download an experiment's data set, or read it from a mirror; balance, normalise, check and store it."""
     from ncpipe.commands.fetch import fetch as fetch_data
 
     fetch_data(experiment, mirror, _number(value))
@@ -120,14 +121,14 @@ def train(
     ] = None,
     device: Device = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Leave the sweep's other missing runs of these shapes for later.")
+        bool, typer.Option("--alone", help="Train no other runs of the sweep with them.")
     ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     value: Value = None,
 ) -> None:
-    """Train networks (and those of the sweep that fit beside them), or take them from the store; write them
-    to data/runs. Without depth, value or seed: all that the sweep has of the experiment."""
+    """Train an experiment's runs, or take them from the store; write them to data/runs. Without DEPTH, SEED
+    or --value, all depths, seeds or values of the sweep. Missing runs of the same shapes train with them."""
     from ncpipe.commands.train import train as train_runs
 
     train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
@@ -149,13 +150,15 @@ def clean(
         str | None,
         typer.Option(
             metavar="AGE",
-            help="Remove those not used for this time, for example 12h, 30d or 8w.",
+            help="Remove what was not used for this time, for example 12h, 30d or 8w.",
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+    ] = False,
 ) -> None:
-    """List stored runs and checkpoints by the time of their last use; remove those older than an age."""
+    """List stored runs and checkpoints by last use; with --older-than, remove old ones."""
     from ncpipe.commands.clean import clean as clean_store
 
     clean_store(older_than, dry_run)
@@ -167,7 +170,7 @@ def sweep(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the batches with memory and time, or what jobs would be given; train nothing.",
+            help="Print the batches with their memory and time, or the jobs; train nothing.",
         ),
     ] = False,
     keep_going: Annotated[
@@ -179,7 +182,7 @@ def sweep(
     engine: Annotated[
         Literal["local", "slurm", "ray"] | None,
         typer.Option(
-            help="Where to train, in place of what engine.yaml says (docs/clusters.md).", show_default=False
+            help="Where to train, instead of `engine` in engine.yaml (docs/clusters.md).", show_default=False
         ),
     ] = None,
     option: Annotated[
@@ -188,21 +191,22 @@ def sweep(
             "--option",
             "-o",
             metavar="KEY=VALUE",
-            help="Of the engine, as in engine.yaml.",
+            help="Option of the engine, as in engine.yaml; may be repeated.",
             show_default=False,
         ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster: -o address=...", show_default=False)
+        str | None,
+        typer.Option(help="Address of a Ray cluster; short for -o address=ADDRESS.", show_default=False),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Submit jobs and end; they go on, in Slurm.")
+        bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
     ] = False,
     collect: Annotated[
         bool,
-        typer.Option("--collect", help="Take what jobs have finished by now, submit again what was lost."),
+        typer.Option("--collect", help="Collect the runs that jobs have finished; submit lost ones again."),
     ] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the jobs of this folder.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the jobs of this folder.")] = False,
 ) -> None:
     """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`."""
     if dry_run + detach + collect + cancel > 1:
@@ -232,7 +236,7 @@ def sweep(
 
 @stage()
 def extract(experiment: Experiment, device: Device = None, workers: Processes = None) -> None:
-    """Run both splits through an experiment's networks; write features and layer statistics (float64)."""
+    """Pass both splits through an experiment's networks; write features and layer statistics in float64."""
     begin(f"extract {experiment}")
     from ncpipe.commands.extract import double_compute, extract_experiment
     from ncpipe.config.params import load_params
@@ -280,14 +284,16 @@ def aggregate() -> None:
 def plot(
     sources: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="Folder that `ncpipe publish` wrote; once for each.", show_default=False),
+        typer.Option(
+            "--from", help="Folder that `ncpipe publish` wrote; may be repeated.", show_default=False
+        ),
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Option("--to", help="Where --from draws: a folder of its own.", show_default=False),
+        typer.Option("--to", help="With --from: folder for the figures.", show_default=False),
     ] = None,
 ) -> None:
-    """Draw the figures of the sweep from data/results, or of published tables; PNG and SVG."""
+    """Draw the figures of the sweep, or with --from those of published tables, as PNG and SVG."""
     from ncpipe.commands.plot import plot as plot_sweep
     from ncpipe.commands.plot import plot_published
 
@@ -301,9 +307,11 @@ def plot(
 
 @command()
 def publish(
-    folder: Annotated[Path, typer.Argument(help="Where to; replaced if it is there.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to write; an existing one is replaced.", show_default=False)
+    ],
 ) -> None:
-    """Copy the sweep's tables, sentences and parameters with their provenance to a folder for git."""
+    """Copy the sweep's tables, claims and parameters, with their provenance, to a folder to commit."""
     from ncpipe.commands.publish import publish as publish_sweep
 
     publish_sweep(folder)
@@ -315,7 +323,7 @@ def claims(
         bool, typer.Option("--all", help="Print the published claims of all studies; nothing is computed.")
     ] = False,
     published: Annotated[
-        Path, typer.Option("--from", metavar="FOLDER", help="With --all: the folder of published tables.")
+        Path, typer.Option("--from", metavar="FOLDER", help="With --all: folder of published tables.")
     ] = Path("docs/results"),
 ) -> None:
     """Compare the claims of claims.yaml with this sweep's numbers; write data/claims."""
@@ -333,26 +341,32 @@ def claims(
 def report(
     revisions: Annotated[
         list[str] | None,
-        typer.Argument(help="With --compare: as those of `ncpipe compare`.", show_default=False),
+        typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.", show_default=False),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Set revisions beside each other, the first one first.")
+        bool, typer.Option("--compare", help="Write a page that compares revisions with the first one.")
     ] = False,
     target: Annotated[
         Path | None,
         typer.Option(
             "--to",
-            help="Write there instead, with commit and machine; a comparison else is data/comparison.html.",
+            help="File to write instead, with commit and machine. With --compare, the default is "
+            "data/comparison.html.",
             show_default=False,
         ),
     ] = None,
     times: Annotated[
-        bool, typer.Option("--times", help="With --to: what stages and training took too.")
+        bool, typer.Option("--times", help="With --to: add the times of stages and training.")
     ] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve it on this machine, with where the runs are, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--live", help="Serve the report and the progress of the runs on this machine, until Ctrl-C."
+        ),
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --live; 0 takes a free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --live: port; 0 chooses a free one.")
+    ] = 8765,
 ) -> None:
     """Write the report, data/report.html: figures, tables and claims in one file that needs no network."""
     from ncpipe.commands.report import report as write_page
@@ -382,9 +396,9 @@ def report(
 
 @command()
 def serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
 ) -> None:
-    """Serve the report to this machine while runs train, until Ctrl-C; the same as report --live."""
+    """Serve the report on this machine while runs train, until Ctrl-C; the same as `report --live`."""
     from ncpipe.commands.report_live import serve as serve_page
 
     serve_page(port)
@@ -395,14 +409,13 @@ def compare(
     revisions: Annotated[
         list[str],
         typer.Argument(
-            help="Experiments of DVC's, git revisions, or `workspace`; the first is what the others are held "
-            "against.",
+            help="DVC experiments, git revisions or `workspace`; the others are compared with the first.",
             show_default=False,
         ),
     ],
-    as_csv: Annotated[bool, typer.Option("--csv", help="A long table, every digit.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
 ) -> None:
-    """Compare revisions: parameters that differ and, per experiment, slopes, gaps and counts."""
+    """Compare revisions: parameters that differ and, for each experiment, slopes, gaps and counts."""
     from ncpipe.commands.compare import compare as compare_revisions
 
     compare_revisions(revisions, as_csv)
@@ -418,20 +431,23 @@ def metrics(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON; inf and nan are strings.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Columns layer, split, metric, value.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print strict JSON, where inf and nan are strings.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV with the columns layer, split, metric, value.")
+    ] = False,
     classes: Annotated[
         Literal["all", "present"],
-        typer.Option(
-            help="`present` leaves classes without samples out, as most tokens of a vocabulary are."
-        ),
+        typer.Option(help="`present` leaves out classes without samples, as for a vocabulary of tokens."),
     ] = "all",
     min_per_class: Annotated[
         int | None,
         typer.Option(min=1, help="Leave out classes with fewer samples; implies --classes present."),
     ] = None,
     decisions: Annotated[
-        int, typer.Option(min=1, help="With --classes present: samples drawn for NC4, NC3 and margins.")
+        int,
+        typer.Option(min=1, help="With --classes present: number of samples drawn for NC3, NC4 and margins."),
     ] = 2000,
 ) -> None:
     """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
@@ -453,18 +469,18 @@ def conformance(
         str | None,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function of NumPy arrays features (N, d) and labels (N,), and of weight, bias, "
-            "test_features, test_labels if it names them. It returns values by metric, or one number.",
+            help="Function of NumPy arrays features (N, d) and labels (N,), and weight, bias, test_features, "
+            "test_labels if it names them. It returns values by metric, or one number.",
             show_default=False,
         ),
     ] = None,
     npz_command: Annotated[
         str | None,
-        typer.Option(help="A program instead, run with a file's path in place of {}; it prints JSON."),
+        typer.Option(help="Program to score instead; {} is replaced by a file's path. It prints JSON."),
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="Score this metric alone.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Only score this metric.")] = None,
 ) -> None:
-    """Score an implementation of collapse metrics on files whose metrics are known exactly."""
+    """Score an implementation of collapse metrics on files whose exact metrics are known."""
     from ncpipe.commands.conformance import conformance as score
 
     if not score(function, npz_command, metric):
@@ -474,10 +490,10 @@ def conformance(
 @command()
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again every other second, until all is done.")
+        bool, typer.Option("--watch", help="Print again every two seconds, until all is done.")
     ] = False,
 ) -> None:
-    """Print how far the sweep is: runs that are done, in training (epoch, time to go), waiting, stale."""
+    """Print the progress of the sweep: runs done, in training (epoch, time left), waiting and stale."""
     from ncpipe.commands.status import status as print_status
 
     print_status(watch)
@@ -487,10 +503,10 @@ def status(
 def repair(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Damaged results below data/, to be made again.", show_default=False),
+        typer.Argument(help="Damaged results below data/, to be removed and made again.", show_default=False),
     ] = None,
 ) -> None:
-    """Repair DVC's files after DVC was killed, and damage in its cache; print what was repaired."""
+    """Repair DVC's files after DVC was killed, and its damaged cache; print what was repaired."""
     from ncpipe.commands.repair import repair as repair_dvc
 
     repair_dvc(paths or ())
@@ -502,24 +518,25 @@ def new(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Of stages/NAME in this checkout; a path makes a git and DVC project there, which runs the "
-            "installed package.",
+            help="Name of the study, made as stages/NAME in this checkout. A path makes a git and DVC "
+            "project there, which runs the installed package.",
             show_default=False,
         ),
     ],
     own_code: Annotated[
         bool,
         typer.Option(
-            "--own-code", help="With a study.py: a network, data set, metric, loss and optimizer of your own."
+            "--own-code",
+            help="Add study.py with a network, data set, metric, loss and optimizer of your own.",
         ),
     ] = False,
     axis: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="A number of the experiments to vary, as model.width."),
+        typer.Option(metavar="KEY", help="Key to vary beside depth, for example model.width."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="An .npz or .safetensors file of arrays, which is copied."),
+        typer.Option(metavar="FILE", help="Data of your own: an .npz or .safetensors file, which is copied."),
     ] = None,
 ) -> None:
     """Create a study of your own from the template."""

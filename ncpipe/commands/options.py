@@ -13,8 +13,8 @@ ALL = "all"  # in place of a depth or a seed that is not named
 class Command(TyperCommand):
     """A command whose help gives no type for options that are on or off, and whose arguments may be named.
 
-    `--depth 2 --seed 0` is how DVC writes a whole item of a matrix into a command, quoting what a shell would
-    read; of an item's values put in one by one a shell would run what stands behind a semicolon.
+    DVC writes a whole item of a matrix into a command as `--depth 2 --seed 0`, and quotes what a shell would
+    read. Values put in one by one would not be quoted: a shell would run what follows a semicolon in them.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -40,7 +40,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The program, likewise."""
+    """A group of commands whose help gives no type for options that are on or off."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_flag_types(super().get_params(ctx))
@@ -54,7 +54,7 @@ def _without_flag_types(params: Any) -> Any:
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """Names of params.yaml that begin so, for the shell; none where there is no good params.yaml."""
+    """Return the experiments that begin with `incomplete`; none if params.yaml cannot be read."""
     from ncpipe.config.params import load_params
 
     try:
@@ -69,19 +69,21 @@ Experiment = Annotated[
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
-    typer.Option(help="In place of compute.device.", show_default=False),
+    typer.Option(help="Device to use instead of compute.device in params.yaml.", show_default=False),
 ]
 
 Value = Annotated[
     str | None,
-    typer.Option(help="Of sweep.axis, in a study that has one.", metavar="NUMBER", show_default=False),
+    typer.Option(
+        help="Value of sweep.axis, in a study that has an axis.", metavar="NUMBER", show_default=False
+    ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
         min=1,
         envvar="NCPIPE_WORKERS",
-        help="Batches that train at a time; without it one per core (cores / compute.threads), one on a GPU.",
+        help="Batches that train at the same time; by default cores / compute.threads, and 1 on a GPU.",
         show_default=False,
     ),
 ]
@@ -91,21 +93,18 @@ Processes = Annotated[
         "--workers",
         min=1,
         envvar="NCPIPE_WORKERS",
-        help="Processes that share the runs, if these take long; without it one per core (cores / "
-        "compute.threads).",
+        help="Processes that share the runs; by default cores / compute.threads, and 1 for little work.",
         show_default=False,
     ),
 ]
 CheckpointSeconds = Annotated[
     float,
-    typer.Option(
-        min=0, envvar="NCPIPE_CHECKPOINT_SECONDS", help="Time between two checkpoints of a run in training."
-    ),
+    typer.Option(min=0, envvar="NCPIPE_CHECKPOINT_SECONDS", help="Seconds between two checkpoints of a run."),
 ]
 
 
 def begin(what: str) -> None:
-    """A line before seconds of silence."""
+    """Print that PyTorch is being loaded, which takes seconds."""
     from ncpipe.system.console import say
 
     say(f"{what}: loading PyTorch")

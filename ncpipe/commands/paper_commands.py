@@ -12,15 +12,15 @@ def _app(says: str) -> typer.Typer:
     return typer.Typer(cls=Group, help=says, no_args_is_help=True)
 
 
-s25 = _app("Stages of the study of S25's proofs (stages/theory).")
-s24 = _app("Stages of the studies of S24 (stages/low_rank, stages/low_rank_real).")
-k23 = _app("Stage of the study of K23's models (stages/regimes_models).")
+s25 = _app("Stages of stages/theory, on the proofs of S25.")
+s24 = _app("Stages of stages/low_rank and stages/low_rank_real, on S24.")
+k23 = _app("Stage of stages/regimes_models, on the models of K23.")
 APPS = {"s25": s25, "s24": s24, "k23": k23}
 
 
 @s25.command(cls=Command)
 def construct(experiment: Experiment) -> None:
-    """Build the networks of S25's existence proofs on an experiment's data, run and measure them."""
+    """Build the networks of the existence proofs of S25 on an experiment's data, and measure them."""
     begin(f"construct {experiment}")
     from ncpipe.papers.s25.commands.construct import construct as construct_experiment
 
@@ -29,7 +29,7 @@ def construct(experiment: Experiment) -> None:
 
 @s25.command(cls=Command)
 def counterexample() -> None:
-    """Compute S25 App. C's example: what collapse would cost two-layer blocks, and gain."""
+    """Compute the counterexample of S25, Appendix C: blocks of two layers, where collapse costs more."""
     begin("counterexample")
     from ncpipe.papers.s25.commands.counterexample import write_counterexample
 
@@ -38,7 +38,7 @@ def counterexample() -> None:
 
 @s25.command(cls=Command)
 def theory() -> None:
-    """Set trained beside constructed networks; write the theory study's tables and figures."""
+    """Compare trained with constructed networks; write the tables and figures of stages/theory."""
     from ncpipe.papers.s25.commands.theory import theory as compare
 
     compare()
@@ -46,7 +46,7 @@ def theory() -> None:
 
 @k23.command(cls=Command)
 def models() -> None:
-    """Compute K23's models without networks, by formulas and by matrices; write data/models."""
+    """Compute the models of K23 by formulas and numerically, without networks; write data/models."""
     begin("models")
     from ncpipe.papers.k23.commands import write_models
 
@@ -60,7 +60,7 @@ def series(
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
-    """Train and measure the further runs that `series` of params.yaml asks of an experiment."""
+    """Train and measure the runs that `series` in params.yaml adds to an experiment."""
     begin(f"series {experiment}")
     from ncpipe.papers.s24.commands.series import series as train_and_measure
 
@@ -69,7 +69,7 @@ def series(
 
 @s24.command("low-rank", cls=Command)
 def low_rank() -> None:
-    """Set deep features models beside DNC and SRG; write the low-rank study's tables and figures."""
+    """Compare deep unconstrained features models with DNC and SRG; write tables and figures."""
     from ncpipe.papers.s24.commands.low_rank import low_rank as compare
 
     compare()
@@ -77,7 +77,7 @@ def low_rank() -> None:
 
 @s24.command("low-rank-real", cls=Command)
 def low_rank_real() -> None:
-    """Set networks with a head on data beside DNC and SRG; write that study's tables and figures."""
+    """Compare networks with a deep head on real data with DNC and SRG; write tables and figures."""
     from ncpipe.papers.s24.commands.low_rank_real import low_rank_real as compare
 
     compare()

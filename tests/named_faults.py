@@ -201,14 +201,14 @@ NAMED = [
     ),
     Fault(
         "train error in the place of test error",
-        "commands/measure.py",
+        "features/run_metrics.py",
         "else prediction_error(features.test.inputs, features.test.labels, *layer)",
         "else prediction_error(train.inputs, train.labels, *layer)",
         ("tests/test_gap.py::test_a_runs_row_holds_it_against_its_own_last_strength",),
     ),
     Fault(
         "rows and columns of the cosines exchanged",
-        "commands/measure.py",
+        "features/run_metrics.py",
         '("duality", rows @ means.T)',
         '("duality", means @ rows.T)',
         ("tests/test_gap.py::test_a_runs_row_holds_it_against_its_own_last_strength",),

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
-from ncpipe.commands.measure import terms_of
+from ncpipe.features.run_metrics import terms_of
 from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS, entry
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.metrics.transfer import transfer_metrics

@@ -6,12 +6,10 @@ import pytest
 import torch
 from conftest import architecture, experiment, vector_data
 
-from ncpipe.commands.measure import _gram, describe, terms_of
 from ncpipe.config.specs import Run
 from ncpipe.features.passes import extract
+from ncpipe.features.run_metrics import describe, gram_rows, terms_of
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.runs.fingerprint import RUN_RECORD
-from ncpipe.system.artifacts import RUNS, write_json
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gap import (
     NO_OPTIMUM,
@@ -184,24 +182,20 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
 
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("depth", [2, 4])
-def test_a_runs_row_holds_it_against_its_own_last_strength(tmp_path, monkeypatch, depth, biases):
+def test_a_runs_row_holds_it_against_its_own_last_strength(depth, biases):
     """lambda = 0.01/L in the inner layers, 0.03 in the last one: a row names and sums its terms."""
     penalty = {"rule": "over_depth", "value": 0.01, "last_layer": 0.03, "biases": biases}
     spec = experiment(penalty=penalty, epochs=5, model={"last_bias": True})
     run, data = Run("x", depth, 0, spec), vector_data()
     [trained] = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
-    monkeypatch.chdir(tmp_path)
-    record = RUNS / run.path / RUN_RECORD
-    record.parent.mkdir(parents=True)
-    write_json(record, {"outcome": {"finished": True, "diverged_at_epoch": None}})
-    row = describe(run, features)
+    row = describe(run, features, {"finished": True, "diverged_at_epoch": None})
     end = trained.history[-1]
     assert (row["train_error"], row["test_error"]) == pytest.approx((end.train_error, end.test_error))
     assert end.train_error != end.test_error
     means = torch.stack([features.train.inputs[data.train.labels == k].mean(0) for k in range(3)])
     centred, weight = means - means.mean(0), trained.state["last.weight"].double()
-    for cell in _gram(features):
+    for cell in gram_rows(features):
         one = (centred if cell["matrix"] == "means" else weight)[cell["row"]]
         cosine = torch.cosine_similarity(one, centred[cell["column"]], dim=0).item()
         assert cell["value"] == pytest.approx(cosine, rel=1e-9), cell["matrix"]

@@ -9,7 +9,6 @@ import torch
 from conftest import TREE, experiment, vector_data
 from safetensors.torch import load_file
 
-from ncpipe.commands.measure import _by_size
 from ncpipe.config.params import parse_params
 from ncpipe.config.specs import GaussianMixtureData, Imbalance, LabelNoise, Run
 from ncpipe.datasets.labels import kept_samples, noisy_labels, with_label_changes
@@ -17,6 +16,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
+from ncpipe.features.run_metrics import _by_size
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.table import measure_arrays, measure_layer
 from ncpipe.models.build import build_model, input_shape

@@ -514,7 +514,7 @@ def test_a_runs_stamp_has_its_loss_and_its_optimizer() -> None:
 
 
 def test_no_bound_is_claimed_for_such_a_loss() -> None:
-    from ncpipe.commands.measure import _beyond_the_bound
+    from ncpipe.features.run_metrics import _beyond_the_bound
 
     write_study()
     for loss in (*LOSSES, {"name": "poly", "epsilon": 0.0}):

@@ -8,12 +8,12 @@ import pytest
 import torch
 from conftest import experiment_tree, vector_data
 
-from ncpipe.commands.measure import ranks_of
 from ncpipe.config.records import read
 from ncpipe.config.specs import Experiment, Run
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.features.rank_bound import matrix_ranks
+from ncpipe.features.run_metrics import ranks_of
 from ncpipe.metrics.catalogue import RANKS
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics

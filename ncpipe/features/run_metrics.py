@@ -1,0 +1,226 @@
+"""Every metric of one trained run: from its features and weights to rows of tables.
+
+`ncpipe.metrics` has the metrics; `ncpipe.commands.measure` reads a run's files and writes the tables.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from ncpipe.config.loss_specs import is_plain, smoothing_of
+from ncpipe.config.specs import MarkovData, Run
+from ncpipe.datasets.stored import read_facts
+from ncpipe.features.low_rank import low_rank_columns
+from ncpipe.features.objective import fit_of
+from ncpipe.features.own_metrics import Whole, own_measurements
+from ncpipe.features.passes import Features
+from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
+from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
+from ncpipe.metrics.geometry import simplex_fits, unit_rows
+from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.metrics.table import (
+    LAST_LAYER,
+    TARGET,
+    TEST,
+    TRAIN,
+    WEIGHTS,
+    Measurement,
+    measure_layer,
+    measure_matrix,
+    measure_means,
+    measure_weights,
+)
+from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
+from ncpipe.metrics.vocabulary import many_class_metrics
+from ncpipe.models.network import INNER
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.errors import InputError
+from ncpipe.theory.gap import Objective, Reached, gap_to_optimum
+
+
+def measure_run(
+    run: Run, features: Features, whole: Whole, description: Mapping[str, Any]
+) -> Iterator[Measurement]:
+    """Yield every metric of a finished run; description: its row by `describe`."""
+    yield from _measure(features, whole.state)
+    yield from own_measurements(run, features, whole)
+    yield from terms_of(run.depth, description)
+    yield from _by_size(run, features)
+    yield from _of_target(run, features)
+    yield from ranks_of(features)
+    yield from _of_tokens(run, features)
+
+
+def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
+    yield from measure_weights(features.weight)
+    for name, matrix in state.items():
+        if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
+            yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
+    for name, splits in features.layers.items():
+        train = splits["train"].statistics
+        if name not in features.metadata.positions:
+            yield from measure_means(name, "train", train)
+            continue
+        weight = features.weight if name == LAST_LAYER else None
+        for split, layer in splits.items():
+            yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
+
+
+def history_metrics(run: Run, features: Features) -> dict[str, float]:
+    """Return the metrics that `history` names, of one epoch's features, by `catalogue.series_name`."""
+    assert run.spec.history is not None
+    names = run.spec.history.metrics
+    measured = [*_measure(features, {}), *own_measurements(run, features, None)]
+    for name in names:
+        if not any(row.metric == name for row in measured):
+            raise InputError(
+                f"experiments.{run.experiment}.history.metrics: {name} is none of the last layer's"
+            )
+    return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
+
+
+def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Yield the gap to L*_GUFM and its parts as metrics, so that they get means, slopes and intervals."""
+    for metric in ("loss_gap", "gap_gufm", "gap_fit"):
+        yield Measurement(LAST_LAYER, TRAIN, metric, run[metric])
+    for metric in ("gap_last_penalty", "inner_penalty"):
+        yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
+    yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
+def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
+    """Yield the metrics of next tokens, for any K, and the loss above the entropy rate where it is known."""
+    if run.spec.data.kind != "next_tokens":
+        return
+    if simplex_fits(*features.weight.shape):  # else they are among the others
+        for split, seen in features.layers[LAST_LAYER].items():
+            found = many_class_metrics(seen.statistics) | uniform_duality(seen.statistics, features.weight)
+            yield from (Measurement(LAST_LAYER, split, metric, value) for metric, value in found.items())
+        for metric, value in weight_uniformity(features.weight).items():
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
+        least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
+        for split, samples in ((TRAIN, features.train), (TEST, features.test)):
+            if samples is not None:
+                layer = (features.weight, features.bias)
+                loss = unregularised_loss(samples.inputs, samples.labels, *layer, "ce")
+                yield Measurement(LAST_LAYER, split, "excess_loss", loss - least)
+
+
+def ranks_of(features: Features) -> Iterator[Measurement]:
+    """Yield the largest distance of a decayed matrix from rank K, relative to its size and to its bound."""
+    if ranks := [rank for rank in features.ranks.values() if rank.distance]:  # a bound of 0 leaves none
+        far = max(rank.distance / rank.size for rank in ranks)
+        yield Measurement(LAST_LAYER, WEIGHTS, "rank_distance", far)
+        share = max(rank.distance / rank.bound for rank in ranks)
+        yield Measurement(LAST_LAYER, WEIGHTS, "rank_bound_share", share)
+
+
+def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
+    """Yield the metrics of the small classes, where the data have such."""
+    if run.spec.data.imbalance is None:
+        return
+    majority = run.spec.data.imbalance.majority
+    yield Measurement(LAST_LAYER, WEIGHTS, "minority_cosine", minority_cosine(features.weight, majority))
+    yield Measurement(LAST_LAYER, WEIGHTS, "minority_spread", minority_spread(features.weight, majority))
+    for name, split in ((TRAIN, features.train), (TEST, features.test)):
+        if split is not None:
+            own = errors_by_size(split.inputs, split.labels, features.weight, features.bias, majority)
+            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in own)
+
+
+def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
+    """Yield collapse and few-shot errors of classes that the network was not trained on."""
+    asked, target = run.spec.data.transfer, features.target
+    if asked is None or target is None:
+        return
+    seen = class_statistics(target.inputs, target.labels, len(asked.target))
+    yield Measurement(LAST_LAYER, TARGET, "nc1_trace_ratio", nc1_trace_ratio(seen))
+    yield Measurement(LAST_LAYER, TARGET, "cdnv", cdnv(seen))
+    for metric, value in transfer_metrics(
+        target.inputs, target.labels, asked.shots, asked.episodes, asked.head, asked.ridge, asked.seed
+    ):
+        yield Measurement(LAST_LAYER, TARGET, metric, value)
+
+
+def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
+    """Leave out the single singular values."""
+    return (row for row in rows if not one_of_a_spectrum(row.metric))
+
+
+def gram_rows(features: Features) -> Iterator[dict[str, Any]]:
+    """Yield the cosines between the last layer's centred class means, and between them and the rows of W."""
+    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means())
+    rows = unit_rows(features.weight)
+    for matrix, cosines in (("means", means @ means.T), ("duality", rows @ means.T)):
+        for i, line in enumerate(cosines.tolist()):
+            yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
+
+
+def _beyond_the_bound(run: Run) -> str:
+    """Return why the GUFM's optimum is no bound for a run; '' if it is one."""
+    name = run.spec.loss_name
+    if run.spec.data.kind == "next_tokens":
+        return "next tokens: classes are not balanced, and equal contexts have several labels"
+    if name != "ce" and not is_plain(run.spec.loss):
+        return "smoothed labels under squared error" if name == "mse" else f"the loss {name}"
+    return "a fixed classifier" if run.spec.model.has_fixed_classifier else ""
+
+
+def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's row: what it is, how it ended, and its objective, gap and errors (float64).
+
+    outcome: `finished` and `diverged_at_epoch` of its run.json.
+    """
+    layer = (features.weight, features.bias)
+    train = features.train
+    objective = Objective(fit_of(run, train, *layer), features.last_penalty, features.inner_penalty)
+    reached = Reached(
+        "mse" if run.spec.loss_name == "mse" else "ce",  # any other is beyond the bound
+        objective,
+        train.inputs,
+        train.labels,
+        features.weight,
+        run.spec.model.last_bias,
+        run.spec.penalty.last_strength(run.depth),
+        features.metadata.bounded,
+        _beyond_the_bound(run),
+        smoothing_of(run.spec.loss),
+    )
+    return {
+        "architecture": run.spec.model.architecture,
+        "norm": run.spec.model.norm,
+        "initialisation": run.spec.model.initialisation,
+        "source": run.spec.data.source,
+        "loss_name": run.spec.loss_name,
+        "last_bias": run.spec.model.last_bias,
+        "penalty_rule": run.spec.penalty.rule,
+        "penalty_value": run.spec.penalty.value,
+        "penalty_last_layer": run.spec.penalty.last_layer,
+        "penalty_biases": run.spec.penalty.biases,
+        "penalty_scope": run.spec.penalty.scope,
+        "finished": outcome["finished"],
+        "diverged_at_epoch": outcome["diverged_at_epoch"],
+        "last_strength": run.spec.penalty.last_strength(run.depth),
+        "loss": objective.loss,
+        "gradient_norm": features.gradient_norm,
+        **asdict(objective),
+        **asdict(gap_to_optimum(run.name, reached)),
+        "train_error": prediction_error(train.inputs, train.labels, *layer),
+        "test_error": math.nan
+        if features.test is None
+        else prediction_error(features.test.inputs, features.test.labels, *layer),
+        **(low_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
+    }
+
+
+def _has_ranks(run: Run) -> bool:
+    """Return whether the ranks of [S24] apply: free features, or a deep head under squared error."""
+    model = run.spec.model
+    return model.has_free_features or (run.spec.loss == "mse" and model.has_head)

@@ -1,6 +1,6 @@
 """Lowest losses of the deep unconstrained features model that many starts find, beside its closed levels.
 
-Run by hand: `uv run python benchmarks/low_rank.py --starts 384` prints the table of docs/low_rank.md, in
+Run by hand: `uv run python benchmarks/low_rank.py --starts 384` prints the losses behind docs/low_rank.md, in
 about 20 minutes on one core. n = 50 and lambda = .004 for features and all layers, as in S24's Figure 2.
 """
 

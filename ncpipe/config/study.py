@@ -239,8 +239,8 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
             )
         if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
-        if isinstance(getattr(spec, "state", ()), str):
-            raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({spec.state!r},)")
+        if isinstance(state := getattr(spec, "state", ()), str):
+            raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({state!r},)")
         if _first_key(spec) != key:
             raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
         try:

@@ -47,7 +47,7 @@ FURTHER: dict[str, dict[str, Any]] = {  # on two networks each
 }
 FURTHER_LOSSES: list[dict[str, Any]] = [
     {"name": "focal", "gamma": 2.0},
-    {"name": "ldam", "max_margin": 0.5, "scale": 1.0},
+    {"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
     {"name": "logit_adjusted", "tau": 1.0},
 ]
 SEARCH = {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}

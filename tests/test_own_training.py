@@ -5,6 +5,7 @@ Against the authors' formulas written out in NumPy float64, torch.optim's own, a
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ COUNTS = np.array([50, 20, 5, 2])
 LOSSES: list[dict[str, Any]] = [
     {"name": "focal", "gamma": 2.0},
     {"name": "focal", "gamma": 0.5, "alpha": [0.2, 0.3, 0.5]},
-    {"name": "ldam", "max_margin": 0.5, "scale": 10.0},
+    {"name": "ldam", "max_margin": 0.5, "scale": 10.0, "cosines": False},
+    {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True},
     {"name": "logit_adjusted", "tau": 1.0},
 ]
 OPTIMIZERS: list[dict[str, Any]] = [
@@ -110,6 +112,54 @@ def test_ldam_is_eq_12_and_13_of_cao(scale: float) -> None:
     expected = -np.log(probabilities(scale * z)[range(9), y])
     found = label_aware_margins(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), 0.5, scale)
     np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def test_ldam_by_cosines_is_the_authors_code() -> None:
+    """A step's loss and gradient against NumPy: f_k = h w_k/(|h| |w_k|), s (f - Delta_y e_y), by differences.
+
+    Red: rows or features of another length, a bias, s before the margin, rows taken for constants."""
+    loss = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
+    penalty = {"rule": "constant", "value": 0.0, "last_layer": None}
+    data = vector_data()
+    keep = torch.cat([torch.arange(0, 8), torch.arange(8, 12), torch.arange(16, 18)])  # 8, 4 and 2 a class
+    keep = data.train.labels.argsort(stable=True)[keep]
+    data = replace(data, train=data.train[keep])
+    run = Run("x", 3, 0, spec_of(loss=loss, penalty=penalty))
+    session = Session([run], data, CPU, torch.float64)
+    network = build_network(run, data).double()
+    h = network.features(session.train.inputs).detach().numpy()
+    y, w = data.train.labels.numpy(), network.last.weight.detach().numpy()
+    delta = 1 / np.bincount(y) ** 0.25
+    delta *= 0.5 / delta.max()
+
+    def cosines(rows: np.ndarray) -> np.ndarray:
+        lengths = np.linalg.norm(h, axis=1)[:, None] * np.linalg.norm(rows, axis=1)
+        found: np.ndarray = h @ rows.T / lengths
+        return found
+
+    def mean_loss(rows: np.ndarray) -> float:
+        z = cosines(rows)
+        z[range(len(y)), y] -= delta[y]
+        return float(-np.log(probabilities(30 * z)[range(len(y)), y]).mean())
+
+    fit, gradient = session.loss_and_gradient(session.train)
+    assert fit.item() == pytest.approx(mean_loss(w), rel=1e-12)
+    found = session.stack.view(gradient, "last.weight")[0].numpy()
+    for place in np.ndindex(w.shape):
+        step = np.zeros_like(w)
+        step[place] = 1e-6
+        slope = (mean_loss(w + step) - mean_loss(w - step)) / 2e-6
+        assert found[place] == pytest.approx(slope, rel=1e-6, abs=1e-8)
+    logits = network(session.train.inputs).detach().numpy()
+    np.testing.assert_allclose(logits, cosines(w), rtol=1e-12, atol=1e-14)
+    assert session.evaluate(session.train)[1].item() == (cosines(w).argmax(1) != y).mean()
+
+
+def test_cosines_have_no_bias() -> None:
+    loss = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
+    with pytest.raises(InputError, match=r"model\.last_bias: the cosines of ldam have no bias; write false"):
+        spec_of(loss=loss, model={"last_bias": True})
+    assert not spec_of(loss=loss | {"cosines": False}, model={"last_bias": True}).loss.cosines  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0, 2.5])
@@ -382,7 +432,7 @@ def test_a_loss_of_ones_own_is_what_its_measurements_say() -> None:
         network = build_network(run, data).double()
         features = network.features(data.train.inputs.double()).detach()
         split = type(data.train)(features, data.train.labels)
-        assert fit_of(run, split, network.last.weight.detach(), None) == pytest.approx(fit, rel=1e-6)
+        assert fit_of(run, split, network.classifier_weight().detach(), None) == pytest.approx(fit, rel=1e-6)
         norm = session.loss_and_gradient(session.train)[1].norm().item()
         assert gradient_norm(network, run, data, CPU) == pytest.approx(norm, rel=1e-6)
     assert math.isnan(gradient_norm(network, Run("x", 3, 0, spec_of(loss={"name": "pairs"})), data, CPU))

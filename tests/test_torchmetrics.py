@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
+from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import TEST, measure_arrays
+from ncpipe.metrics.table import TEST, TRAIN, measure_arrays
 from ncpipe.system.errors import InputError
 
 SECOND_PASS = {"nc1_pinv", "nc1_pinv_rank", "ncc_error"}
@@ -139,6 +140,83 @@ def test_held_out_samples_are_set_against_the_train_means() -> None:
     assert found.items() >= {"ncc_error": table["ncc_error"]}.items()
     for name in set(found) & set(table):
         assert found[name] == pytest.approx(table[name], rel=CLOSE), name
+
+
+class Tagger(torch.nn.Module):
+    """The features are the inputs (B, T, d) themselves, the classifier that of `classifier`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(6, 5).double()
+        with torch.no_grad():
+            for own, given in zip(self.fc.parameters(), classifier(5), strict=True):
+                own.copy_(given)
+
+    def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+def tagged(classes: list[int], seed: int) -> list[dict[str, Tensor]]:
+    """Batches of 8 sequences of 5 positions, with an ignored label and a masked position in each."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(classes)[torch.randint(len(classes), (24, 5), generator=draw)]
+    labels[:, 0] = -1
+    features = torch.randn(24, 5, 6, generator=draw, dtype=torch.float64)
+    whole = {"features": features, "labels": labels, "attention_mask": (torch.arange(5) < 4).repeat(24, 1)}
+    return [{name: each[start : start + 8] for name, each in whole.items()} for start in (0, 8, 16)]
+
+
+@pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
+@pytest.mark.parametrize("measured", ["all", "present", [1, 3]])
+def test_selections_are_those_of_measure_model(measured: Any) -> None:
+    """Train and held-out positions. Red: a mask or index without effect, labels that keep their numbers, rows
+    of W that are not the classes', present ones of the held-out samples."""
+    train = tagged([0, 1, 3] if measured == "present" else [0, 1, 2, 3, 4], 1)
+    test = tagged([0, 1, 2, 3, 4], 2)
+    options: dict[str, Any] = {"classes": measured, "ignore_index": -1, "mask": "attention_mask"}
+    rows = measure_model(Tagger(), "fc", train, test, **options)
+
+    def updated(metric: Any, batches: list[dict[str, Tensor]]) -> Any:
+        for batch in batches:
+            metric.update(batch["features"], batch["labels"], batch["attention_mask"])
+        return metric
+
+    first = updated(ClassCollapse(5, 6, measured, ignore_index=-1), train)
+    own = first.measured_classes()
+    assert own == {"all": [0, 1, 2, 3, 4], "present": [0, 1, 3]}.get(str(measured), [1, 3])
+    held_out = updated(ClassCollapse(5, 6, own, ignore_index=-1), test)
+    for split, firsts, batches, learned in (
+        (TRAIN, first, train, None),
+        (TEST, held_out, test, first.statistics()),
+    ):
+        second = SampleCollapse(
+            firsts.statistics(), *classifier(5), train=learned, measured=own, ignore_index=-1
+        )
+        found = firsts.compute() | updated(second, batches).compute()
+        table = {row.metric: row.value for row in rows if row.split == split}
+        table = {name: value for name, value in table.items() if not name.startswith("singular_")}
+        assert set(table) <= set(found)
+        assert {name: found[name] for name in table} == pytest.approx(table, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        ("some", "classes: 'some' is unknown"),
+        ([1], "classes: 1 of them to measure"),
+        ([1, 4], r"label 4 is not in 0\.\.3"),
+        ([0, 3], "class 3 has no samples; leave it out of `measured`"),
+    ],
+)
+def test_mistakes_of_a_selection_are_named(measured: Any, message: str) -> None:
+    def computed() -> None:
+        metric = ClassCollapse(4, 6, measured)
+        metric.update(*samples(3))
+        metric.compute()
+
+    with pytest.raises(InputError, match=message):
+        computed()
 
 
 def halves(scale: float) -> tuple[list[ClassCollapse], list[tuple[Tensor, Tensor]]]:

@@ -68,16 +68,18 @@ class Focal:
 class Ldam:
     """Label-distribution-aware margins: cross-entropy of the logits, f_y less a margin [Cao et al. 2019].
 
-    The margin of a class of n_y training samples is C/n_y^(1/4) (their eq. 12 and 13). Logits are taken as
-    they are; the authors' network gives cosines times a scale.
+    The margin of a class of n_y training samples is C/n_y^(1/4) (their eq. 12 and 13).
     name: ldam.
     max_margin: the margin of the smallest class, which sets C.
     scale: factor of the logits after the margin, s in the authors' code; 1 is eq. 12.
+    cosines: true makes the logits f_k = cos(h, w_k), as in the authors' code (with scale 30); false, as in
+    eq. 12, keeps f = W h + b.
     """
 
     name: Literal["ldam"]
     max_margin: NonNegative
     scale: Positive
+    cosines: bool
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,16 @@ def smoothing_of(loss: Loss) -> float:
     return loss.smoothing if isinstance(loss, LogitLoss) else 0.0
 
 
+def has_cosines(loss: Loss) -> bool:
+    """Whether the logits are cosines of features and rows of the last layer."""
+    return isinstance(loss, Ldam) and loss.cosines
+
+
+def ignores_lengths(loss: Loss) -> bool:
+    """Whether the loss depends on the features' directions alone."""
+    return name_of(loss) in ON_SPHERE or has_cosines(loss)
+
+
 def is_plain(loss: Loss) -> bool:
     """Whether it is cross-entropy or squared error to the labels as they are."""
     return name_of(loss) in ("ce", "mse") and smoothing_of(loss) == 0
@@ -142,6 +154,8 @@ def _loss_incompatibility(experiment: Any) -> str:
         return f"loss: `initialisation: {model.initialisation}` is for plain `ce` or `mse`"
     if name == "dot_regression" and not model.has_fixed_classifier:
         return "loss: dot_regression needs fixed rows; write `classifier: {kind: etf, length: 1.0}` in model"
+    if has_cosines(experiment.loss) and model.last_bias:
+        return "model.last_bias: the cosines of ldam have no bias; write false"
     if name == "supcon":
         return _contrast_incompatibility(experiment)
     return ""
@@ -186,7 +200,7 @@ def _classifier_incompatibility(experiment: Any) -> str:
 def _feature_incompatibility(experiment: Any) -> str:
     """Why a penalty on features would change nothing."""
     name = name_of(experiment.loss)
-    if experiment.penalises_features and name in ON_SPHERE and not experiment.model.has_head:
+    if experiment.penalises_features and ignores_lengths(experiment.loss) and not experiment.model.has_head:
         return f"penalty.features does not apply to {name}; remove it"
     return ""
 

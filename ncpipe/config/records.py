@@ -103,7 +103,13 @@ def schema_of(kind: Any, describe: Describe | None = None, extra: ExtraRecords =
         return _number_schema(kind, Bound())
     if kind is Any:  # checked where it is read
         return core_schema.any_schema()
-    return core_schema.bool_schema(strict=True) if kind is bool else core_schema.str_schema(strict=True)
+    if kind is bool:
+        return core_schema.bool_schema(strict=True)
+    if kind is str:
+        return core_schema.str_schema(strict=True)
+    raise TypeError(
+        f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
+    )
 
 
 def _record_schema(kind: type, describe: Describe | None, extra: ExtraRecords) -> CoreSchema:

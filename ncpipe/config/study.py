@@ -18,6 +18,7 @@ name.
 import ast
 import contextlib
 import functools
+import re
 import sys
 import traceback
 import types
@@ -30,6 +31,7 @@ from typing import Any, Literal
 from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
+from ncpipe.config.records import schema_of
 from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
 from ncpipe.system.errors import InputError, cut
 
@@ -129,9 +131,17 @@ def study_errors() -> Iterator[None]:
 
 
 def study_error(error: Exception) -> InputError | None:
-    """Return an error raised in study.py, or below it, as one line with its line; None for any other."""
-    frame = None if isinstance(error, InputError) else _last_frame(error, _loaded.path)
-    return None if frame is None else _failure(error, *frame)
+    """Return an error raised in study.py, or below it, as one line with its line; None for any other.
+
+    A call with wrong arguments is raised where the call is, so Python's words tell the function:
+    `Sine.layers() takes 2 positional arguments but 3 were given`.
+    """
+    if isinstance(error, InputError):
+        return None
+    if frame := _last_frame(error, _loaded.path):
+        return _failure(error, *frame)
+    called = re.match(r"(\w+)(\.\w+)*\(\) ", str(error)) if isinstance(error, TypeError) else None
+    return _failure(error, _loaded.lines[called[1]], "") if called and called[1] in _loaded.lines else None
 
 
 @functools.cache  # so that an unchanged file gives the same classes
@@ -230,10 +240,13 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
             )
         if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
+        if isinstance(state := getattr(spec, "state", ()), str):
+            raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({state!r},)")
         if _first_key(spec) != key:
             raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
         try:
             words = _words(spec, key)
+            schema_of(spec)
         except (NameError, TypeError) as error:
             raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
         if not words or not all(isinstance(word, str) for word in words):

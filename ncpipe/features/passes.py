@@ -81,7 +81,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     The second pass is for how samples lie about the class means, which are known then.
     """
     network = load_network(run, state, data, device)
-    weight = network.last.weight.detach().cpu()
+    weight = network.classifier_weight().detach().cpu()
     bias = None if network.last.bias is None else network.last.bias.detach().cpu()
 
     splits = dict(data.measured())

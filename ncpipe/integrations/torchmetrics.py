@@ -1,9 +1,10 @@
 """Collapse metrics as torchmetrics Metrics. They need torchmetrics (the extra `integrations`).
 
-B  samples of a batch    N  of all    K  classes    d  feature width    P  processes
+B  samples of a batch    N  of all    K  classes    K'  measured ones    d  feature width    T  positions of a
+sequence    P  processes
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,21 +14,23 @@ from torchmetrics import Metric
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.passes import same_samples
+from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics
 from ncpipe.system.errors import InputError
 
 MARGINS = "margins"  # the one state that grows with the samples: quantiles have no exact running form
 OWN, TRAIN = "own_", "train_"
+MEASURED = "measured"
 
 
 class ClassCollapse(Metric):
     """Compute every metric of docs/metrics.md that one pass over features and labels gives.
 
-    `update` takes features (B, d) and labels (B,) in any batches. `compute` returns values by name of all
-    samples so far, merged over processes; it raises InputError for a class without a sample. The state is
-    float64 for every type of features. `SampleCollapse` has what needs a second pass or weights (`nc1_pinv`,
-    decisions, margins).
+    `update` takes features (B, d) and labels (B,), or (B, T, d) and (B, T), in any batches. `compute` returns
+    values by name of all samples so far, merged over processes; it raises InputError for a measured class
+    without a sample. The state is float64 for every type of features. `SampleCollapse` has what needs a
+    second pass or weights (`nc1_pinv`, decisions, margins).
     """
 
     full_state_update = (
@@ -36,30 +39,67 @@ class ClassCollapse(Metric):
     higher_is_better = None
     is_differentiable = False
 
-    def __init__(self, classes: int, width: int, **options: Any) -> None:
-        """Pass options on to torchmetrics."""
+    def __init__(
+        self,
+        classes: int,
+        width: int,
+        measured: Classes = "all",
+        ignore_index: int = IGNORE_INDEX,
+        **options: Any,
+    ) -> None:
+        """Start without samples.
+
+        Args:
+            classes: K, of the classifier; labels are below it.
+            width: d.
+            measured: which classes count, as `classes` of `measure_model`: `all`, `present` or numbers.
+            ignore_index: label of samples, or positions, that do not count.
+            options: those of torchmetrics.
+        """
         super().__init__(**options)
-        self.classes, self.width = classes, width
+        self.classes, self.width, self.ignore_index = classes, width, ignore_index
+        self.measured = measured if measured == "present" else _numbers(measured, classes)
         for name, tensor in StatisticsAccumulator(classes, width).tensors().items():
             self.add_state(name, tensor, dist_reduce_fx=None)
 
-    def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add samples."""
+    def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
+        """Add samples; mask: of the labels' shape, 0 where one does not count."""
         held = _accumulator(self.metric_state)
-        held.update(features.detach(), labels)
+        held.update(*_counted(features.detach(), labels, self.ignore_index, mask))
         self._hold(held)
 
     def compute(self) -> dict[str, float]:
         """Return values by name, without single singular values."""
-        return _values(one_pass_metrics(_accumulator(self.metric_state).result()))
+        return _values(one_pass_metrics(self._result(_accumulator(self.metric_state))))
 
     def statistics(self) -> ClassStatistics:
-        """Return the class statistics, merged over processes, which `SampleCollapse` needs."""
+        """Return the K' classes' statistics, merged over processes, which `SampleCollapse` needs."""
+        return self._result(self._merged())
+
+    def measured_classes(self) -> list[int]:
+        """Return the numbers (K') of the measured classes, ascending: `present` ones of all processes."""
+        return self._chosen(self._merged())
+
+    def _merged(self) -> StatisticsAccumulator:
         if self._is_synced:
-            return _accumulator(self.metric_state).result()
+            return _accumulator(self.metric_state)
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             state = self.metric_state
-        return _accumulator(state).result()  # only now, so that an error leaves the state of this process
+        return _accumulator(state)  # only now, so that an error leaves the state of this process
+
+    def _chosen(self, held: StatisticsAccumulator) -> list[int]:
+        if self.measured == "present":
+            return _numbers(held.counts.nonzero().flatten().tolist(), self.classes)
+        return list(map(int, self.measured))
+
+    def _result(self, held: StatisticsAccumulator) -> ClassStatistics:
+        chosen = self._chosen(held)
+        if len(chosen) == self.classes:
+            return held.result()
+        places = torch.tensor(chosen, device=held.device)
+        if empty := places[held.counts[places] == 0].tolist():
+            raise InputError(f"class {empty[0]} has no samples; leave it out of `measured`")
+        return held.result_of(places)
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
         """Add everything that another such metric, or its `metric_state`, has seen."""
@@ -88,6 +128,7 @@ class SampleCollapse(Metric):
     higher_is_better = None
     is_differentiable = False
     margins: list[Tensor]  # one tensor where torchmetrics has gathered them
+    measured: Tensor  # (K') numbers of classes, where not all are measured
 
     def __init__(
         self,
@@ -95,6 +136,8 @@ class SampleCollapse(Metric):
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
+        measured: Sequence[int] | None = None,
+        ignore_index: int = IGNORE_INDEX,
         **options: Any,
     ) -> None:
         """Store the given tensors in the state, so that a loaded state keeps its own means.
@@ -103,14 +146,21 @@ class SampleCollapse(Metric):
             own: statistics of these samples, from `ClassCollapse.statistics`, of all processes.
             weight, bias: the last layer, (K, d) and (K,).
             train: statistics of the training samples, where `own` are of held-out ones.
+            measured: numbers of the classes that `own` has, from `ClassCollapse.measured_classes`; samples of
+                others, and their rows of weight and bias, do not count. None: `own` has all.
+            ignore_index: as in `ClassCollapse`.
             options: those of torchmetrics.
         """
         super().__init__(**options)
+        self.ignore_index = ignore_index
+        rows: Any = slice(None) if measured is None else list(measured)
         given = _given(OWN, own) | ({} if train is None else _given(TRAIN, train))
         if weight is not None:
-            given["weight"] = weight.detach().double()
+            given["weight"] = weight.detach().double()[rows]
         if bias is not None:
-            given["bias"] = bias.detach().double()
+            given["bias"] = bias.detach().double()[rows]
+        if measured is not None:
+            given[MEASURED] = torch.tensor(rows, device=own.means.device)
         self._given_names = tuple(given)
         for name, tensor in given.items():
             self.add_state(name, tensor.clone(), dist_reduce_fx=_equal_ones)
@@ -123,8 +173,14 @@ class SampleCollapse(Metric):
             self.add_state(MARGINS, [], dist_reduce_fx="cat")
             self.margins.append(empty[MARGINS])
 
-    def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add samples."""
+    def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
+        """Add samples, as in `ClassCollapse.update`."""
+        features, labels = _counted(features, labels, self.ignore_index, mask)
+        if MEASURED in self._given_names:
+            chosen = self.measured.to(labels.device)
+            places = torch.searchsorted(chosen, labels).clamp(max=len(chosen) - 1)
+            kept = chosen[places] == labels
+            features, labels = features[kept.to(features.device)], places[kept]
         meter = self._meter()
         meter.start()
         meter.update(features, labels)
@@ -182,6 +238,21 @@ class SampleCollapse(Metric):
             self._held_meter = SampleMeter(own, weight, bias, train)
             self._meter_of = held
         return self._held_meter
+
+
+def _numbers(classes: Classes, total: int) -> list[int]:
+    found: list[int] = select_classes(classes, total, lambda: ()).tolist()
+    return found
+
+
+def _counted(
+    features: Tensor, labels: Tensor, ignore_index: int, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return features (n, d) and labels (n,) of what counts, of (B, d) and (B,) or (B, T, d) and (B, T)."""
+    if features.shape[:-1] != labels.shape:
+        return features, labels  # whoever reads them names the mistake
+    kept = measured_entries(labels, ignore_index, mask)
+    return features[kept.to(features.device)], labels[kept]
 
 
 def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -6,14 +6,15 @@ K  classes    d  feature width
 import torch
 from torch import Tensor
 
-from ncpipe.config.loss_specs import ON_SPHERE, Loss, name_of, too_narrow
+from ncpipe.config.loss_specs import Loss, has_cosines, ignores_lengths, name_of, too_narrow
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 
 
 def configure_for_loss(network: Network, loss: Loss) -> Network:
-    """Return the network with features on the sphere, or a fixed last layer, where the loss requires it."""
-    network.on_sphere = name_of(loss) in ON_SPHERE
+    """Return the network with what the loss requires: features on a sphere, cosines, a fixed last layer."""
+    network.on_sphere = ignores_lengths(loss)
+    network.cosines = has_cosines(loss)
     network.fixed_last = network.fixed_last or name_of(loss) == "supcon"
     return network
 

@@ -56,6 +56,7 @@ class Network(nn.Module, ABC):
 
     fixed_last: whether the last layer is set and not learned, which makes its parameters frozen. on_sphere:
     whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
+    cosines: whether logits are the cosines of features and rows of W_L; they need `on_sphere`, and no bias.
     batched: whether its layers also take parameters with a leading run axis (`ncpipe.models.layers`); other
     networks are stacked by vmap (`ncpipe.training.stack`). bounded: whether |h| <= sqrt(d) for all weights
     and data, as after LN. head_input_layer: name of the layer whose values enter the head, '' without one.
@@ -67,6 +68,7 @@ class Network(nn.Module, ABC):
     last: Affine | nn.Linear
     fixed_last: bool = False
     on_sphere: bool = False
+    cosines: bool = False
 
     @property
     @abstractmethod
@@ -104,7 +106,19 @@ class Network(nn.Module, ABC):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return logits (N, K)."""
-        return self.last(self.features(x, lengths))
+        return self.logits(self.features(x, lengths))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return logits (N, K) of features (N, d)."""
+        return features @ self.classifier_weight().mT if self.cosines else self.last(features)
+
+    def classifier_weight(self) -> Tensor:
+        """Return the rows (K, d) whose inner products with the features are the logits, apart from a bias.
+
+        Rows have length 1/sqrt(d) where logits are cosines, since features have length sqrt(d).
+        """
+        weight = self.last.weight
+        return F.normalize(weight, dim=-1) / weight.shape[-1] ** 0.5 if self.cosines else weight
 
     def forward_with_features(self, x: Tensor, lengths: Tensor | None = None) -> ForwardOutput:
         """Return everything that an objective may read of samples x."""
@@ -113,7 +127,7 @@ class Network(nn.Module, ABC):
                 head_input = layer.values
         if not self.head_input_layer:
             head_input = layer.values
-        return ForwardOutput(self.last(layer.values), layer.values, head_input)
+        return ForwardOutput(self.logits(layer.values), layer.values, head_input)
 
     def roles(self) -> dict[str, Role]:
         """Return the role of every parameter, by name in the order of `named_parameters`.

@@ -87,7 +87,7 @@ EXPERIMENTS = {
     "written": experiment_tree(data=WRITTEN, model=architecture("L-T11", "pre"), optimizer=MUON),
     "focal": experiment_tree(loss={"name": "focal", "gamma": 2.0, "alpha": None}, optimizer=NADAM),
     "margins": experiment_tree(
-        loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0},
+        loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
         optimizer={"name": "sign_sgd", "learning_rate": 0.1, "momentum": 0.9},
     ),
     "adjusted": experiment_tree(loss={"name": "logit_adjusted", "tau": 1.0}),

@@ -24,6 +24,7 @@ from pipeline import PARAMS, Clone
 
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.logs import logs
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
@@ -147,9 +148,12 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
     assert not list(JOBS.iterdir())
-    logs = {cost.job: Path(cost.log).read_text() for cost in read_costs()}
-    assert set(logs) == {"1_0", "1_1", "2_0"}
-    assert "loss" in logs["1_1"]
+    assert [cost.job for cost in read_costs() if cost.runs] == ["1_0", "1_1", "2_0"]
+    capsys.readouterr()
+    logs(killed, 2, 0)
+    told = capsys.readouterr().out
+    assert [f"==> slurm {job} (" in told for job in ("1_0", "1_1", "2_0")] == [True, False, True]
+    assert f"  {killed} L=2 seed=0: loss" in told
 
 
 def told_state(stand_in: Path, job: Job) -> str:

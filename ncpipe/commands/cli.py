@@ -502,6 +502,19 @@ def status(
 
 
 @command()
+def logs(
+    experiment: Experiment,
+    depth: Annotated[int, typer.Argument(help="Depth of the network.", show_default=False)],
+    seed: Annotated[int, typer.Argument(help="Seed of weights and mini-batches.", show_default=False)],
+    value: Value = None,
+) -> None:
+    """Print what was printed while a run trained, on this machine, in jobs of Slurm or in tasks of Ray."""
+    from ncpipe.commands.logs import logs as print_logs
+
+    print_logs(experiment, depth, seed, _number(value))
+
+
+@command()
 def repair(
     paths: Annotated[
         list[Path] | None,

@@ -24,6 +24,7 @@ DATA_NAMES = {
     "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
+    "modular": "modular addition",
     "arrays": "own data",
     "free": "free features",
 }

@@ -1,4 +1,4 @@
-"""The few series that stand for an experiment, in sentences, in DVC's metrics and in the first figure."""
+"""Choose the few series that represent an experiment: in sentences, `dvc metrics` and the first figure."""
 
 import pandas as pd
 

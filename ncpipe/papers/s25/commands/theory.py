@@ -1,4 +1,4 @@
-"""Stage theory: trained and constructed networks side by side."""
+"""Run the stage theory: compare trained and constructed networks."""
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from ncpipe.tables.headlines import nc2_of
 
 
 def theory() -> None:
-    """Constructed networks, App. C's example and data/results -> data/theory, tables and figures.
+    """Compare constructed networks, App. C's example and data/results in tables and figures of data/theory.
 
     networks.csv, slopes.csv (powers of L of the constructed networks), assumptions.csv, counterexample.csv;
     constructed_gap, trained_and_constructed, counterexample as PNG and SVG.
@@ -47,5 +47,5 @@ def _joined(order: tuple[str, ...], name: str) -> pd.DataFrame:
 
 
 def _nc2_of(run: pd.Series) -> str:
-    """The NC2 that an experiment's loss asks for."""
+    """Return the NC2 metric for an experiment's loss."""
     return nc2_of(str(run["loss_name"]), bool(run["last_bias"]))

@@ -1,7 +1,8 @@
 """What of the sweep is not up to date; without PyTorch, whose import takes longer than the answer."""
 
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import Params
@@ -37,10 +38,22 @@ class Stale:
 
 
 def what_is_stale(params: Params, device: Device | None) -> Stale:
-    """Ask DVC, the code and the store once each."""
+    """Ask DVC, which takes longest, and meanwhile the code and the store; once each."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_ask_dvc)
+        found = _look(params, device)
+        stages, seconds = asked.result()
+    return replace(found, stages=stages, seconds=seconds)
+
+
+def _ask_dvc() -> tuple[set[str], float]:
+    """Return its stale stages and the seconds it took; what follows from `code` it knows after that ran."""
     begin = time.monotonic()
-    stages = stale_stages() - {"code", "fill"}  # DVC knows what follows from `code` only when that has run
-    seconds = time.monotonic() - begin
+    return stale_stages() - {"code", "fill"}, time.monotonic() - begin
+
+
+def _look(params: Params, device: Device | None) -> Stale:
+    """Return all but what DVC knows."""
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
     compute = params.compute_on(device)
     prepared = sweep_fingerprints(params, compute)
@@ -50,8 +63,8 @@ def what_is_stale(params: Params, device: Device | None) -> Stale:
         compute=compute,
         missing=[fingerprint for fingerprint in prepared if needs_training(fingerprint)],
         unprepared=[RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known],
-        stages=stages,
+        stages=set(),
         edited=edited - {("fill", None)},
         jobs=bool(read_jobs()),
-        seconds=seconds,
+        seconds=0.0,
     )

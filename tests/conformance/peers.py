@@ -1,4 +1,6 @@
-"""How packages do on the conformance suite: the tables of docs/conformance.md, for those that are installed.
+"""How packages do on the conformance suite: prints the tables of docs/conformance_scores.md.
+
+Packages that are not installed are left out.
 
 uv run --group peers python tests/conformance/peers.py
 

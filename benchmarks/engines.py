@@ -1,38 +1,50 @@
-"""What an engine itself costs: many runs that hardly train, by each engine, without DVC.
+"""What engines and their driver cost: many runs that hardly train, without DVC.
 
     python benchmarks/engines.py [--runs 100] [local slurm ray]
+    python benchmarks/engines.py --driver 300 1000 3000 30000 [--dry-from 30000]
 
-The runs have one epoch and five shapes. The engine slurm is left out where no Slurm answers. Ray starts a
-cluster of this machine. `start` is until the first run is in the store: programs that start and load PyTorch;
-`a run` is the rest of the time over the runs. The last line is the submission of 1000 runs to Slurm in at
-most 100 tasks of an array; without Slurm to stand-ins for its commands, which leaves what ncpipe does.
+The runs have one epoch and five shapes. The first call trains by each engine; slurm is left out where no
+Slurm answers, and Ray starts a cluster of this machine. `start` is until the first run is in the store:
+programs that start and load PyTorch; `a run` is the rest of the time over the runs.
+
+The second call measures what the driver of a sweep does beside Slurm, which the stand-in of the tests plays
+with four jobs: seconds of its processor to plan, to submit, to watch and collect, to place all runs in
+data/runs and to answer `ncpipe status`; its largest memory; files of the submitted jobs and of the store.
+From --dry-from on jobs train nothing: they leave empty folders in place of runs. Below the table: by which
+power of the number of runs each column grows.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
+import itertools
+import math
+import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from ncpipe.config.params import Params, load_params
+from ncpipe.runs.engines import slurm_script
 from ncpipe.runs.engines.choice import open_engine, tasks_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store import sweep_fingerprints, take
 from ncpipe.runs.store_layout import ALONE, store_folder
+from ncpipe.system.artifacts import JOBS
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS = [2, 3, 4, 5, 6]
-SUBMITTED, TASKS, LIMIT = 1000, 100, 10.0  # runs, tasks of the array, seconds
 
 
 @contextlib.contextmanager
@@ -72,7 +84,7 @@ def has_slurm() -> bool:
 
 
 def options_of(name: EngineName) -> Options:
-    return Options(name, Slurm(array=TASKS), Ray())
+    return Options(name, Slurm(array=100), Ray())
 
 
 def stored_runs() -> list[Path]:
@@ -99,52 +111,98 @@ def timed(name: EngineName, runs: int) -> str:
         return f"{name:>6} {found:>5} {first[0] - begin:>8.1f} s {end - begin:>8.1f} s {rest:>8.0f} ms"
 
 
-@contextlib.contextmanager
-def some_sbatch() -> Iterator[str]:
-    """Yield the name of a Slurm to submit to: stand-ins for its commands where there is none."""
-    if has_slurm():
-        yield "Slurm"
-        return
+# What a job of the dry driver runs in place of the worker.
+DRY_WORKER = """
+import json, sys
+from pathlib import Path
+from ncpipe.runs.engines.task import from_json
+from ncpipe.runs.store import stored
+tasks = from_json(Path(sys.argv[1] + ".tasks.json").read_text())
+for task in tasks:
+    for key in task.keys:
+        stored(key).mkdir()
+done = {"results": [{"state": "done", "reason": ""} for _ in tasks], "reason": ""}
+Path(sys.argv[1] + ".result.json").write_text(json.dumps(done))
+"""
+COLUMNS = ("plan s", "submit s", "watch s", "place s", "status s", "memory MB", "files of jobs", "of store")
+
+
+def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
+    """Return the number of runs, and the columns for it. In a process of its own, for the largest memory."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import slurm_stand_in  # type: ignore[import-not-found]
+
+    from ncpipe.commands.status import look
+
     place = Path(tempfile.mkdtemp())
-    answers = {"sbatch": "cat > /dev/null; echo 1", "sinfo": "true", "squeue": "true", "scancel": "true"}
-    for name, text in answers.items():
-        (place / name).write_text(f"#!/bin/sh\n{text}\n")
-        (place / name).chmod(0o755)
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{place}{os.pathsep}{before}"
-    try:
-        yield "stand-ins for its commands"
-    finally:
-        os.environ["PATH"] = before
-        shutil.rmtree(place)
+    os.environ |= slurm_stand_in.install(place / "slurm")
+    if dry:
+        slurm_script.SCRIPT = slurm_script.SCRIPT.replace("{command}", f"{sys.executable} {place}/dry.py")
+        (place / "dry.py").write_text(DRY_WORKER)
+    laps: list[float] = []
 
+    def lap() -> None:
+        laps.append(time.process_time())
 
-def submission() -> str:
-    """Time of the one call that a detached sweep waits for."""
-    with sweep(SUBMITTED) as params, some_sbatch() as target:
+    with sweep(runs) as params:
+        lap()
         tasks, settings = planned(params)
-        engine = open_engine(Options("slurm", Slurm(array=TASKS)), settings)
-        begin = time.perf_counter()
+        lap()
+        engine = open_engine(Options("slurm", Slurm(array=4)), settings)
         engine.submit(tasks)
-        seconds = time.perf_counter() - begin
-        engine.cancel()
-        ok = "under" if seconds < LIMIT else "NOT under"
-        return f"{settings.runs} runs submitted to {target} in {seconds:.2f} s ({ok} {LIMIT:.0f} s)"
+        lap()
+        files = count_files(JOBS)
+        assert run_tasks(engine, [], keep_going=False) == []
+        lap()
+        fingerprints = sweep_fingerprints(params, settings.compute)
+        if not dry:
+            assert all(map(take, fingerprints))
+        lap()
+        look()
+        lap()
+        stored = count_files(store_folder())
+    shutil.rmtree(place)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return settings.runs, [*(end - begin for begin, end in itertools.pairwise(laps)), memory, files, stored]
+
+
+def count_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
+def print_driver(sizes: Sequence[int], dry_from: int) -> None:
+    print(f"{'runs':>14}" + "".join(f"{column:>14}" for column in COLUMNS))
+    found: dict[int, list[float]] = {}
+    for size in sizes:
+        spawn = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            runs, values = pool.submit(driven, size, size >= dry_from).result()
+        found[runs] = values
+        print(f"{runs:>14}" + "".join(f"{value:>14.4g}" for value in values), flush=True)
+    for (few, before), (many, after) in itertools.pairwise(found.items()):
+        powers = [
+            math.log(one / other) / math.log(many / few) if one and other else math.nan
+            for one, other in zip(after, before, strict=True)
+        ]
+        print(f"{f'{few} to {many}':>14}" + "".join(f"{power:>14.2f}" for power in powers))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("engines", nargs="*", default=["local", "slurm", "ray"])
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--driver", type=int, nargs="+", help="numbers of runs: what the driver costs")
+    parser.add_argument("--dry-from", type=int, default=10_000, help="from so many runs on nothing trains")
     chosen = parser.parse_args()
+    if chosen.driver:
+        print_driver(chosen.driver, chosen.dry_from)
+        return
     print(f"{'engine':>6} {'runs':>5} {'start':>10} {'in all':>10} {'a run':>11}")
     for name in chosen.engines:
         if name == "slurm" and not has_slurm():
             print(f"{name:>6} left out: no Slurm answers here", flush=True)
         else:
             print(timed(name, chosen.runs), flush=True)
-    if "slurm" in chosen.engines:
-        print(submission(), flush=True)
 
 
 if __name__ == "__main__":

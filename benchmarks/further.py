@@ -77,7 +77,7 @@ def trained(run: Run, state: State, data: Prepared, device: torch.device, precis
 def place(run: Run, state: State, data: Prepared, device: torch.device) -> Place:
     """Objective and gradient of weights on the whole training set, float64."""
     session = Session([run], data, device, torch.float64)
-    session.begin_with([state])
+    session.load_weights([state])
     loss, gradient = session.loss_and_gradient(session.train)
     strength = run.spec.penalty.last_strength(run.depth)
     model, kind = run.spec.model, run.spec.loss

@@ -32,7 +32,7 @@ NAMED = [
     Fault(
         "a search tried in vain again and again",
         "training/session.py",
-        "            self.exhausted = rate if anew else None\n",
+        "            self.exhausted = rate if restarted else None\n",
         "",
         ("tests/test_training.py::test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate",),
     ),

@@ -22,9 +22,9 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Slopes, load_params, parse_params
 from ncpipe.config.specs import Penalty, Run
 from ncpipe.config.yaml_file import parse_number
-from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.labels import by_experiment, rank_label, row_label, slope_label
+from ncpipe.figures.x_axis import with_lines
 from ncpipe.runs.grid import read_grid
 from ncpipe.system.errors import InputError
 from ncpipe.tables.points import usable_points

@@ -25,7 +25,7 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import batch_statistics
-from ncpipe.training.augmentation import augmented, draw_moves
+from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.loop import Stopped, train_batch
@@ -386,7 +386,7 @@ def test_images_move_and_flip_pixel_by_pixel() -> None:
     moves = torch.stack([draw_moves(Augmentation(2, True), 9, seeded_generator(s, "x")) for s in (0, 1)])
     assert moves[..., :2].abs().max() == 2
     assert set(moves[..., 2].flatten().tolist()) == {0, 1}
-    found = augmented(images, moves, 2)
+    found = augment(images, moves, 2)
     for run, sample in itertools.product(range(2), range(9)):
         down, right, flip = moves[run, sample].tolist()
         expected = torch.zeros(3, 5, 6)
@@ -407,7 +407,7 @@ def test_augmented_images_train_apart() -> None:
 
 def test_augmentation_has_a_stream_of_its_own() -> None:
     """Without it nothing else changes; with it each run and epoch has its own; nothing is measured on it."""
-    still = augmented(torch.ones(1, 1, 1, 3, 3), torch.zeros(1, 1, 3, dtype=torch.long), 4)
+    still = augment(torch.ones(1, 1, 1, 3, 3), torch.zeros(1, 1, 3, dtype=torch.long), 4)
     assert torch.equal(still, torch.ones(1, 1, 1, 3, 3))
     assert not draw_moves(Augmentation(0, False), 50, seeded_generator(0, "augmentation")).any()
     (plain,) = train(RESNET, epochs=2, batch_size=5)

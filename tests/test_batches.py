@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import Terminal, contents, experiment_tree, write_params
 
-from ncpipe.commands import sweep
+from ncpipe.commands import stale, sweep
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train as train_run
@@ -313,9 +313,9 @@ def test_memory_grows_with_depth_and_samples(project: Path) -> None:
 def test_the_plan_states_training_and_the_rest_apart(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
+    monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     before = contents(project)
-    sweep.print_plan(None, 2)
+    sweep.print_plan(stale.what_is_stale(load_params(), None), 2)
     lines = capsys.readouterr().out.splitlines()
     assert contents(project) == before
     assert lines[0].split() == ["batch", "runs", "epochs", "memory", "alone"]
@@ -326,18 +326,20 @@ def test_the_plan_states_training_and_the_rest_apart(
     assert lines[-1].startswith("in all about ")
 
 
-@pytest.mark.parametrize(("stale", "said"), [(set(), "up to date"), ({"plot"}, "about ")])
+@pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "about ")])
 def test_a_plan_without_training_still_knows_the_rest(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    stale: set[str],
+    stages: set[str],
     said: str,
 ) -> None:
     write_code()
-    monkeypatch.setattr(sweep, "stale_stages", lambda: stale | {"code"})
-    monkeypatch.setattr(sweep, "needs_training", lambda fingerprint: False)
-    sweep.print_plan(None, 2)
+    monkeypatch.setattr(stale, "stale_stages", lambda: stages | {"code"})
+    monkeypatch.setattr(stale, "needs_training", lambda fingerprint: False)
+    found = stale.what_is_stale(load_params(), None)
+    assert found.nothing == (not stages)
+    sweep.print_plan(found, 2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"
     assert said in lines[1]

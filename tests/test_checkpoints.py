@@ -36,7 +36,7 @@ from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training import checkpoints
-from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_of, read_checkpoint
+from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_path, read_checkpoint
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
@@ -293,7 +293,7 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
     params = load_params()
     [one, _] = sweep_fingerprints(params, params.compute)
     ALONE.mkdir()
-    left = partial_of(checkpoint_of(one))
+    left = partial_path(checkpoint_of(one))
     left.write_bytes(b"half")
     assert read_checkpoint(checkpoint_of(one)) is None
     assert not left.exists()  # before training, which may need the room

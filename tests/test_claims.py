@@ -18,7 +18,7 @@ from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims.evidence import Number, Tables, answer
-from ncpipe.claims.ledger import Expect, load_claims, parse_claims, place_of
+from ncpipe.claims.ledger import Expect, load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import Call, evaluate
 from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
@@ -363,7 +363,7 @@ def test_a_rank_correlation_with_another_metric():
     asked = claim("spearman", {"above": 0}, along="tcv", along_split="test")
     found = answer(asked, tables_of(runs, own, other), RULE)
     assert found.value == pytest.approx(wanted)
-    assert "with tcv (test)" in place_of(asked)
+    assert "with tcv (test)" in subject(asked)
     assert "not measured" in answer(asked, tables_of(runs, own), RULE).missing
     entry = {"id": "one", "ref": "S", "statement": "s", "quantity": "spearman", "experiment": "a"}
     entry |= {"metric": METRIC, "expect": {"above": 0}}
@@ -663,7 +663,7 @@ def test_within_is_a_share_of_the_target(target, value, verdict):
         ({"args": {"distance": "x"}}, "one.args.distance: expected a number"),
         (
             {"against": "numerical", "expect": {"within": 1}},
-            "one.against: two_linear.jump has no numerical twin",
+            "one.against: two_linear.jump has no numerical check; give a number",
         ),
         ({"call": "orthoplex.value", "args": {"classes": 5, "per_class": 1, "decay": 0.1}}, "classes: 5"),
     ],
@@ -764,7 +764,7 @@ def test_the_schema_is_current():
         ({"id": ""}, "claim 1.id: "),
         (
             {"quantity": "difference", "of": "slope", "versus": {"experiment": "a"}},
-            "one.versus: is the place of the claim itself",
+            "one.versus: is the setting of the claim itself",
         ),
         ({"quantity": "difference", "of": "slope", "versus": {}}, "one.versus: names nothing"),
         (
@@ -773,11 +773,11 @@ def test_the_schema_is_current():
         ),
         (
             {"quantity": "difference", "of": "bend", "versus": {"experiment": "a2"}},
-            "one.without: says how many depths a bend leaves out",
+            "one.without: a bend needs the number of depths to leave out",
         ),
         (
             {"quantity": "difference", "of": "slope", "versus": {"experiment": "a2"}, "without": 2},
-            "one.without: says how many depths a bend leaves out",
+            "one.without: a bend needs the number of depths to leave out",
         ),
         (
             {"quantity": "difference", "of": "value", "versus": {"experiment": "c"}},

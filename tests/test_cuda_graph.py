@@ -285,7 +285,7 @@ def test_memory_stays_where_it_is(optimizer: str) -> None:
     assert len(before) > 20
     steps = session.epochs()
     for act in (
-        lambda: session.begin_with([session.stack.state_of(index) for index in (1, 0)]),
+        lambda: session.load_weights([session.stack.state_of(index) for index in (1, 0)]),
         lambda: next(steps),
         lambda: next(steps),
         session.record,

@@ -216,7 +216,7 @@ def test_a_built_start_has_the_closed_loss(
         penalty={"rule": "constant", "value": values[0], "last_layer": None, "layers": values[1 : depth + 1]},
     )
     session = Session([run], data_of(run), CPU, torch.float64)
-    session.begin_with([solution_state(run)])
+    session.load_weights([solution_state(run)])
     session.record()
     loss = session.rows[-1][1][0].item()
     levels = levels_of(run)

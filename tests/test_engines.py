@@ -8,16 +8,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import architecture, experiment_tree, write_params
 
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.logs import logs
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.runs.engines.jobs import write_array
+from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import next_try, run_tasks
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
-from ncpipe.runs.engines.worker import fingerprints_of_task, need_of, train_task
+from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
+from ncpipe.runs.heartbeat import HeartbeatWriter
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
@@ -67,6 +73,36 @@ def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> 
     assert told[0].name == "one L=2 seed=0 and 2 more"
 
 
+def test_logs_are_those_of_what_trained_the_run(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a log of other runs; one of older code; none while a job or a local sweep trains."""
+    one, two = tasks()
+    with pytest.raises(InputError, match="one L=2 seed=1: no log here of this run"):
+        logs("one", 2, 1)
+    assert run_tasks(LocalEngine(settings()), [one], keep_going=False) == []
+    [job] = write_array([[two]], Slurm())
+    job.file(".log").write_text("so far")
+    capsys.readouterr()
+    logs("one", 2, 1)
+    said = capsys.readouterr().out
+    assert said.count("==> ") == said.count("==> local local-") == 1
+    assert "  one L=2 seed=1: loss" in said
+    logs("two", 2, 1)
+    assert capsys.readouterr().out == f"==> slurm {job.id} (submitted): {job.file('.log')}\nso far\n"
+    fingerprint = sweep_fingerprints(load_params(), load_params().compute)[-1]
+    assert fingerprint.run.name == "two L=2 seed=2"
+    HeartbeatWriter([fingerprint]).beat(1)
+    with kept_log("local", [], 1):
+        print("now", file=sys.stderr)
+        logs("two", 2, 2)
+    assert "==> local (training): data/logs/jobs/local-" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
+        with pytest.raises(InputError, match="no log here"):
+            logs("one", 2, 1)
+
+
 def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: Path) -> None:
     """It has the prepared data and a store in another folder, and imports neither dvc nor typer."""
     elsewhere = tmp_path / "elsewhere"
@@ -94,10 +130,19 @@ def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: py
     assert not list(ALONE.glob("*"))
 
 
-def test_memory_is_asked_where_it_would_be_taken(project: Path) -> None:
-    [need, _] = map(need_of, tasks())
-    assert need.device == "cpu"
-    assert 0 < need.run < need.free
+@pytest.mark.parametrize(("shares", "batches"), [(1, 1), (2, 3)])
+def test_tasks_of_one_machine_share_its_memory(
+    shares: int,
+    batches: int,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Red: two tasks of Ray that each take the memory that is free."""
+    monkeypatch.setattr("ncpipe.runs.engines.worker.bytes_per_run", lambda *rest: 10)
+    monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 3 * 10 / 0.7 + 1)
+    assert train_task(dataclasses.replace(tasks()[0], shares=shares)).state == "done"
+    assert capsys.readouterr().err.count(" on cpu (") == batches
 
 
 def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +152,21 @@ def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("ncpipe.runs.batches.train_batch", fail)
     ended = train_task(tasks()[0])
     assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
+
+
+@pytest.mark.parametrize(("device", "states"), [("cpu", ["memory"] * 2), ("cuda", ["memory", "refused"])])
+def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
+    device: str, states: list[State], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a job that is submitted again and again with twice the memory, and fails on the same GPU."""
+
+    def fail(*rest: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
+    monkeypatch.setattr("ncpipe.runs.engines.worker.check_memory", fail)
+    task = tasks()[0]
+    assert [train_task(part).state for part in (task, task.of([0]))] == states
 
 
 def ended(state: State, runs: int, tries: int = 0) -> TaskResult:

@@ -15,10 +15,9 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
 from ncpipe.config.params import Slopes
-from ncpipe.figures.abscissa import BESIDE
 from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.guides import guide_of
 from ncpipe.figures.labels import (
+    GAP_COLUMNS,
     Column,
     by_experiment,
     caption,
@@ -27,9 +26,11 @@ from ncpipe.figures.labels import (
     row_label,
     slope_label,
 )
+from ncpipe.figures.reference_slopes import reference_slope_of
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, colour_of, paper_style
 from ncpipe.figures.training_curves import training_curves
+from ncpipe.figures.x_axis import BESIDE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import RUN
@@ -54,7 +55,10 @@ def made_runs():
     runs.loc[runs["experiment"] == "language", "loss_name"] = "mse"
     architectures = {"vision": "L-RN1", "language": "L-T11", "dead": "L-RN2"}
     runs = runs.assign(
-        architecture=runs["experiment"].map(architectures), penalty_rule="constant", last_strength=0.005
+        architecture=runs["experiment"].map(architectures),
+        penalty_rule="constant",
+        last_strength=0.005,
+        bound="holds",
     )
     failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "language") & (runs["depth"] == 13))
     return runs.assign(finished=~failed, converged=~failed)
@@ -405,16 +409,33 @@ def test_a_bound_that_does_not_fall_gives_no_guide(panels, sweep):
     runs = made_runs()
     two_layers = made_sweep({"dead": "x"})  # lambda constant in L: the bound is log L
     assert not any("bound" in text.get_text() for text in two_layers.legends[0].get_texts())
-    assert guide_of("nc1_trace_ratio", runs.query("experiment == 'dead'")) is None
-    assert guide_of("nc4_mismatch", runs.query("experiment == 'vision'")) is None
+    assert reference_slope_of("nc1_trace_ratio", runs.query("experiment == 'dead'")) is None
+    assert reference_slope_of("nc4_mismatch", runs.query("experiment == 'vision'")) is None
     moving = runs.query("experiment == 'vision'").assign(penalty_rule="over_depth")
-    assert guide_of("loss_gap", moving.assign(last_strength=0.005 / moving["depth"])) is None
-    assert guide_of("loss_gap", moving).label == "$L^{-2}$"
+    assert reference_slope_of("loss_gap", moving.assign(last_strength=0.005 / moving["depth"])) is None
+    assert reference_slope_of("loss_gap", moving).label == "$L^{-2}$"
+
+
+def test_more_classes_than_a_simplex_has_have_gnc2_and_no_bound():
+    """Red: an empty panel of NC2, or the slope of a bound whose conditions the study does not meet."""
+    runs = made_runs().query("experiment == 'vision'").assign(bound="no closed-form optimum")
+    table = made_measurements(runs).replace({"metric": {"nc2_etf": "gnc2_spread_weights"}})
+    figure = figure_of(table, runs, {"vision": "x"})
+    assert [axes.get_title() for axes in figure.axes] == [
+        rf"$\log_{{10}}$ {name}" for name in ("NC1", "GNC2", "NC3")
+    ]
+    assert all(not texts(axes) and len(axes.texts) == 0 for axes in figure.axes)
+    assert not any("bound" in text.get_text() for text in figure.legends[0].get_texts())
+    own = runs.assign(bound="holds")
+    assert reference_slope_of("nc1_trace_ratio", own)
+    assert reference_slope_of("nc1_trace_ratio", runs) is None
+    _, nc2, _ = paper_columns(runs.assign(experiment="other"), table)  # of which GNC2 was not measured
+    assert nc2.metric == "nc2_etf"
 
 
 def test_two_layer_blocks_have_a_logarithm():
     runs = made_runs().query("experiment == 'dead'").assign(penalty_rule="over_depth")
-    gap, distance = (guide_of(metric, runs) for metric in ("loss_gap", "nc2_etf"))
+    gap, distance = (reference_slope_of(metric, runs) for metric in ("loss_gap", "nc2_etf"))
     depth = np.array([1, 2, 5, 34])
     assert gap.log10(depth) == pytest.approx([-math.inf, *np.log10(np.log(depth[1:]) / depth[1:])])
     assert distance.log10(depth[1:]) == pytest.approx(gap.log10(depth[1:]) / 2)
@@ -423,7 +444,7 @@ def test_two_layer_blocks_have_a_logarithm():
 
 
 def test_the_gap_has_a_column_for_each_of_its_parts():
-    assert [(c.metric, c.split) for c in gap_columns("mse", True)] == [
+    assert [(c.metric, c.split) for c in GAP_COLUMNS] == [
         ("loss_gap", "train"),
         ("gap_gufm", "train"),
         ("inner_penalty", "weights"),
@@ -498,7 +519,8 @@ def test_experiments_whose_labels_would_be_the_same_are_named():
     ],
 )
 def test_nc2_by_loss_and_bias(loss_name, last_bias, metric):
-    columns = paper_columns(loss_name, last_bias)
+    runs = made_runs().assign(loss_name=loss_name, last_bias=last_bias)
+    columns = paper_columns(runs, pd.DataFrame(columns=["experiment", "metric"]))
     assert [column.metric for column in columns] == ["nc1_trace_ratio", metric, "nc3_cosine"]
 
 
@@ -545,7 +567,8 @@ def test_the_epoch_has_a_logarithmic_axis_that_keeps_the_start(curves):
 
 def test_the_gap_and_its_parts_have_colours_of_their_own():
     """Red: the gap in the colour of NC1, beside it on a page."""
-    columns = [*paper_columns("ce", False), *gap_columns("ce", False)]
+    runs, nothing = made_runs(), pd.DataFrame(columns=["experiment", "metric"])
+    columns = [*paper_columns(runs, nothing), *gap_columns(runs, nothing)]
     assert len({colour_of(column.metric, i % 3) for i, column in enumerate(columns)}) == 6
     assert colour_of("nc2_identity", 0) == colour_of("nc2_etf", 2)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
-from ncpipe.papers.k23.flows.features_model import Flow, State, aligned_start, drawn_start, integrate
+from ncpipe.papers.k23.flows.features_model import Flow, State, aligned_start, integrate, random_start
 from ncpipe.system.errors import InputError
 from ncpipe.theory.ufm import Decay, optimum
 
@@ -18,7 +18,7 @@ CE = Flow("ce", 3, 4, 0.0, 0.0, False)
 @pytest.mark.parametrize("loss", ["se", "mse", "ce"])
 def test_velocities_are_minus_the_gradient_of_the_risk(loss):
     flow = Flow(loss, 3, 2, 0.3, 0.2, True)
-    start = drawn_start(flow, 5, 2.0, seed=1)
+    start = random_start(flow, 5, 2.0, seed=1)
     free = [torch.from_numpy(part).requires_grad_() for part in vars(start).values()]
     logits = free[1] @ free[0].T + free[2]
     targets = torch.from_numpy(flow.targets)
@@ -53,7 +53,7 @@ def test_on_the_subspace_one_number_moves_to_strong_collapse(flow):
 
 
 def test_mse_is_se_in_another_time():
-    start = drawn_start(SE, 5, 0.3, seed=0)
+    start = random_start(SE, 5, 0.3, seed=0)
     times = [0.2, 1.0, 3.0]
     slow = integrate(MSE, start, [SE.samples * time for time in times])
     for first, second in zip(integrate(SE, start, times), slow, strict=True):
@@ -67,7 +67,7 @@ def test_errors_of_strong_collapse_grow_with_the_start_though_the_loss_is_zero()
     sizes = [1e-3, 1e-2, 1e-1]
     errors = []
     for size in sizes:
-        start = drawn_start(flow, 15, size, seed=0)
+        start = random_start(flow, 15, size, seed=0)
         state = integrate(flow, start, [200.0])[-1]
         errors.append(features_model.snc_errors(flow, state))
         assert features_model.risk(flow, state) < 1e-6
@@ -79,7 +79,7 @@ def test_errors_of_strong_collapse_grow_with_the_start_though_the_loss_is_zero()
 @pytest.mark.parametrize("flow", [SE, MSE])
 def test_a_small_start_follows_the_linear_flow(flow):
     slow = flow.samples if flow.loss == "mse" else 1
-    start = drawn_start(flow, 5, 1e-5, seed=2)
+    start = random_start(flow, 5, 1e-5, seed=2)
     for time in (0.1, 1.0, 3.0):
         linear = features_model.linear_solution(flow, start, slow * time)
         exact = integrate(flow, start, [slow * time])[0]
@@ -98,7 +98,7 @@ def test_a_small_start_follows_the_linear_flow(flow):
 def test_cross_entropy_goes_to_the_margin_bound_but_not_to_collapse():
     """Below eq. 15. tr Sigma_W freezes, so that NC1 falls only as 1/log t."""
     times = [1e2, 1e4, 1e6, 1e8]
-    start = drawn_start(CE, 6, 1.0, seed=0)
+    start = random_start(CE, 6, 1.0, seed=0)
     states = integrate(CE, start, times)
     shares = [features_model.margin_share(CE, state) for state in states]
     assert shares == sorted(shares)
@@ -128,7 +128,7 @@ def test_cross_entropy_on_the_subspace_is_its_gap_s_equation():
 def test_decay_repairs_both(loss, bias):
     """A^T A - F F^T dies as exp(-2 lambda t), and the flow ends at the optimum of `ufm`."""
     flow = Flow(loss, 3, 4, 0.02, 0.02, bias)
-    start = drawn_start(flow, 6, 1.0, seed=0)
+    start = random_start(flow, 6, 1.0, seed=0)
     times = [1.0, 10.0, 100.0, 3000.0]
     states = integrate(flow, start, times)
     for time, state in zip(times[:3], states, strict=False):

@@ -284,6 +284,17 @@ def test_effective_depth_stands_beside_the_whole_depth(splits):
     assert note.get_text() == r"$\uparrow$ to 12"
 
 
+def test_the_start_of_the_whole_depth_is_in_sight_and_its_end_is_stated():
+    """Red: a panel whose key names a curve that is nowhere in it."""
+    runs = RUNS[RUNS["experiment"] == "rn"].replace({"depth": {2: 20, 5: 50, 12: 400}})
+    table = TABLE[TABLE["experiment"] == "rn"].replace({"depth": {2: 20, 5: 50, 12: 400}})
+    table.loc[table["metric"] == "ncc_error", "value"] = 0.0
+    axes = split_figure(table, runs, {"rn": "x"}).axes[3]
+    [whole] = [line for line in axes.lines if line.get_label().startswith("effective")]
+    assert whole.get_ydata()[0] < axes.get_ylim()[1] < whole.get_ydata()[-1]
+    assert texts(axes) == [r"$\uparrow$ to 400"]
+
+
 def test_the_key_names_each_line_once(splits):
     entries = [text.get_text() for text in splits[0].legends[0].get_texts()]
     assert entries == ["train", "test", "weak", "strong", "effective depth $= L$"]

@@ -6,6 +6,7 @@ Each test's docstring ends with the fault that would turn it red.
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -138,13 +139,33 @@ def test_what_fits_is_not_refused() -> None:
         check_memory(run_of(**changes), data, CPU, torch.float32)
 
 
-def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: the memory of the machine around it."""
-    limit, none = tmp_path / "memory.max", tmp_path / "none"
-    limit.write_text("1000000\n")
-    none.write_text("max\n")
-    monkeypatch.setattr("ncpipe.config.bounds.CONTAINER_LIMITS", [none, limit, tmp_path / "absent"])
-    assert free_bytes(CPU) == 1_000_000
+@pytest.mark.parametrize(
+    ("groups", "file", "told"),
+    [
+        ("0::/job/step", "job/memory.max", {}),
+        ("0::/elsewhere", "memory.max", {}),
+        ("5:cpu:/\n4:memory:/job\n0::/", "memory/job/memory.limit_in_bytes", {}),
+        ("", "none", {"SLURM_MEM_PER_NODE": "3000"}),
+        ("", "none", {"SLURM_MEM_PER_CPU": "1500", "SLURM_CPUS_ON_NODE": "2"}),
+    ],
+)
+def test_the_limit_of_a_container_or_a_job_counts(
+    groups: str, file: str, told: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the memory of the machine around it; a limit that does not count what the process has already."""
+    monkeypatch.setattr("ncpipe.config.bounds.CGROUPS", tmp_path)
+    monkeypatch.setattr("ncpipe.config.bounds.OWN_CGROUPS", tmp_path / "own")
+    machine = SimpleNamespace(available=2**60)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda process: SimpleNamespace(rss=10**6))
+    (tmp_path / "own").write_text(groups)
+    assert free_bytes(CPU) == 2**60
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(f"{3000 * 2**20}\n")
+    (tmp_path / "memory.max" if file != "memory.max" else tmp_path / "other").write_text("max\n")
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert free_bytes(CPU) == 3000 * 2**20 - 10**6
 
 
 def test_too_little_memory_is_known_by_its_words() -> None:
@@ -254,7 +275,7 @@ def test_an_epoch_takes_as_long_as_all_samples_do(monkeypatch: pytest.MonkeyPatc
     Red: the time of the samples that were timed, or of the whole history in every epoch."""
     seconds = iter(range(100))
     monkeypatch.setattr(cost.time, "perf_counter", lambda: next(seconds))
-    monkeypatch.setattr(cost, "ROWS", 4)
+    monkeypatch.setattr(cost, "TIMED_ROWS", 4)
     run, data = run_of(log_every=5), vector_data()
     train, test = len(data.train), len(data.test or ())
     assert min(train, test) > 4

@@ -1,6 +1,5 @@
 """The page of a study: what is in it, that it is whole and alone, and that nothing else makes it another."""
 
-import base64
 import hashlib
 import http.client
 import json
@@ -11,6 +10,7 @@ import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, unquote_to_bytes
 
 import pandas as pd
 import pytest
@@ -29,6 +29,7 @@ from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.runs import code_digests as code
+from ncpipe.runs.engines import job_log
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,6 +161,7 @@ def test_metrics_of_the_history_are_curves_by_their_labels():
     made = tables(("one",), (2, 3))
     history = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
     found = curve_data(made["runs"], history)["history"]
+    assert next(iter(found["titles"])) == "nc1_trace_ratio"  # what the chart shows first
     assert found["titles"]["nc1_trace_ratio"] == "NC1"
     assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
     assert found["columns"]["nc1_trace_ratio_test"] == [[0.7] * 5] * 4
@@ -195,9 +197,10 @@ def test_figures_are_on_the_page_to_the_byte(study, page):
     """Red: a figure in another's place; one that a reader who hears the page learns nothing of."""
     images = [found for tag, found in page.elements if tag == "img"]
     for found, name in zip(images, ("depth_sweep", "loss_gap"), strict=True):
-        kind, held = found["src"].split(";base64,")
+        kind, held = found["src"].split(",", 1)
         assert kind == "data:image/svg+xml"
-        assert base64.b64decode(held) == (study / f"data/figures/{name}.svg").read_bytes()
+        drawn = (study / f"data/figures/{name}.svg").read_text()
+        assert unquote(held).replace("'", '"').split() == drawn.split()
         assert found["alt"]
     ids = page.all("id")
     assert len(ids) == len(set(ids))
@@ -212,7 +215,7 @@ def test_tables_are_behind_their_links_to_the_byte(study, page):
     assert set(links) == {"claims.csv", "slopes.csv", "runs.csv"}
     for name, address in links.items():
         folder = "claims" if name == "claims.csv" else "results"
-        held = base64.b64decode(address.partition("base64,")[2])
+        held = unquote_to_bytes(address.partition(",")[2])
         assert held == (study / f"data/{folder}/{name}").read_bytes()
     assert (study / "data/claims/claims.csv").read_text() == CLAIMS
 
@@ -488,10 +491,17 @@ def test_times_by_stage_are_those_of_the_last_run_of_each_item(study, tmp_path, 
     with stage_times.timed(None):
         pass
     assert stage_times.stage_times() == {"train": 107.0, "grid": 5.0}
+    before = job_log.JOB_LOG.read_bytes() if job_log.JOB_LOG.is_file() else b""
+    cost = job_log.JobCost("slurm", "7_0", "COMPLETED", 2, 1, 5400, 30, 512, 2048, 3, 4, "a.log", "")
+    job_log.write_costs([cost])
     report_to(tmp_path / "page.html", times=True)
     sent = (tmp_path / "page.html").read_text(encoding="utf-8")
     (study / "data/logs/stages.csv").unlink()
+    job_log.JOB_LOG.write_bytes(before)
     assert "<dd>train 2 min, grid 5 s</dd>" in sent
+    row = sent[sent.index(">slurm 7<") + 1 :].partition("</tr>")[0]
+    cells = re.sub("(<.*?>)+", "|", row).strip("|").split("|")
+    assert cells == ["slurm 7", "1", "4", "3.00", "1.50", "0.5 of 2.0 GB", "30 s, at most 30 s", "3"]
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ import slurm_stand_in
 from conftest import architecture, contents, experiment_tree, stored_runs, write_params
 from pipeline import PARAMS, Clone
 
-from ncpipe.commands import sweep
+from ncpipe.commands import stale, sweep
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.logs import logs
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
@@ -147,9 +148,12 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
     check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
     assert not list(JOBS.iterdir())
-    logs = {cost.job: Path(cost.log).read_text() for cost in read_costs()}
-    assert set(logs) == {"1_0", "1_1", "2_0"}
-    assert "loss" in logs["1_1"]
+    assert [cost.job for cost in read_costs() if cost.runs] == ["1_0", "1_1", "2_0"]
+    capsys.readouterr()
+    logs(killed, 2, 0)
+    told = capsys.readouterr().out
+    assert [f"==> slurm {job} (" in told for job in ("1_0", "1_1", "2_0")] == [True, False, True]
+    assert f"  {killed} L=2 seed=0: loss" in told
 
 
 def told_state(stand_in: Path, job: Job) -> str:
@@ -342,12 +346,16 @@ def test_a_plan_says_what_would_be_submitted(
     write_params([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
     for name in ("one", "two"):
         fetch(name)
-    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
+    monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
     record([tasks_of(fingerprints()[:1], Settings(load_params().compute, None, 600.0, True, 0))])
     before = contents(folder)
     capsys.readouterr()
-    sweep.print_plan(None, None, Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)))
+    sweep.print_plan(
+        stale.what_is_stale(load_params(), None),
+        None,
+        Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)),
+    )
     assert contents(folder) == before
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1 job of an earlier sweep go on"
@@ -512,17 +520,19 @@ def test_what_slurm_would_refuse_is_refused_before(
     """Red: jobs that wait for ever; a plan that looks well."""
     write_params([2], [0], one=experiment_tree())
     fetch("one")
-    monkeypatch.setattr(sweep, "stale_stages", lambda: {"train@one-2-0"})
+    monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     (stand_in / "partitions").write_text("test|test*|1:00:00\nlong|long|5-00:00:00\n")
     over = r"^slurm.time: 120 minutes, and the partition test allows 60; such jobs would wait for ever"
     with pytest.raises(InputError, match=over):
-        sweep.print_plan(None, None, Options("slurm", Slurm(minutes=120)))
+        sweep.print_plan(stale.what_is_stale(load_params(), None), None, Options("slurm", Slurm(minutes=120)))
     with pytest.raises(InputError, match=over):
         SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
     check_slurm(Slurm(minutes=120, partition="long"))
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
-        sweep.print_plan(None, None, Options("slurm", Slurm(account="a", minutes=10)))
+        sweep.print_plan(
+            stale.what_is_stale(load_params(), None), None, Options("slurm", Slurm(account="a", minutes=10))
+        )
     with pytest.raises(InputError, match="Invalid account"):
         SlurmEngine(Slurm(minutes=10)).submit(tasks())
     assert read_jobs() == []

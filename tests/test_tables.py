@@ -173,9 +173,9 @@ def test_a_long_gradient_is_no_end_where_that_is_asked_for():
     judged = judge_runs(runs, history, strict)
     assert judged["reason"].tolist() == ["", "gradient", "gradient"]
     assert failures(judged[:2], strict) == [
-        "1 with a gradient of length 0.05 > 0.01: raise epochs, or convergence.gradient to 0.05"
+        "1 with a gradient norm of 0.05 > 0.01: raise epochs, or convergence.gradient to 0.05"
     ]
-    assert failures(judged[2:], strict) == ["1 with a gradient of length nan > 0.01: raise epochs"]
+    assert failures(judged[2:], strict) == ["1 with a gradient norm of nan > 0.01: raise epochs"]
 
 
 # Means over seeds

@@ -451,7 +451,7 @@ def test_a_search_that_moves_nothing_begins_anew() -> None:
 def test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing moves where all weights are 0. It is tried once, and once more at the next learning rate."""
     session = searching(1.0, epochs=6)
-    session.begin_with([{name: 0 * tensor for name, tensor in session.stack.state_of(0).items()}])
+    session.load_weights([{name: 0 * tensor for name, tensor in session.stack.state_of(0).items()}])
     rates = iter([[1.0], [1.0], [1.0], [0.5], [0.5], [1.0]])
     monkeypatch.setattr(session, "rates_at", lambda step: next(rates))
     calls: list[Split] = []

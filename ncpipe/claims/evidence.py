@@ -1,4 +1,4 @@
-"""The number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
+"""Compute the number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from ncpipe.claims.ledger import (
     Slope,
     Spearman,
     Value,
-    place_of,
+    subject,
 )
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
@@ -40,15 +40,15 @@ from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 from ncpipe.tables.slopes import slope_weights
 
-FEWEST_SHARE = 0.5  # of the runs that a number is about; with fewer converged it stands for nothing
+FEWEST_SHARE = 0.5  # of a number's runs that must have converged
 
 
 class Number(NamedTuple):
     """A number with its interval, both NaN where there is none; low = high where it is exact.
 
-    runs: what it is made of, as '15 of 15 runs'. missing: why there is no number. target: what `within` holds
-    it against. p_value: of a test that the number is 0, where that takes the place of an interval, or of the
-    test of a line, where the claim is about one; rejected: whether the test rejects at 1 - `slopes.level`.
+    runs: the runs behind it, as '15 of 15 runs'. missing: why there is no number. target: the number that
+    `within` compares it with. p_value: of a test that the number is 0, in place of an interval, or of the
+    test of a line, where the claim is about one. rejected: whether the test rejects at 1 - `slopes.level`.
     """
 
     value: float
@@ -63,7 +63,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """What `aggregate` wrote."""
+    """The tables that `aggregate` writes."""
 
     points: pd.DataFrame
     runs: pd.DataFrame
@@ -76,7 +76,7 @@ class Tables:
 
 
 def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
-    """The number of a claim about runs; without one, `missing` says why.
+    """Return the number of a claim about runs; without one, `missing` says why.
 
     Numbers are those of the tables, with the same draws: `slope` and `line` are rows of slopes.csv and
     slopes_leave_out.csv, `spearman` is `ranks.rank_correlation`, `value` and `difference` are
@@ -112,26 +112,26 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
 
 
 def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
-    """The runs that a claim is about, or why there are none.
+    """Return the runs that a claim is about, or the reason why there are none.
 
-    Columns value, log10, used: whether the logarithm enters a fit, and counted: whether the value enters
-    where no logarithm is taken, 0 like any other. Across experiments x is the number that each stands for.
+    Columns: value, log10, used (whether the logarithm enters a fit) and counted (whether the value enters
+    where no logarithm is taken). Across experiments, x is the number that each stands for.
     """
     if isinstance(claim, Across) and claim.over:
         return _numbers_over(claim, claim.over, tables)
     own = _at(tables.runs, claim.experiment, claim.depth, claim.value)
     if own.empty:
-        return f"no run of {place_of(claim)} in the sweep"
+        return f"no run of {subject(claim)} in the sweep"
     keys = run_keys(tables.runs)
     if isinstance(claim, LayerRise | SinceFit):
         found = _layer_rises(claim, tables) if isinstance(claim, LayerRise) else _since_fit(claim, tables)
         if found.empty:
-            return f"{place_of(claim)}: no layers or no history"
+            return f"{subject(claim)}: no layers or no history"
         return _without_logarithm(own[[*keys, "converged"]].merge(found, on=keys, how="left"))
     if isinstance(claim, Spearman) and claim.layer:
         found = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value)
         found = found[found["layer"] == claim.layer]
-        return _without_logarithm(found) if len(found) else f"{place_of(claim)}: no such layer"
+        return _without_logarithm(found) if len(found) else f"{subject(claim)}: no such layer"
     if isinstance(claim, LayerSlope):
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
         found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
@@ -139,7 +139,7 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
     if claim.metric not in RUN_NUMBERS or claim.metric in set(tables.points["metric"]):
         found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
         if found.empty:
-            return f"{place_of(claim)} was not measured"
+            return f"{subject(claim)} was not measured"
         return found.assign(counted=found["converged"] & np.isfinite(found["value"]))
     if claim.metric not in own and claim.metric in tables.effective_depth:
         own = own.merge(tables.effective_depth[[*keys, claim.metric]], on=keys, how="left")
@@ -150,7 +150,7 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
 
 
 def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> pd.DataFrame | str:
-    """The runs of several experiments."""
+    """Return the runs of several experiments."""
     parts = []
     for name, x in over.items():
         part = numbers(replace(claim, experiment=name, over=None, x=""), tables)
@@ -161,16 +161,16 @@ def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> p
 
 
 def _layer_rises(claim: LayerRise, tables: Tables) -> pd.DataFrame:
-    """Run keys and value: the largest rise from one layer to the next."""
+    """Return run keys and value: the largest rise from one layer to the next."""
     own = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value).sort_values("position")
     groups = own.groupby(run_keys(own))["value"]
     return groups.agg(lambda errors: float(np.diff(errors).max())).reset_index()
 
 
 def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
-    """Run keys and value: log10 metric at the last kept epoch less that at the first without a train error.
+    """Return run keys and value: log10 metric at the last kept epoch minus that at the first fitted one.
 
-    A run that has an error at every one has no row.
+    The first fitted epoch is the first kept one without a train error; a run without one has no row.
     """
     own = _at(tables.history, claim.experiment, claim.depth, claim.value)
     column = series_name(claim.split, claim.metric)
@@ -183,8 +183,8 @@ def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
 
 
 def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
-    entering = table["converged"] & table["value"].notna()
-    return table.assign(log10=math.nan, used=entering, counted=entering)
+    used = table["converged"] & table["value"].notna()
+    return table.assign(log10=math.nan, used=used, counted=used)
 
 
 def _named(table: pd.DataFrame, claim: Measured) -> pd.DataFrame:
@@ -201,7 +201,7 @@ def _at(
 
 
 def _fitted(claim: Slope | Line, tables: Tables) -> Number:
-    """Of slopes.csv or slopes_leave_out.csv."""
+    """Return the slope from slopes.csv or slopes_leave_out.csv."""
     rows = _named(
         _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
     )
@@ -219,22 +219,22 @@ def _fitted(claim: Slope | Line, tables: Tables) -> Number:
 
 
 def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:
-    """Of the runs of several experiments, taken for independent draws, as those of several depths are."""
+    """Fit the slope over several experiments, whose runs are taken as independent draws."""
     used = used.sort_values(["x", "seed"])
     groups = {x: own.set_index("seed")["log10"] for x, own in used.groupby("x")}
     if len(groups) < 2:
         return _none(f"too few values of {claim.x} with a logarithm")
     counts = np.array([len(values) for values in groups.values()])
     weights = slope_weights(np.log10(np.array(list(groups))), counts)
-    places = zip(weights, groups.values(), strict=True)
-    terms = [Term(place, float(weight), values) for place, (weight, values) in enumerate(places)]
+    pairs = zip(weights, groups.values(), strict=True)
+    terms = [Term(index, float(weight), values) for index, (weight, values) in enumerate(pairs)]
     return Number(*difference_interval([], terms, "|".join([*over, claim.split, claim.metric]), rule))
 
 
 def _beyond_bound(
     claim: DepthBound, table: pd.DataFrame, used: pd.DataFrame, tables: Tables, rule: Slopes
 ) -> Number:
-    """The mean error less the estimate of its bound, with the interval of the mean."""
+    """Return the mean error minus the estimate of its bound, with the interval of the mean."""
     depth = int(table["depth"].iloc[0])
     own = _at(tables.effective_depth, claim.experiment, depth)["effective_depth"].mean()
     bounds = []
@@ -253,15 +253,15 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
     if where != "depth" and used["depth"].nunique() > 1:
         return _none("a study with an axis has a correlation for each depth; name one")
     groups = used.sort_values([where, "seed"]).groupby(where)["value"]
-    places, values = np.array(list(groups.groups)), [own.to_numpy() for _, own in groups]
-    rho, p_value = rank_correlation(places, values, _name(claim), rule)
+    x, values = np.array(list(groups.groups)), [own.to_numpy() for _, own in groups]
+    rho, p_value = rank_correlation(x, values, _name(claim), rule)
     if math.isnan(rho):
         return _none(f"too few values of {where}, or all values of {claim.metric} are equal")
     return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
 
 
 def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Number:
-    """The rank correlation with another metric over all runs, of every depth and value."""
+    """Return the rank correlation with another metric over all runs, of every depth and value."""
     other = numbers(
         replace(claim, metric=claim.along, split=claim.along_split or claim.split, along=""), tables
     )
@@ -305,12 +305,12 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
     own = {key: getattr(claim, key) for key in ("experiment", "depth", "value", "metric", "split")}
     other = own | {key: value for key in own if (value := getattr(claim.versus, key)) is not None}
     sides: list[Terms] = []
-    for place in (other, own):
-        side = _side(claim, place, tables)
+    for keys in (other, own):
+        side = _side(claim, keys, tables)
         if isinstance(side, Number):
             return side
         sides.append(side)
-    if claim.of not in OVER_DEPTHS:  # the two places count as one, so that runs of one seed are pairs
+    if claim.of not in OVER_DEPTHS:  # both sides count as one depth, so that runs of one seed are pairs
         sides = [[term._replace(depth=0) for term in side] for side in sides]
     difference = size_difference_interval if claim.of == "bend" else difference_interval
     value, low, high = difference(sides[0], sides[1], _name(claim), rule)
@@ -318,22 +318,22 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
     return Number(value, low, high, f"{counts[0]} against {counts[1]} runs")
 
 
-def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | Number:
-    """The terms of one side's number, or why it has none."""
-    asked = replace(claim, **place)
-    table = numbers(asked, tables)
+def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Number:
+    """Return the terms of one side's number, or why it has none."""
+    side = replace(claim, **keys)
+    table = numbers(side, tables)
     if isinstance(table, str):
         return _none(table)
     if claim.of not in OVER_DEPTHS:
-        table = table[table["depth"] == (place["depth"] or table["depth"].max())]
+        table = table[table["depth"] == (keys["depth"] or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < FEWEST_SHARE * len(table) or used.empty:
-        return _none(f"{len(used)} of {len(table)} runs of {place_of(asked)} have converged")
+        return _none(f"{len(used)} of {len(table)} runs of {subject(side)} have converged")
     if used.duplicated(["depth", "seed"]).any():
         return _none("a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"
     if used[column].isna().any():
-        return _none(f"{asked.metric} has no logarithm here; take of: value")
+        return _none(f"{side.metric} has no logarithm here; take of: value")
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
     if claim.of not in OVER_DEPTHS:
@@ -343,7 +343,7 @@ def _side(claim: Difference, place: dict[str, Any], tables: Tables) -> Terms | N
 
 
 def _name(claim: Measured) -> str:
-    """Of the draws: one stream for each number."""
+    """Name the bootstrap's random stream: one for each number."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])
 
 

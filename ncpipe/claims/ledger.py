@@ -1,4 +1,4 @@
-"""claims.yaml -> frozen claims: what a paper says, and the number of the sweep that answers it."""
+"""Read claims.yaml into frozen claims: a paper's statement and the number of the sweep that answers it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -65,8 +65,8 @@ class Expect:
     at_least: this or more.
     at_most: this or less.
     between: from the first to the second of two.
-    within: for a theory: the largest distance from what it is held `against`, as a share of that. For a line:
-    the largest half-width of the slope's interval with which a line that is not rejected agrees.
+    within: for a theory: the largest distance from `against`, as a share of it. For a line: the largest
+    half-width of the slope's interval with which a line that is not rejected agrees.
     """
 
     below: Number | None = None
@@ -102,15 +102,16 @@ class Expect:
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """A sentence of a paper, or of ours, and what number answers it.
+    """A statement of a paper, or of ours, and the number that answers it.
 
-    quantity: which kind of number.
-    id: its name in tables, of its own.
-    ref: where it stands.
-    statement: what it says, in our words.
-    expect: where the number lies if it holds.
-    author: whose it is.
-    scale: `full` with the paper's widths, depths, seeds and epochs, else `reduced`; null for neither.
+    quantity: kind of number.
+    id: unique name in tables.
+    ref: paper and place in it.
+    statement: the claim in our words.
+    expect: where the number lies if the claim holds.
+    author: who makes it, the `paper` or `ours`.
+    scale: `full` with the paper's widths, depths, seeds and epochs, else `reduced`; null where neither
+    applies.
     identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
     """
 
@@ -204,7 +205,7 @@ class Spearman(Across):
 
 @dataclass(frozen=True, kw_only=True)
 class Value(Measured):
-    """The mean of the metric over the seeds of one place, the deepest if no depth is given.
+    """The mean of the metric over the seeds of one setting, at the deepest L if no depth is given.
 
     quantity: value.
     """
@@ -275,7 +276,7 @@ class DepthBound(Measured):
 
 @dataclass(frozen=True)
 class Place:
-    """What is held against a claim's own runs: what is left out is the same.
+    """The other side of a difference; keys that are left out are those of the claim's own runs.
 
     experiment: a name of params.yaml.
     depth: L.
@@ -297,11 +298,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(Measured):
-    """A number of one place less that of another, runs of one seed as pairs.
+    """A number of one setting minus that of another; runs of one seed are pairs.
 
     quantity: difference.
-    versus: the other place.
-    of: which number: the slope on L, the size of its drift (bend), the mean of log10 metric at one place, or
+    versus: the other side.
+    of: the number: the slope on L, the size of its drift (bend), the mean of log10 metric of one setting, or
     the mean of the metric.
     without: of a bend: how many of the smallest depths are left out.
     """
@@ -319,7 +320,7 @@ class Theory(Claimed):
     quantity: theory.
     call: its name (docs/claims.md has them).
     args: its arguments.
-    against: for `within`: a number, or `numerical` for the call's own numerical twin.
+    against: for `within`: a number, or `numerical` for the same number computed numerically.
     """
 
     quantity: Literal["theory"]
@@ -344,7 +345,7 @@ Claim = (
 
 
 def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_params) -> tuple[Claim, ...]:
-    """The claims of a file; those about runs are checked against what params.yaml names.
+    """Read the claims of a file; those about runs are checked against params.yaml.
 
     params: reads params.yaml, if any claim is about runs. Raises InputError with a line for each mistake,
     which begins with the claim's id and the key.
@@ -371,15 +372,15 @@ def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_pa
 
 
 def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
-    """The claims that read, in the file's order, and a line for each mistake."""
+    """Return the claims that parse, in the file's order, and a line for each mistake."""
     if not isinstance(tree, list):
         return (), ["expected a list of claims"]
     claims: list[Claim] = []
     mistakes: list[str] = []
     seen: set[str] = set()
-    for place, entry in enumerate(tree):
+    for index, entry in enumerate(tree):
         name = entry.get("id") if isinstance(entry, dict) else None
-        path = name if isinstance(name, str) and name.isprintable() and name else f"claim {place + 1}"
+        path = name if isinstance(name, str) and name.isprintable() and name else f"claim {index + 1}"
         if path in seen:
             mistakes.append(f"{path}: the id is there twice; rename one")
         seen.add(path)
@@ -394,7 +395,7 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
 
 
 def _contradictions(claim: Claim) -> Iterator[str]:
-    """What a claim's own keys say against each other."""
+    """Yield contradictions between a claim's own keys."""
     if isinstance(claim, Theory):
         if (claim.expect.within is None) != (claim.against is None):
             yield "expect: `within` and `against` belong together; give both or neither"
@@ -405,9 +406,9 @@ def _contradictions(claim: Claim) -> Iterator[str]:
             else "expect.within: is for a theory or a line; give between, below or the like"
         )
     elif isinstance(claim, Spearman) and claim.along_split and not claim.along:
-        yield "along_split: is of `along`, which is not there; name a metric or remove it"
+        yield "along_split: belongs to `along`, which is missing; name a metric or remove it"
     elif isinstance(claim, Spearman) and claim.along and (claim.over or claim.layer):
-        yield "along: is in place of over and layer; remove one of them"
+        yield "along: replaces over and layer; remove one of them"
     elif isinstance(claim, Spearman) and 0 not in (claim.expect.above, claim.expect.below):
         yield "expect: only the sign of a rank correlation is tested; give above: 0 or below: 0"
     if isinstance(claim, Difference):
@@ -415,9 +416,9 @@ def _contradictions(claim: Claim) -> Iterator[str]:
             yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"
         own = {field.name: getattr(claim, field.name) for field in fields(Place)}
         if own | {key: value for key, value in asdict(claim.versus).items() if value is not None} == own:
-            yield "versus: is the place of the claim itself; name another"
+            yield "versus: is the setting of the claim itself; name another"
         if (claim.of == "bend") != (claim.without > 0):
-            yield "without: says how many depths a bend leaves out, 1 or more; of nothing else"
+            yield "without: a bend needs the number of depths to leave out, 1 or more; others take none"
     if isinstance(claim, Across):
         yield from _contradictions_across(claim)
     elif isinstance(claim, DepthBound) and not claim.over:
@@ -438,14 +439,14 @@ def _contradictions_across(claim: Across) -> Iterator[str]:
 
 
 def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
-    """The claim; one for each experiment if it names none."""
+    """Return the claim, or one for each experiment if it names none."""
     if isinstance(claim, Theory) or claim.experiment or (isinstance(claim, Across) and claim.over):
         return [claim]
     return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
 
 def _unknown(claim: Measured, params: Params) -> Iterator[str]:
-    """Names that params.yaml and the metrics' catalogue do not have."""
+    """Yield names that params.yaml and the catalogue of metrics do not have."""
     names = [("experiment", claim.experiment)] if claim.experiment else []
     metrics = [("metric", claim.metric)]
     if isinstance(claim, Across | DepthBound):
@@ -476,17 +477,17 @@ def _unknown(claim: Measured, params: Params) -> Iterator[str]:
 
 
 def _at(spec: Any, key: str) -> Number | None:
-    """The number at a dotted key of an experiment; None where it has none."""
-    place: Any = asdict(spec)
+    """Return the number at a dotted key of an experiment; None where it has none."""
+    value: Any = asdict(spec)
     for step in key.split("."):
-        place = place.get(step) if isinstance(place, dict) else None
-    return place if isinstance(place, int | float) else None
+        value = value.get(step) if isinstance(value, dict) else None
+    return value if isinstance(value, int | float) else None
 
 
 def _of_shots(params: Params) -> list[str]:
-    """The metrics that are one for each number of shots that an experiment asks for."""
-    asked = [spec.data.transfer for spec in params.experiments.values() if spec.data.transfer]
-    shots = sorted({count for transfer in asked for count in transfer.shots})
+    """Return the metrics that exist once for each number of shots of an experiment."""
+    transfers = [spec.data.transfer for spec in params.experiments.values() if spec.data.transfer]
+    shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]
 
 
@@ -495,8 +496,8 @@ def _nearest(name: str, known: list[str]) -> str:
     return hint if hint.startswith("did you mean") else "docs/metrics.md has their names"
 
 
-def place_of(claim: Measured) -> str:
-    """What a claim is about, in a few words."""
+def subject(claim: Measured) -> str:
+    """Return what a claim is about, in a few words."""
     parts = [claim.experiment]
     if isinstance(claim, Across) and claim.over:
         parts = [f"{', '.join(claim.over)} by {claim.x}"]

@@ -1,4 +1,4 @@
-"""What the numbers of claims are made of, as points to draw: one panel for all claims that name it."""
+"""List the values behind claims as points to draw: one panel for all claims that name it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", 
 
 
 def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
-    """One row for each value behind a claim that names a panel: by claim, place and seed.
+    """Return one row for each value behind a claim that names a panel: by claim, setting and seed.
 
-    kind: what x is: `number` (of `xlabel`), `epoch`, `layer`, or `place`, the experiments in a row, each with
-    its name. series: what the points of one line have in common, as `metric (split)` or, by layer, the
-    experiment. verdict: of the claim. Rows that two claims share are there once.
+    kind: meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side,
+    each with its name. series: name of a line, as `metric (split)` or, by layer, the experiment. verdict: of
+    the claim. Rows that two claims share appear once.
     """
     rows: list[dict[str, Any]] = []
     for claim, _, verdict in judged:
@@ -52,7 +52,7 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
             points = found.assign(at=found[where], name="")
             yield from _points(points, "number", claim.metric, claim.split, name)
     else:
-        for metric, split, experiment in _places(claim):
+        for metric, split, experiment in _sides(claim):
             own = _value_of(claim, metric, split, experiment)
             found = numbers(own, tables)
             if isinstance(found, pd.DataFrame):
@@ -61,8 +61,8 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
                 yield from _points(points, "place", metric, split, "")
 
 
-def _places(claim: Measured) -> Iterator[tuple[str, str, str]]:
-    """Metric, split and experiment of each side of a claim."""
+def _sides(claim: Measured) -> Iterator[tuple[str, str, str]]:
+    """Yield metric, split and experiment of each side of a claim."""
     if isinstance(claim, Difference):
         other = claim.versus
         split = other.split or claim.split
@@ -83,7 +83,7 @@ def _value_of(claim: Measured, metric: str, split: Any, experiment: str) -> Valu
 
 
 def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:
-    """The converged rows of a table with columns at, name, seed and value."""
+    """Yield the converged rows of a table with columns at, name, seed and value."""
     for row in table[table["converged"] & table["value"].notna()].itertuples():
         yield {
             "kind": kind,
@@ -99,7 +99,7 @@ def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str)
 
 
 def _by_epoch(claim: SinceFit, tables: Tables) -> Iterator[dict[str, Any]]:
-    """The metric through training, and as its own series the first epochs without a train error."""
+    """Yield the metric through training and, as its own series, the first epochs without a train error."""
     own = tables.history[tables.history["experiment"] == claim.experiment]
     column = series_name(claim.split, claim.metric)
     if column not in own:

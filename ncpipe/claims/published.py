@@ -1,4 +1,4 @@
-"""The whole ledger: every published claim of all studies, as one page, from their tables alone.
+"""Print the whole ledger: every published claim of all studies on one page, from their tables alone.
 
 A folder of published tables has a folder with `claims.csv` for each study, as `ncpipe publish` writes it, and
 beside them ledger.yaml, which names papers and commands, and disagreements.yaml, a paragraph for each
@@ -26,8 +26,8 @@ DESCRIBED = ("title", "differs", "sure", "change", "claims")
 class Ledger:
     """Published claims, a row each, with `paper`, `study` and `figure`.
 
-    papers: what a reference's first word stands for. studies: the folder whose pipeline makes the tables of a
-    study again. groups: of disagreements.yaml.
+    papers: title of the paper that a reference's first word names. studies: folder whose pipeline reproduces
+    the tables of a study. groups: of disagreements.yaml.
     """
 
     rows: pd.DataFrame
@@ -102,7 +102,7 @@ def ledger_of_all(ledger: Ledger) -> str:
 
 
 def counts(ledger: Ledger) -> list[str]:
-    """Return a table of verdicts by paper and by who says it."""
+    """Return a table of verdicts by paper and author."""
     rows = ledger.rows
     lines = ["| source | who says it | agrees | undecided | disagrees |", "|---|---|---|---|---|"]
     for paper in ledger.papers:
@@ -165,7 +165,7 @@ def size(row: pd.Series) -> str:
 
 
 def command(ledger: Ledger, study: str) -> str:
-    """Return the command that makes a study's tables again; by default the root's experiment of that name."""
+    """Return the command that reproduces a study's tables; by default the root's experiment of that name."""
     if study in ledger.studies:
         return f"dvc --cd {ledger.studies[study]} repro"
     return f"dvc exp run -S 'sweep.experiments=[{study}]'"

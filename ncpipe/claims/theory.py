@@ -1,4 +1,4 @@
-"""The numbers of theory that a claim can call by name, and their evaluation."""
+"""Evaluate the numbers of theory that a claim calls by name."""
 
 import inspect
 import typing
@@ -12,10 +12,10 @@ from ncpipe.system.errors import InputError, cut, shown, word
 
 
 class Call(NamedTuple):
-    """A number by a closed form or by the run of a model, and the same number found in another way."""
+    """A number by a closed form or a simulation; check: the same number computed in another way."""
 
     number: Callable[..., float]
-    twin: Callable[..., float] | None = None
+    check: Callable[..., float] | None = None
 
 
 Calls = Mapping[str, Call]
@@ -25,14 +25,14 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
     """Return the number of a call, an exact one; with `against`, that number is its `target`.
 
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
-    argument, arguments outside the theory's range, and `numerical` where a call has no twin.
+    argument, arguments outside the theory's range, and `numerical` where a call has no check.
     """
     call, arguments = _checked(claim, calls)
     try:
         value = call.number(**arguments)
         if claim.against is None:
             return Number(value, value, value)
-        other = call.twin(**arguments) if claim.against == "numerical" and call.twin else claim.against
+        other = call.check(**arguments) if claim.against == "numerical" and call.check else claim.against
     except InputError as error:
         raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
     assert isinstance(other, float)
@@ -40,9 +40,10 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
 
 
 def check_calls(claims: Iterable[Theory], calls: Calls) -> None:
-    """Nothing of a file is evaluated, which may take minutes, before all of it is known to be right.
+    """Check all calls before any is evaluated, which may take minutes.
 
-    Raises InputError with a line for each mistake, but for arguments that only the theory can refuse.
+    Raises InputError with a line for each mistake; arguments outside the theory's range show in `evaluate`
+    only.
     """
     mistakes = []
     for claim in claims:
@@ -55,21 +56,21 @@ def check_calls(claims: Iterable[Theory], calls: Calls) -> None:
 
 
 def _checked(claim: Theory, calls: Calls) -> tuple[Call, dict[str, Any]]:
-    """The call of a claim and its arguments."""
+    """Return the call of a claim and its arguments."""
     if claim.call not in calls:
         raise InputError(
             cut(f"claims.yaml: {claim.id}.call: unknown {shown(claim.call)}; {suggest(claim.call, calls)}")
         )
     call = calls[claim.call]
-    if claim.against == "numerical" and call.twin is None:
+    if claim.against == "numerical" and call.check is None:
         raise InputError(
-            f"claims.yaml: {claim.id}.against: {claim.call} has no numerical twin; give a number"
+            f"claims.yaml: {claim.id}.against: {claim.call} has no numerical check; give a number"
         )
     return call, _arguments(claim, call.number)
 
 
 def _arguments(claim: Theory, function: Callable[..., float]) -> dict[str, Any]:
-    """Checked by the function's annotations."""
+    """Return the claim's arguments, checked by the function's annotations."""
     kinds = typing.get_type_hints(function, include_extras=True)
     kinds.pop("return")
     mistakes = [

@@ -1,4 +1,4 @@
-"""From a number and its interval to a word: agrees, disagrees, undecided, not run or fails."""
+"""Judge claims: agrees, disagrees, undecided, not run or fails, from a number and its interval."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 
 from ncpipe.claims.evidence import Number
-from ncpipe.claims.ledger import Claim, Expect, Line, Measured, Theory, place_of
+from ncpipe.claims.ledger import Claim, Expect, Line, Measured, Theory, subject
 from ncpipe.tables.sentences import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
@@ -18,7 +18,7 @@ COLUMNS = [
 
 
 class Judged(NamedTuple):
-    """A claim with what became of it."""
+    """A claim with its number and verdict."""
 
     claim: Claim
     number: Number
@@ -26,12 +26,11 @@ class Judged(NamedTuple):
 
 
 def judge(claim: Claim, number: Number) -> Judged:
-    """`agrees` only with the whole interval where it is expected, `disagrees` only with none of it there.
+    """Return `agrees` if the whole interval lies in the expected range, `disagrees` if none of it does.
 
-    Where the interval has both, or there is none because every place has one run, the claim is `undecided`.
-    A number with a p-value in place of an interval is `undecided` unless the test rejects 0.
-    An identity that does not agree `fails`; one whose runs are missing is `not run` like any other. A claim
-    about a line is judged by the test of the line, see `_line_word`.
+    Otherwise, and without an interval because every setting has one run, the claim is `undecided`. A number
+    with a p-value in place of an interval is `undecided` unless the test rejects 0. An identity that does not
+    agree `fails`; a claim whose runs are missing is `not run`. `_line_word` judges claims about a line.
     """
     if math.isnan(number.value):
         return Judged(claim, number, "not run")
@@ -53,9 +52,9 @@ def _word(expect: Expect, number: Number) -> Verdict:
 
 
 def _line_word(claim: Line, number: Number) -> Verdict:
-    """`disagrees` where a line is rejected; else `agrees` if the slope is known to within `expect.within`.
+    """Return `disagrees` if a line is rejected; `agrees` if the slope is known to within `expect.within`.
 
-    Noise hides every bend, so a test that does not reject counts only where the slope's interval is narrow.
+    Noise hides curvature, so a line that is not rejected counts only if the slope's interval is narrow.
     """
     if number.rejected:
         return "disagrees"
@@ -69,7 +68,7 @@ def _half_width(number: Number) -> float:
 
 
 def reason(claim: Claim, number: Number) -> str:
-    """Why a claim has no number; of a line, what the test and the slope's interval say."""
+    """Return why a claim has no number; for a line, the result of the test and the slope's interval."""
     if number.missing or not isinstance(claim, Line):
         return number.missing
     if math.isnan(number.p_value):
@@ -82,7 +81,7 @@ def reason(claim: Claim, number: Number) -> str:
 
 
 def expected(claim: Claim, number: Number) -> str:
-    """Where the number is expected, as `< 0` or `0.3 to 0.5`."""
+    """Return the expected range, as `< 0` or `0.3 to 0.5`."""
     expect = claim.expect
     if isinstance(claim, Line):
         return f"a line, its slope known to ±{expect.within:g}"
@@ -95,15 +94,15 @@ def expected(claim: Claim, number: Number) -> str:
 
 
 def about(claim: Claim) -> str:
-    """What the number is, as `slope of nc1_trace_ratio, digits_rn1`."""
+    """Return what the number is, as `slope of nc1_trace_ratio, digits_rn1`."""
     if isinstance(claim, Theory):
         named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
         return f"{claim.call}({named})"
-    return place_of(claim) if isinstance(claim, Measured) else ""
+    return subject(claim) if isinstance(claim, Measured) else ""
 
 
 def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
-    """One row per claim, in the file's order."""
+    """Return one row per claim, in the file's order."""
     rows = [
         (
             claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
@@ -116,7 +115,7 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
 
 
 def ledger_page(judged: Sequence[Judged]) -> str:
-    """The ledger as a Markdown table, with a line of counts above it."""
+    """Return the ledger as a Markdown table, with a line of counts above it."""
     head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
     lines = [
         f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} "
@@ -143,7 +142,7 @@ def _cell(text: str) -> str:
 
 
 def spelled(number: Number) -> str:
-    """A number with its interval, p-value or distance from its target; or why there is none."""
+    """Return a number with its interval, p-value or distance from its target, or why there is none."""
     if math.isnan(number.value):
         return number.missing
     if not math.isnan(number.p_value) and math.isnan(number.low):
@@ -158,7 +157,7 @@ def spelled(number: Number) -> str:
 
 
 def line(judged: Judged) -> str:
-    """Return one line for the terminal: verdict, statement, and the number beside what is expected."""
+    """Return one line for the terminal: verdict, statement, and the number with what is expected."""
     claim, number, verdict = judged
     ref, statement = (" ".join(text.split()) for text in (claim.ref, claim.statement))
     ref, statement = (text if text.isprintable() else repr(text) for text in (ref, statement))
@@ -168,7 +167,7 @@ def line(judged: Judged) -> str:
 
 
 def counts(judged: Sequence[Judged]) -> str:
-    """As `12 claims: 9 agree, 2 disagree, 1 not run`."""
+    """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 not run`."""
     words = {
         "agrees": "agree",
         "disagrees": "disagree",

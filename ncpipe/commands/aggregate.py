@@ -33,7 +33,7 @@ def aggregate() -> None:
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
-    series = {str(name): headline_series(own) for name, own in runs.groupby("experiment", sort=False)}
+    series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
     sentences = [
         experiment_sentence(line, slopes, leave_out, runs, series[name], failures(own, params.convergence))
         for line in distinct(runs, line_keys(runs))

@@ -4,16 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
-from ncpipe.papers.s24.tables.low_rank import claim_numbers
-from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, LOW_RANK, RESULTS, publish_folder
+from ncpipe.papers.claim_tables import with_own_runs
+from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -36,7 +34,7 @@ def claims() -> None:
     if any(isinstance(claim, Measured) for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
         tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
-        sweep = _with_ranks(tables), load_params().slopes
+        sweep = with_own_runs(tables), load_params().slopes
     judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
@@ -57,15 +55,6 @@ def claims() -> None:
 def print_all(folder: Path) -> None:
     """Print the ledger of all studies from their published tables."""
     print(ledger_of_all(read_ledger(folder)), end="")
-
-
-def _with_ranks(tables: Tables) -> Tables:
-    """The tables; in a study of S24 with the runs of data/low_rank, which have ranks, and its series."""
-    paths = [path for name in ("runs", "series") if (path := LOW_RANK / f"{name}.csv").is_file()]
-    if not paths:
-        return tables
-    runs = pd.concat([read_table(path, "low_rank") for path in paths], ignore_index=True)
-    return dataclasses.replace(tables, runs=claim_numbers(runs))
 
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:

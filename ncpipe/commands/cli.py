@@ -216,9 +216,11 @@ def sweep(
     given = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, given)
     if dry_run:
-        from ncpipe.commands.dry_run import nothing_to_do
+        from ncpipe.commands.stale import what_is_stale
+        from ncpipe.config.params import load_params
 
-        if nothing_to_do(device):
+        stale = what_is_stale(load_params(), device)
+        if stale.nothing:
             print("nothing to train\nthe rest is up to date")
             return
     begin("sweep")
@@ -226,7 +228,7 @@ def sweep(
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
-        print_plan(device, workers, options)
+        print_plan(stale, workers, options)
     elif cancel:
         cancel_jobs()
     else:
@@ -497,6 +499,19 @@ def status(
     from ncpipe.commands.status import status as print_status
 
     print_status(watch)
+
+
+@command()
+def logs(
+    experiment: Experiment,
+    depth: Annotated[int, typer.Argument(help="Depth of the network.", show_default=False)],
+    seed: Annotated[int, typer.Argument(help="Seed of weights and mini-batches.", show_default=False)],
+    value: Value = None,
+) -> None:
+    """Print what was printed while a run trained, on this machine, in jobs of Slurm or in tasks of Ray."""
+    from ncpipe.commands.logs import logs as print_logs
+
+    print_logs(experiment, depth, seed, _number(value))
 
 
 @command()

@@ -16,11 +16,11 @@ from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
-from ncpipe.figures.labels import paper_columns
 from ncpipe.system.artifacts import RESULTS
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, compare_results
+from ncpipe.tables.headlines import paper_series
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
@@ -81,7 +81,7 @@ def compared(revisions: Sequence[str]) -> Compared:
     except InputError as error:
         raise InputError(f"{first}: {PARAMS_FILE}: {error}") from None
     tables = {
-        experiment: compare_results(results, experiment, _series(results[first].runs, experiment), rule)
+        experiment: compare_results(results, experiment, _series(results[first], experiment), rule)
         for experiment in _common(results)
     }
     return Compared(trees, tables, rule)
@@ -118,11 +118,10 @@ def _common(results: dict[str, Results]) -> list[str]:
     return common
 
 
-def _series(runs: pd.DataFrame, experiment: str) -> list[tuple[str, str]]:
-    """Metric and split of NC1, NC2 and NC3 as the experiment's loss has them, and of the gap."""
-    row = runs[runs["experiment"] == experiment].iloc[0]
-    columns = paper_columns(str(row["loss_name"]), bool(row["last_bias"]))
-    return [*((column.metric, column.split) for column in columns), GAP]
+def _series(found: Results, experiment: str) -> list[tuple[str, str]]:
+    """Return metric and split of an experiment's NC1, NC2, NC3 and gap."""
+    own = found.runs[found.runs["experiment"] == experiment]
+    return [*paper_series(own, found.points), GAP]
 
 
 def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ import psutil
 from ncpipe import __version__
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
-from ncpipe.figures.labels import GAP_COLUMNS, paper_columns
+from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.runs.training_log import digest_in_log, training_times
@@ -32,10 +32,9 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
+from ncpipe.tables.headlines import HEADLINES
 
-SHOWN = {
-    column.metric for column in (*GAP_COLUMNS, *paper_columns("ce", False), *paper_columns("mse", False))
-}
+SHOWN = {*HEADLINES, *(column.metric for column in GAP_COLUMNS)} - {"strong_test_collapse"}
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"

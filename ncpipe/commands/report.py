@@ -14,11 +14,12 @@ from ncpipe.config.params import PARAMS_FILE, Asked, Params, load_params
 from ncpipe.figures.labels import caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.report.chart_data import chart_data
-from ncpipe.report.grids import Grid, grid
+from ncpipe.report.grids import Cell, Grid, data_uri, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
+from ncpipe.runs.engines.job_log import JOB_LOG, cost_table, read_costs
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -90,7 +91,16 @@ def report_to(target: Path, times: bool) -> None:
     if times and (took := stage_times()):
         own = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in took.items())
         here["Stages, when each of their items last ran here"] = own
-    write_page(target, contents(here))
+    page = contents(here)
+    if times and (costs := read_costs()):
+        head, *rows = cost_table(costs)
+        note = "Jobs, tasks of Ray and sweeps of this machine that trained here."
+        cells = [list(map(Cell, row)) for row in rows]
+        costs_grid = Grid(
+            "costs", "What training cost", note, list(head), cells, data_uri(JOB_LOG.read_bytes())
+        )
+        page = dataclasses.replace(page, grids=[*page.grids, costs_grid])
+    write_page(target, page)
 
 
 def write_page(target: Path, page: Contents) -> None:
@@ -182,7 +192,7 @@ def _chapters(
         network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
         own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
         plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-        series = headline_series(runs[runs["experiment"] == name])
+        series = headline_series(runs[runs["experiment"] == name], slopes)
         answers = [
             (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
             for line in lines

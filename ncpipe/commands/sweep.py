@@ -7,15 +7,15 @@ from typing import Literal
 
 import psutil
 
-from ncpipe.commands.code import edited_stages
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.repair import mend_quickly, mend_torn_lock
+from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
 from ncpipe.config.specs import Device
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.batches import groups, worker_count
-from ncpipe.runs.dvc import dvc, stale_stages
+from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.choice import dry_run_of, open_engine, tasks_of
 from ncpipe.runs.engines.job_log import cost_lines, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
@@ -26,7 +26,7 @@ from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
-from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, needs_training, sweep_fingerprints
+from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, say
 from ncpipe.system.errors import InputError, shown
@@ -34,7 +34,6 @@ from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
 Jobs = Literal["wait", "detach", "collect"]
-UNKNOWN = "0" * 64  # checksum of data that are not prepared
 
 
 def sweep(
@@ -135,29 +134,16 @@ def _prepare() -> None:
         dvc("repro", "code", "grid", "fetch", capture=True)
 
 
-def print_plan(device: Device | None, workers: int | None, options: Options = LOCAL) -> None:
+def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:
     """Print what `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing.
 
     With an engine other than the local one: in which tasks it would train what, and where. Runs whose data
     are not prepared count as missing; what only the data tell is left open.
     """
-    start = time.time() - psutil.Process().create_time()  # all it did so far is what a stage begins with
-    params = load_params()
+    start = time.time() - psutil.Process().create_time() - stale.seconds  # what a stage begins with
+    params, compute, unprepared = stale.params, stale.compute, stale.unprepared
     check_rules(options, params)
-    compute = params.compute_on(device)
-    begin = time.monotonic()
-    stale = stale_stages()
-    status = time.monotonic() - begin
-    stale -= {"code", "fill"}  # what follows from it is asked below: DVC knows only when it has run
-    edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
-    edited -= {("fill", None)}
-    fingerprints = sweep_fingerprints(params, compute)
-    known = {fingerprint.run for fingerprint in fingerprints}
-    unprepared = [RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known]
-    missing, under_way = (
-        [fingerprint for fingerprint in fingerprints if needs_training(fingerprint)],
-        keys_in_jobs(),
-    )
+    missing, under_way = stale.missing, keys_in_jobs()
     if jobs := {under_way[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in under_way}:
         print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
     missing = [fingerprint for fingerprint in missing if fingerprint.key() not in under_way]
@@ -179,16 +165,12 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
             f"{len(unprepared)} runs to train at most of {names}: their data are not prepared, so it is not "
             "known\nwhether the store has some and what they take; dvc repro fetch prepares them"
         )
-    if not stale | edited:
+    if not (stale.stages or stale.edited):
         print("the rest is up to date")
         return
-    changed = {
-        fingerprint.run.experiment
-        for fingerprint in (*fingerprints, *unprepared)
-        if needs_training(fingerprint)
-    }
-    changed |= {name.partition("@")[2] for name in stale if name.startswith(("extract@", "measure@"))}
-    changed |= {experiment for stage, experiment in edited if experiment and stage in ("extract", "measure")}
+    changed = {fingerprint.run.experiment for fingerprint in (*stale.missing, *unprepared)}
+    changed |= {name.partition("@")[2] for name in stale.stages if name.startswith(("extract@", "measure@"))}
+    changed |= {own for stage, own in stale.edited if own and stage in ("extract", "measure")}
     remade = {name: params.runs_of(name) for name in changed}
     remade = {
         name: runs
@@ -201,7 +183,7 @@ def print_plan(device: Device | None, workers: int | None, options: Options = LO
         except InputError as error:
             print(f"the rest, which runs here: {error}")
             return
-    rest = rest_seconds(remade, len(params.sweep.experiments), place, start, status)
+    rest = rest_seconds(remade, len(params.sweep.experiments), place, start, stale.seconds)
     print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
     if (options.engine == "local" or not todo) and not unprepared:
         print(f"in all about {duration(train_seconds(planned, count) + rest)}")

@@ -7,6 +7,7 @@ deep in a library, or never. What a run of allowed numbers takes in memory is es
 import contextlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -43,21 +44,48 @@ def _plain(limit: float) -> str:
     return str(int(limit)) if abs(limit) < 1e15 and limit == int(limit) else f"{limit:g}"
 
 
-CONTAINER_LIMITS = [  # of the control group, version 2 and 1
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-]
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def free_memory() -> int:
-    """Bytes that are free on this machine, and no more than its container may have."""
+    """Return the bytes that are free on this machine, and no more than what limits leave beside this process.
+
+    Limits are those of its control groups (a container, a service) and of its job of Slurm.
+    """
     import psutil  # only where numbers are about to be computed
 
-    free: int = psutil.virtual_memory().available
-    for path in CONTAINER_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or `max` where there is no limit
-            free = min(free, int(path.read_text()))
-    return free
+    own = psutil.Process().memory_info().rss
+    limits = [*_cgroup_limits(), *_job_limit()]
+    return max(0, min([psutil.virtual_memory().available, *(limit - own for limit in limits)]))
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Yield the limits of all groups around this process, in version 1 and 2 of control groups."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in OWN_CGROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root, name = (
+                (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
+            )
+            place = root / path.lstrip("/")  # in a container it may not be there, but the root is
+            for folder in (place, *place.parents):
+                if folder.is_relative_to(root):
+                    with contextlib.suppress(OSError, ValueError):  # no such file, or `max`: no limit
+                        yield int((folder / name).read_text())
+
+
+def _job_limit() -> Iterator[int]:
+    """Yield the memory of the job of Slurm that this is, if it is one; 0 means all of the node's."""
+    megabytes, each = os.environ.get("SLURM_MEM_PER_NODE"), os.environ.get("SLURM_MEM_PER_CPU")
+    with contextlib.suppress(ValueError):
+        limit = int(megabytes or each or 0) * (
+            1 if megabytes else int(os.environ.get("SLURM_CPUS_ON_NODE", 1))
+        )
+        if limit:
+            yield limit * 2**20
 
 
 def usable_cores() -> int:

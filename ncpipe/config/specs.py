@@ -205,6 +205,46 @@ class GaussianMixtureData:
 
 
 @dataclass(frozen=True)
+class ModularData:
+    """All pairs (a, b) of numbers below K, as two one-hot vectors, with the label (a + b) mod K.
+
+    source: modular.
+    modulus: K, which is also the number of classes.
+    per_class: training pairs of each class, drawn at random; the K - per_class others are the test split.
+    seed: seed of the draw.
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
+    """
+
+    kind: ClassVar[Kind] = "vector"
+    transfer: ClassVar[None] = None
+
+    source: Literal["modular"]
+    modulus: Annotated[int, Bound(2, 1000, why="the pairs take 8 GB")]
+    per_class: Count
+    seed: Index
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_class >= self.modulus:
+            raise ValueError(
+                f"per_class: {self.per_class} leaves none of a class's {self.modulus} pairs for the test; "
+                "lower it"
+            )
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.modulus
+
+    @property
+    def side(self) -> int:
+        """Coordinates of a sample."""
+        return 2 * self.modulus
+
+
+@dataclass(frozen=True)
 class ArraysData:
     """Samples of a file of one's own, with classes numbered 0, 1, 2, ...; it may have no test samples.
 
@@ -399,7 +439,16 @@ class OwnLoss:
     name: str
 
 
-Data = ImageData | TextData | GaussianMixtureData | ArraysData | FreeData | MarkovData | NextTokenData
+Data = (
+    ImageData
+    | TextData
+    | GaussianMixtureData
+    | ModularData
+    | ArraysData
+    | FreeData
+    | MarkovData
+    | NextTokenData
+)
 
 
 Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | ConvNetModel | DufmModel

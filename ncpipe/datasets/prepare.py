@@ -15,6 +15,7 @@ from ncpipe.config.specs import (
     GaussianMixtureData,
     ImageData,
     MarkovData,
+    ModularData,
     NextTokenData,
     TextData,
 )
@@ -61,6 +62,12 @@ def _gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
     from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 
     return prepare_gaussian_mixture(spec)
+
+
+def _modular(spec: ModularData, *_: object) -> Prepared:
+    from ncpipe.datasets.modular_addition import prepare_modular
+
+    return prepare_modular(spec)
 
 
 def _free(spec: FreeData, *_: object) -> Prepared:
@@ -122,6 +129,7 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
 SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
     {
         "gaussian_mixture": _gaussian_mixture,
+        "modular": _modular,
         "free": _free,
         "arrays": _arrays,
         "imdb": _imdb,

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.abscissa import NAMES
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.catalogue import entry
 
 COLUMNS = 3

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of
-from ncpipe.figures.guides import Guide, guide_of
 from ncpipe.figures.labels import Column, paper_columns, rank_label
 from ncpipe.figures.panels import (
     FIT_DASHES,
@@ -21,18 +19,19 @@ from ncpipe.figures.panels import (
     absence,
     draw_power,
     last_layer,
-    objective_of,
     state_gap,
     state_nothing,
     thin_ticks,
 )
+from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
-GUIDE_WIDTH, GUIDE_HEIGHT = 0.2, 0.25  # of a panel, at most
-GUIDE_LABEL, GUIDE_PAD = 0.15, 0.03
+TRIANGLE_WIDTH, TRIANGLE_HEIGHT = 0.2, 0.25  # of a panel, at most
+LABEL_WIDTH, TRIANGLE_PAD = 0.15, 0.03
 TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
 DAGGER = r"$^{\dagger}$"
 
@@ -43,7 +42,7 @@ def depth_sweep(
     slopes: pd.DataFrame,
     runs: pd.DataFrame,
     labels: Mapping[str, str],
-    columns: Callable[[str, bool], tuple[Column, ...]] = paper_columns,
+    columns: Callable[[pd.DataFrame, pd.DataFrame], tuple[Column, ...]] = paper_columns,
 ) -> Figure:
     """log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
 
@@ -51,36 +50,35 @@ def depth_sweep(
     they are not there is no fit; a panel then states Spearman's rho.
 
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
-    loss_name and last_bias; the latter two choose an experiment's columns. labels: experiment -> row label;
-    its order is that of the rows. Dots to the right of the means are single runs: full those that means and
-    fit are made of, hollow those that did not converge (at the panel's edge where they lie far beyond the
-    others). The dashed line is the least-squares power of L; it is dotted and its slope has a dagger where
-    the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound for
-    global optima (`guides`); its place means nothing. Every row says how many of its runs converged, and a
-    depth of which nothing is drawn says why in its place.
+    loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows. columns:
+    chooses a row's columns from its runs and points.
+
+    Dots to the right of the means are single runs: full those that means and fit are made of, hollow those
+    that did not converge (at the panel's edge where they lie far beyond the others). The dashed line is the
+    least-squares power of L; it is dotted and its slope has a dagger where the test rejects that the means
+    lie on a line. The grey triangle has the slope of the theory's bound for global optima
+    (`reference_slopes`); its place means nothing. Every row says how many of its runs converged, and a depth
+    of which nothing is drawn says why in its place.
     """
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
-    titles = {name: columns(*objective_of(own)) for name, own in rows.items()}
-    guides = {
-        name: [guide_of(column.metric, own) if of.is_depth else None for column in titles[name]]
-        for name, own in rows.items()
-    }
+    titles = {name: columns(own, points) for name, own in rows.items()}
     width = max(len(row) for row in titles.values())
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(rows) + 0.55), layout="constrained")
         grid = figure.subplots(len(rows), width, squeeze=False)
         above: tuple[Column, ...] = ()
+        bounded = False
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
                 of.scale(axes, np.unique(own[of.column]))
-                _draw_panel(
+                bounded |= _draw_panel(
                     axes,
                     last_layer(points, name, column),
                     last_layer(summary, name, column),
                     last_layer(slopes, name, column),
                     of,
-                    guides[name][i],
+                    reference_slope_of(column.metric, own) if of.is_depth else None,
                     colour_of(column.metric, i),
                 )
                 if above[i : i + 1] != (column,):
@@ -92,10 +90,9 @@ def depth_sweep(
         figure.align_ylabels(grid[:, 0])
         shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
-        averaged = {name: own["converged"].any() for name, own in rows.items()}
-        guided = any(any(row) and averaged[name] for name, row in guides.items())
+        averaged = any(own["converged"].any() for own in rows.values())
         failed = not all(own["converged"].all() for own in rows.values())
-        _draw_key(figure, slopes, of, any(averaged.values()), rejected, guided, failed)
+        _draw_key(figure, slopes, of, averaged, rejected, bounded, failed)
         figure.draw_without_rendering()
     return figure
 
@@ -109,14 +106,15 @@ def _draw_panel(
     points: pd.DataFrame,
     summary: pd.DataFrame,
     slopes: pd.DataFrame,
-    of: Abscissa,
-    guide: Guide | None,
+    of: XAxis,
+    reference: ReferenceSlope | None,
     colour: Colour,
-) -> None:
+) -> bool:
+    """Return whether the slope of a bound is drawn."""
     used, failed = points[points["used"]], points[~points["converged"] & points["log10"].notna()]
     if used.empty and failed.empty:
         state_nothing(axes, absence(int(summary["n_converged"].sum())))
-        return
+        return False
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     axes.errorbar(
         summary[of.column],
@@ -139,12 +137,13 @@ def _draw_panel(
     axes.margins(y=0.1)
     thin_ticks(axes)
     if used.empty:
-        return
+        return False
     _draw_fit(axes, slopes, of, used[of.column].to_numpy())
-    if guide is not None:
-        whiskers = summary.assign(log10=summary["log10_mean"] - summary["log10_std"])
-        drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
-        _draw_guide(axes, drawn.groupby("depth")["log10"].min().dropna(), guide)
+    if reference is None:
+        return False
+    whiskers = summary.assign(log10=summary["log10_mean"] - summary["log10_std"])
+    drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
+    return _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
 
 
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
@@ -160,7 +159,7 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: Abscissa, places: np.ndarray) -> None:
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: XAxis, places: np.ndarray) -> None:
     if not of.log:
         _state_ranks(axes, slopes[slopes["rho"].notna()])
         return
@@ -187,20 +186,20 @@ def _draw_legend(axes: Axes, line: Line2D, handlelength: float) -> None:
     )
 
 
-def _draw_guide(axes: Axes, lows: pd.Series, guide: Guide) -> None:
-    """A triangle with the bound's slope, in the lower corner where there is more room, and below all there.
+def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> bool:
+    """Draw a triangle with the bound's slope, in the lower corner with more room, and below all data there.
 
-    lows: the lowest that is drawn at each depth.
+    lows: the lowest that is drawn at each depth. Returns False where the bound does not fall over them.
     """
-    places, bound = np.log10(lows.index.to_numpy(dtype=float)), guide.log10(lows.index.to_numpy())
+    places, bound = np.log10(lows.index.to_numpy(dtype=float)), reference.log10(lows.index.to_numpy())
     x, bound = places[np.isfinite(bound)], bound[np.isfinite(bound)]
     if len(x) < 2 or bound[-1] >= bound[0]:
-        return
+        return False
     steepness = (bound[0] - bound[-1]) / (x[-1] - x[0])  # the mean one, where there is a logarithm
     (low, high), (bottom, top) = np.log10(axes.get_xlim()), axes.get_ylim()
-    width = min(GUIDE_WIDTH * (high - low), GUIDE_HEIGHT * (top - bottom) / steepness)
-    pads = GUIDE_PAD * (high - low), 2 * GUIDE_PAD * (top - bottom)
-    spot = 2 * pads[0] + width + GUIDE_LABEL * (high - low)
+    width = min(TRIANGLE_WIDTH * (high - low), TRIANGLE_HEIGHT * (top - bottom) / steepness)
+    pads = TRIANGLE_PAD * (high - low), 2 * TRIANGLE_PAD * (top - bottom)
+    spot = 2 * pads[0] + width + LABEL_WIDTH * (high - low)
     beneath_left, beneath_right = lows[places < low + spot].min(), lows[places > high - spot].min()
     on_left = not beneath_left < beneath_right
     room = (beneath_left if on_left else beneath_right) - bottom
@@ -213,17 +212,18 @@ def _draw_guide(axes: Axes, lows: pd.Series, guide: Guide) -> None:
     beside, side = (left + width, "left") if on_left else (left, "right")
     offset = (3 if on_left else -3, 0)
     axes.annotate(
-        guide.label, (10**beside, foot), offset, textcoords="offset points", ha=side, fontsize=7, **NOTE
+        reference.label, (10**beside, foot), offset, textcoords="offset points", ha=side, fontsize=7, **NOTE
     )
+    return True
 
 
 def _draw_key(
     figure: Figure,
     slopes: pd.DataFrame,
-    of: Abscissa,
+    of: XAxis,
     averaged: bool,
     rejected: bool,
-    guided: bool,
+    bounded: bool,
     failed: bool,
 ) -> None:
     """Entries for what there is: means and fits, a rejected one, a bound, runs that did not converge."""
@@ -239,7 +239,7 @@ def _draw_key(
         handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label))
     elif averaged:
         handles.append(Line2D([], [], linewidth=0, label=r"$\rho_S$: Spearman's rank correlation"))
-    if guided:
+    if bounded:
         label = "slope of the bound for global optima"
         handles.append(
             Line2D(

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.panels import state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
 
 ROW_HEIGHT = 1.75  # inches
@@ -28,7 +28,7 @@ def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str])
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
-    of, keys = abscissa_of(runs), run_keys(runs)
+    of, keys = x_axis_of(runs), run_keys(runs)
     table = gram.merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
@@ -41,7 +41,7 @@ def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str])
     return figure
 
 
-def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: Abscissa) -> None:
+def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis) -> None:
     shown = _shown(own, of)
     if not shown:
         for axes in line:
@@ -64,7 +64,7 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: Abscissa)
     bar.ax.tick_params(labelsize=7)
 
 
-def _shown(own: pd.DataFrame, of: Abscissa) -> dict[int, tuple[str, str, np.ndarray]]:
+def _shown(own: pd.DataFrame, of: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
     """By place in the row: what, at which depth or other place, the matrix (K, K)."""
     shown = {}
     ends = sorted({own[of.column].min(), own[of.column].max()}) if len(own) else []

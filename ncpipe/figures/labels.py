@@ -24,6 +24,7 @@ DATA_NAMES = {
     "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
+    "modular": "modular addition",
     "arrays": "own data",
     "free": "free features",
 }
@@ -57,9 +58,9 @@ class Column:
         return entry(self.metric).title + ", test" * (self.split == "test")
 
 
-def paper_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
-    """log10 NC1, NC2, NC3 of S25 Fig. 1 and 2, as `tables.headlines` has them."""
-    return tuple(Column(*series) for series in paper_series(loss_name, last_bias))
+def paper_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:
+    """Return the columns of S25 Fig. 1 and 2; arguments as of `headlines.paper_series`."""
+    return tuple(Column(*series) for series in paper_series(own, measured))
 
 
 GAP_COLUMNS = (
@@ -69,8 +70,8 @@ GAP_COLUMNS = (
 )
 
 
-def gap_columns(loss_name: str, last_bias: bool) -> tuple[Column, ...]:
-    """The gap to L*_GUFM and its two parts, neither of which can be negative."""
+def gap_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:
+    """Return the columns of the gap to L*_GUFM and of its two parts, neither of which can be negative."""
     return GAP_COLUMNS
 
 

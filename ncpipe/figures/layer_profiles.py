@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
     DASHES,
     ROUNDING,
@@ -24,6 +23,7 @@ from ncpipe.figures.panels import (
     thin_ticks,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 LAW_METRIC = "nc1_trace_ratio"
@@ -67,7 +67,7 @@ def layer_profiles(
     mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
     of their R^2, or with the number of layers where that is only three.
     """
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     colours = colours_of(profile[of.column])
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
@@ -92,7 +92,7 @@ def layer_profiles(
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: Abscissa,
+    of: XAxis,
     panel: Panel,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
@@ -128,7 +128,7 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: Abscissa) -> None:
+def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: XAxis) -> None:
     """The law of the deepest network that has one."""
     fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
@@ -150,12 +150,12 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: Abscissa) ->
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
 
 
-def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour], tested: bool) -> None:
-    largest = "deepest $L$" if of.is_depth else f"largest ${of.symbol}$"
+def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:
+    law = rf"law NC1 $\propto \rho^{{\,l}}$ fitted to the largest ${of.symbol}$"
     handles = [
         *of.handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
         *([Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test")] if tested else []),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=rf"$\rho^{{\,l}}$, {largest}"),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=law),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)

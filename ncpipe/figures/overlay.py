@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of, with_lines
 from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
 from ncpipe.figures.panels import (
     FIT_DASHES,
@@ -17,11 +16,11 @@ from ncpipe.figures.panels import (
     Colour,
     draw_power,
     last_layer,
-    objective_of,
     state_nothing,
     thin_ticks,
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, with_lines, x_axis_of
 
 MARKERS = ("o", "s", "^", "v", "D")
 
@@ -41,12 +40,15 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     ± 1 std over the seeds used, and the least-squares power as a dashed line whose slope and interval the
     legend has. What a setting lacks it has no curve for.
     """
-    of = abscissa_of(next(iter(sweeps.values())).runs)
+    of = x_axis_of(next(iter(sweeps.values())).runs)
     lined = {name: Sweep(*map(with_lines, sweep)) for name, sweep in sweeps.items()}
     first = next(iter(sweeps.values())).runs
     own = with_lines(first)[first["experiment"].isin(experiments)]
     lines = list(dict.fromkeys(own["experiment"]))
-    columns = {line: _columns(own[own["experiment"] == line]) for line in lines}
+    measured = next(iter(lined.values())).summary
+    columns = {
+        line: (*paper_columns(own[own["experiment"] == line], measured), GAP_COLUMNS[0]) for line in lines
+    }
     colours = dict(zip(sweeps, metric_colours(len(sweeps)), strict=True))
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, (ROW_HEIGHT + 0.2) * len(lines) + 0.55), layout="constrained")
@@ -70,11 +72,7 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     return figure
 
 
-def _columns(own: pd.DataFrame) -> tuple[Column, ...]:
-    return (*paper_columns(*objective_of(own)), GAP_COLUMNS[0])
-
-
-def _places(sweeps: Mapping[str, Sweep], line: str, of: Abscissa) -> np.ndarray:
+def _places(sweeps: Mapping[str, Sweep], line: str, of: XAxis) -> np.ndarray:
     return np.unique(
         np.concatenate(
             [sweep.runs.loc[sweep.runs["experiment"] == line, of.column] for sweep in sweeps.values()]
@@ -87,7 +85,7 @@ def _draw(
     sweeps: Mapping[str, Sweep],
     line: str,
     column: Column,
-    of: Abscissa,
+    of: XAxis,
     colours: Mapping[str, Colour],
 ) -> None:
     fits = []

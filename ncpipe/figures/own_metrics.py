@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.labels import Column
 from ncpipe.figures.panels import ROW_HEIGHT, Colour, last_layer, state_nothing, thin_ticks
 from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 WIDEST = 4  # columns of a page
@@ -27,7 +27,7 @@ def own_metrics_figure(
     A metric whose scale is `log` is drawn as its log10, any other as it is. points: of `tables.points`.
     labels: experiment -> row label, in the order of the rows.
     """
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     measured = set(zip(points["metric"], points["split"], strict=True))  # there may be no test samples
     columns = [each for each in columns if (each.metric, each.split) in measured] or columns[:1]
     colours = metric_colours(len(columns))
@@ -59,7 +59,7 @@ def own_metrics_figure(
 
 
 def _draw(
-    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: Abscissa, column: Column, colour: Colour
+    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: XAxis, column: Column, colour: Colour
 ) -> None:
     of.scale(axes, places)
     height = "log10" if entry(column.metric).scale == "log" else "value"

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.abscissa import Abscissa
 from ncpipe.figures.labels import Column, slope_label
 from ncpipe.figures.style import FAINT
+from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.points import LAST
 
 ROW_HEIGHT = 1.65  # inches
@@ -23,11 +23,6 @@ NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolo
 Colour = tuple[float, float, float]
 
 
-def objective_of(own: pd.DataFrame) -> tuple[str, bool]:
-    """Of one experiment's runs: the loss's name and whether the last layer has a bias."""
-    return str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0])
-
-
 def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
     """The rows of a column's metric and split at one experiment's last layer."""
     own = (table["experiment"] == experiment) & (table["layer"] == LAST)
@@ -35,7 +30,7 @@ def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataF
 
 
 def draw_power(
-    axes: Axes, fit: pd.Series, places: np.ndarray, of: Abscissa, *, mark: str = "", **style: Any
+    axes: Axes, fit: pd.Series, places: np.ndarray, of: XAxis, *, mark: str = "", **style: Any
 ) -> Line2D:
     """A row of `tables.slopes` as a line over the places that it was fitted to, labelled by its slope.
 
@@ -67,7 +62,7 @@ def state_gap(axes: Axes, place: float, converged: int) -> None:
 
 
 def state_missing(
-    axes: Axes, of: Abscissa, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
+    axes: Axes, of: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
 ) -> None:
     """On any other axis: which depths, or other places, have no line, and why; lower left, or upper right.
 
@@ -89,7 +84,7 @@ def state_missing(
         )
 
 
-def converged_by_place(runs: pd.DataFrame, of: Abscissa) -> dict[float, int]:
+def converged_by_place(runs: pd.DataFrame, of: XAxis) -> dict[float, int]:
     """How many runs of one line converged at each of its depths, or other places, in rising order."""
     counts = runs.groupby(of.column)["converged"].sum()
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}

@@ -9,9 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.panels import (
-    NOTE,
     ROW_HEIGHT,
     Colour,
     absence,
@@ -19,7 +17,8 @@ from ncpipe.figures.panels import (
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.tables.keys import place_keys, run_keys
 from ncpipe.tables.points import LAST
 
@@ -36,11 +35,11 @@ def spectra(measurements: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str,
     Lines are geometric means over converged seeds; panels say which depths have none. The dashed line is the
     collapsed spectrum (for d >= K): K-1 equal values and a zero, or K equal ones for MSE without a bias,
     whose optimum is orthogonal [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes
-    adds to them. Panels end at 0.05 of the largest value, or below the least one that collapse keeps; the
-    value that goes to 0 leaves, and the axis says down to where.
+    adds to them. Panels end at 0.05 of the largest value, or below the least one that collapse keeps. The
+    line of the value that goes to 0 leaves there, and a note has the least such value.
     """
     table = _spectra(measurements, runs)
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     colours = colours_of(table[of.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
@@ -84,7 +83,7 @@ def _is_orthogonal(runs: pd.DataFrame) -> bool:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: Abscissa,
+    of: XAxis,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
     orthogonal: bool,
@@ -116,16 +115,22 @@ def _draw_panel(
 
 
 def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
-    """Beside a line that leaves the panel: the power of ten of the least value that is below it."""
+    """Write beside a line that leaves the panel the least value that is below it."""
     below = own[10 ** own["log10"] < axes.get_ylim()[0]]
     for index in below["index"].unique():
         table = below[below["index"] == index]
-        label = rf"$\downarrow 10^{{{table['log10'].min():.0f}}}$"
-        where = (index - 1.1, 0.03)
-        axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, **NOTE)
+        label = rf"$\downarrow$ to {_rounded(10 ** table['log10'].min())}"
+        where = (index - 0.6, 0.06)
+        axes.annotate(label, where, xycoords=axes.get_xaxis_transform(), ha="right", fontsize=7, color=FAINT)
 
 
-def _draw_key(figure: Figure, of: Abscissa, colours: Mapping[float, Colour]) -> None:
+def _rounded(value: float) -> str:
+    """Return one significant digit, as a power of ten below 0.001; in mathtext."""
+    digit, power = f"{value:.0e}".split("e")
+    return f"{value:.1g}" if value >= 1e-3 else rf"${digit}\cdot 10^{{{int(power)}}}$"
+
+
+def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour]) -> None:
     collapsed = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
     figure.legend(
         handles=[*of.handles(colours), collapsed], loc="outside lower center", ncols=4, frameon=False

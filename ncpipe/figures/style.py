@@ -70,6 +70,7 @@ COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
     "nc1_trace_ratio": "NC1",
     "nc2_etf": "NC2",
     "nc2_identity": "NC2",
+    "gnc2_spread_weights": "NC2",
     "nc3_cosine": "NC3",
     "loss_gap": "gap",
     "gap_gufm": "gap in h and W_L",

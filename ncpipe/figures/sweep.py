@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.figures.abscissa import with_lines
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.labels import Column, by_experiment, caption, gap_columns, row_label
@@ -15,6 +14,7 @@ from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
+from ncpipe.figures.x_axis import with_lines
 from ncpipe.metrics.catalogue import own_metrics, own_splits
 from ncpipe.system.errors import InputError
 

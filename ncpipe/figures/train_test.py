@@ -12,9 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of
 from ncpipe.figures.panels import (
     DASHES,
+    NOTE,
     ROW_HEIGHT,
     Colour,
     absence,
@@ -26,6 +26,7 @@ from ncpipe.figures.panels import (
     thin_ticks,
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
 
@@ -47,6 +48,7 @@ class Series:
     split: str
     colour: Colour
     label: str = ""
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ PANELS = (
     ),
     Panel(
         (
-            Series("weak_test_collapse", "test", WEAK, "weak"),
+            Series("weak_test_collapse", "test", WEAK, "weak", hollow=True),
             Series("strong_test_collapse", "test", STRONG, "strong"),
         ),
         r"$\log_{10}$ test collapse",
@@ -103,11 +105,12 @@ def train_against_test(
     is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
     over converged seeds, of log10 values in the first two columns, dashed on test samples; a depth
     without any says so in its place.
+    Weak test collapse is a hollow square, so that both are seen where it equals the strong one.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
     training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
     there is no panel of test collapse.
     """
-    of = abscissa_of(runs)
+    of = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
     panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
     with paper_style():
@@ -136,7 +139,7 @@ def train_against_test(
 
 
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, of: Abscissa, panel: Panel, converged: Mapping[float, int]
+    axes: Axes, own: pd.DataFrame, of: XAxis, panel: Panel, converged: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
@@ -164,7 +167,8 @@ def _draw_line(
         color=series.colour,
         marker=marker,
         linestyle=dashes,
-        markersize=3,
+        markersize=6 if series.hollow else 3,
+        markerfacecolor="none" if series.hollow else series.colour,
         linewidth=1.2,
         elinewidth=0.9,
         capsize=2,
@@ -173,31 +177,32 @@ def _draw_line(
     return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, of: Abscissa, converged: Mapping[float, int]) -> None:
+def _draw_effective(axes: Axes, own: pd.DataFrame, of: XAxis, converged: Mapping[float, int]) -> None:
     table = own.groupby(of.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series("", "train", DEPTH)
     lines = _draw_line(axes, table[of.column], table["mean"], table["std"], series)
     _finish(axes, of, set(table[of.column]), converged)
     if table.empty:
         return
-    top = axes.get_ylim()[1]
+    own_top = axes.get_ylim()[1]
     places = table[of.column]
     whole = np.geomspace(places.min(), places.max(), 100) if of.is_depth else np.array(list(converged))
     depth = whole if of.is_depth else np.full(len(whole), own["depth"].iloc[0])
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
-    top = 1.15 * top
-    axes.set_ylim(top=top)  # the curve may leave the panel, the data may not
+    top = 1.15 * max(own_top, depth.min())
+    axes.set_ylim(top=top)  # the curve may leave the panel, its start and the data may not
     if depth.max() > top:
-        leaves = whole[np.argmax(depth > top)]
+        leaves = np.argmax(depth > top)
+        side, offset = ("left", 4) if leaves < len(whole) / 2 else ("right", -8)
         note = rf"$\uparrow$ to {depth.max():g}"
-        corner: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 7, "color": FAINT}
-        axes.annotate(note, (leaves, top), (-8, -1), textcoords="offset points", **corner)
+        corner: dict[str, Any] = {"ha": side, "va": "top", "fontsize": 7, **NOTE}
+        axes.annotate(note, (whole[leaves], top), (offset, -1), textcoords="offset points", **corner)
     start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, of: Abscissa, drawn: set[float], converged: Mapping[float, int]) -> None:
+def _finish(axes: Axes, of: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
     if not drawn:
         axes.set_xticks([])
         state_nothing(axes, absence(sum(converged.values())))

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ncpipe.figures.abscissa import Abscissa, abscissa_of, colours_of
 from ncpipe.figures.labels import LOSS_NAMES
 from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
 
@@ -47,14 +47,14 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     metrics that the history has (`history.metrics`), on the scale of the catalogue; test, if there are test
     samples, is dashed, and with noisy labels what is taken by the true ones dotted.
     """
-    of, keys = abscissa_of(runs), run_keys(runs)
+    of, keys = x_axis_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
     table = table.astype({"finished": bool}).sort_values([of.column, "seed", "epoch"], ignore_index=True)
     colours = colours_of(runs[of.column])
     with paper_style():
         metrics = _metric_panels(table)
         rows = 2 + -(-len(metrics) // 2)
-        figure = Figure(figsize=(PAGE_WIDTH, 2.2 * rows), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 2.0 * rows + 0.5), layout="constrained")
         grid = figure.subplots(rows, 2, sharex=True)
         lowest = list(grid[-1])
         if len(metrics) % 2:
@@ -97,7 +97,7 @@ def _is_log(quantities: Iterable[str]) -> bool:
 def _draw_quantity(
     axes: Axes,
     table: pd.DataFrame,
-    of: Abscissa,
+    of: XAxis,
     quantity: str,
     dashes: Dashes,
     colours: Colours,
@@ -143,7 +143,7 @@ def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bo
 
 
 def _mark_diverged(
-    axes: Axes, table: pd.DataFrame, of: Abscissa, quantities: list[str], colours: Colours
+    axes: Axes, table: pd.DataFrame, of: XAxis, quantities: list[str], colours: Colours
 ) -> None:
     low, high = axes.get_ylim()
     for quantity in quantities:
@@ -165,9 +165,11 @@ def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
     if not first < last:
         return
     axes.set_xscale("symlog", linthresh=first, linscale=0.5)
-    powers = 10.0 ** np.arange(np.ceil(np.log10(first)), np.floor(np.log10(last)) + 1)
+    powers = 10.0 ** np.arange(np.floor(np.log10(first)), np.floor(np.log10(last)) + 1)
+    steps = (1, 2, 5) if last / first < 100 else (1,)  # as many numbers as the axis has room for
+    ticks = np.sort(np.outer(powers, steps).ravel())
     axes.set_xlim(-0.04 * first, last * (last / first) ** 0.03)
-    axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
+    axes.xaxis.set_major_locator(FixedLocator([0, *ticks[(ticks >= first) & (ticks <= last)]]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
@@ -189,4 +191,4 @@ def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:
         handles.append(
             Line2D([], [], color=INK, marker="x", linewidth=0, markersize=5, mew=1.4, label="diverged")
         )
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False)

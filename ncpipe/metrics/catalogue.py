@@ -276,6 +276,7 @@ ENTRIES = (
             source,
             f"{where}{MANY}",
             scale="log" if kind == "spread" else "linear",
+            label="GNC2" if (kind, matrix) == ("spread", "weights") else "",
         )
         for matrix, name, which, where in (
             ("weights", "weights", "W's rows", WEIGHTS),

@@ -1,4 +1,7 @@
-"""Build a randomly initialised network from its spec, and bring its inputs into shape."""
+"""Build a randomly initialised network from its spec, and reshape a data set's inputs for it.
+
+The specs are in `ncpipe.config.architectures`, what a network must define in `ncpipe.models.network`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -35,8 +38,8 @@ from ncpipe.system.randomness import seeded_generator
 class Family:
     """Functions that make the networks of one kind of spec.
 
-    reshape_inputs(inputs, spec): a data set's inputs, but for token ids, as the network reads them.
-    build(spec, shape, classes, depth): the network, not initialised; as a rule its class.
+    reshape_inputs(inputs, spec): return a data set's inputs as the network reads them; not for token ids.
+    build(spec, shape, classes, depth): return the network, not initialised; usually its class.
     """
 
     reshape_inputs: Callable[[Tensor, Any], Tensor]

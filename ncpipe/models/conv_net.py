@@ -1,6 +1,6 @@
-"""A small convolutional network with batch norm, and S24's ReLU head [sec. 6.2]: minutes of one core.
+"""Define a small convolutional network with batch norm and S24's ReLU head [sec. 6.2].
 
-Ordinary modules of PyTorch: nothing here knows of a run axis.
+These are ordinary PyTorch modules without a run axis. A run takes minutes on one core.
 
 c  channels    h, w  height and width    d  width of the features and of the head
 """
@@ -53,7 +53,7 @@ class ConvNet(Network):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Convolutions with variance 2/fan_in, the map, and the head with W_L, with their gains^2/fan_in."""
+        """Draw convolutions with variance 2/fan_in; the map, the head and W_L with gain^2/fan_in."""
         for norm in self.norms:
             norm.reset_parameters()  # type: ignore[operator]
         for conv in self.convs:
@@ -65,7 +65,7 @@ class ConvNet(Network):
             layer.weight.normal_(0.0, gain / layer.in_features**0.5, generator=generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """C1, C2, ... behind each convolution, as means over pixels; H1, and Z2, H2, ... in the head."""
+        """Yield C1, C2, ... after each convolution, as means over pixels; H1; Z2, H2, ... in the head."""
         for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), start=1):
             x = torch.relu(norm(conv(x)))
             yield Layer(f"C{index}", index / self.length, x.mean((-2, -1)))
@@ -81,7 +81,7 @@ class ConvNet(Network):
 
 
 def reshape_inputs(inputs: Tensor, spec: ConvNetModel) -> Tensor:
-    """Square images (N, c, h, w), squares of `pooled` x `pooled` of their pixels averaged."""
+    """Return square images (N, c, h, w) with squares of `pooled` x `pooled` pixels averaged."""
     height, width = inputs.shape[2:]
     if height != width:
         raise InputError(f"model.architecture: conv_net takes square images, not {height} x {width}")

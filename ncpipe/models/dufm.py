@@ -1,4 +1,6 @@
-"""The deep unconstrained features model [S24 Def. 2]: the features of every sample are parameters.
+"""Define the deep unconstrained features model [S24 Def. 2]: every sample's features are parameters.
+
+`ncpipe.theory.dufm` has its optimal losses, `ncpipe.theory.dufm_solutions` its solutions.
 
 N  samples    B  samples of a batch    d  width    K  classes    n  samples of a class    L  depth
 """
@@ -16,7 +18,7 @@ from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 
 
 class Dufm(Network):
-    """W_L relu(W_{L-1} ... relu(W_1 H_1)), with the rows of `free`, one a sample, for H_1.
+    """W_L relu(W_{L-1} ... relu(W_1 H_1)); the rows of `free` are H_1, one for each sample.
 
     Where `shape.copies` = n' > 1, one row F stands for the n' equal samples of a class, and H_1 = F/sqrt(n').
     Then lambda_H |F|^2 is the penalty of all n', and a step of gradient descent on F moves H_1 as far as each
@@ -47,7 +49,7 @@ class Dufm(Network):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """H_1 of N(0, deviation^2), matrices of N(0, gain^2/d)."""
+        """Draw H_1 from N(0, deviation^2) and matrices from N(0, gain^2/d)."""
         samples, width = self.free.shape
         drawn = torch.empty(samples // self.per_class, width, dtype=self.free.dtype)
         drawn.normal_(0.0, self.deviation / self.scale, generator=generator)
@@ -56,8 +58,8 @@ class Dufm(Network):
             map_.weight.normal_(0.0, self.gain / width**0.5, generator=generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """H1, Z2 = W_1 H_1, H2 behind the ReLU, Z3, ...; `last` is H_L."""
-        h = chosen(self.free, x)
+        """Yield H1, Z2 = W_1 H_1, H2 after the ReLU, Z3, ...; `last` is H_L."""
+        h = select_rows(self.free, x)
         if self.scale != 1:
             h = h * self.scale
         yield Layer("H1", self.positions[0], h)
@@ -69,8 +71,11 @@ class Dufm(Network):
             yield Layer("last" if index == depth else f"H{index}", self.positions[index - 1], h)
 
 
-def chosen(features: Tensor, x: Tensor) -> Tensor:
-    """Rows x (B,) of features (N, d) or (S, N, d); x (S, B): each run's own. N of them are all, in order."""
+def select_rows(features: Tensor, x: Tensor) -> Tensor:
+    """Return rows x (B,), or x (S, B) of each run, of features (N, d) or (S, N, d).
+
+    An x of length N must be 0, ..., N - 1: all rows.
+    """
     if x.dim() == 2:
         return torch.take_along_dim(features, x.unsqueeze(-1), -2)
     return features if len(x) == features.shape[-2] else features.index_select(-2, x)

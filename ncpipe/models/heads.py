@@ -1,4 +1,4 @@
-"""Fixed last layers and features on a sphere: what a spec or a loss changes in any network.
+"""Fix a network's last layer and put its features on a sphere, where its spec or its loss requires it.
 
 K  classes    d  feature width
 """

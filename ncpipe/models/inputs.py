@@ -1,4 +1,4 @@
-"""Samples as networks read them.
+"""Describe and reshape the samples that networks read.
 
 N  samples    D  coordinates    C  tokens    p  patch size    V  vocabulary
 """
@@ -15,12 +15,11 @@ POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, aga
 
 @dataclass(frozen=True)
 class InputShape:
-    """What a network reads: D coordinates, C tokens of p coordinates, C of V token ids, images, or nothing.
+    """Shape of a sample: D coordinates, C tokens of p coordinates, C of V token ids, an image, or nothing.
 
     size: D, p, 1, an image's channels, or the number of samples whose features are free. copies: equal
-    samples that each of these stands for. tokens: C, None without. vocabulary: V, None without. positions:
-    height x width of an image, None elsewhere. every_position: whether each token predicts, or the last
-    alone.
+    samples that each of these stands for. tokens: C, or None. vocabulary: V, or None. positions: height x
+    width of an image, or None. every_position: whether every token predicts, not the last one alone.
     """
 
     size: int
@@ -32,7 +31,7 @@ class InputShape:
 
     @property
     def rows(self) -> int:
-        """About how many rows of a layer's width a sample makes: what sizes a pass."""
+        """Approximate number of rows of a layer's width that a sample makes; it sets how many fit a pass."""
         if self.positions is not None:
             return max(1, self.positions // POSITIONS_PER_ROW)
         return self.tokens or 1
@@ -49,7 +48,10 @@ def flatten(inputs: Tensor, spec: Architecture) -> Tensor:
 
 
 def patches(inputs: Tensor, patch: int) -> Tensor:
-    """(N, C, p), row by row, of images (N, c, h, w) or vectors (N, D); `patch` a square's side or p."""
+    """Return patches (N, C, p), row by row, of images (N, c, h, w) or vectors (N, D).
+
+    patch: side of a square, or p. Raises InputError where it does not divide the inputs.
+    """
     for length in inputs.shape[2:] if inputs.dim() == 4 else inputs.shape[1:]:
         if length % patch:
             raise InputError(f"model.patch: {patch} does not divide the input's side {length}")

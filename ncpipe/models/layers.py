@@ -1,4 +1,4 @@
-"""The maps that S25's architectures are made of.
+"""Define the layers of S25's architectures: affine maps, normalisations, MLPs, attention, embeddings.
 
 Every module reads its parameters with or without a leading run axis: a weight (o, i) belongs to one
 network, a weight (S, o, i) to S networks of one shape that go through the same call side by side.
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Up to here the fused kernel's start-up costs more than the weights it saves (CPU: twice the time at C = 4).
+# Up to this many tokens the fused kernel is slower than products (on a CPU twice the time at C = 4).
 LONGEST_BY_PRODUCTS = 64
 
 
@@ -70,7 +70,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Gain 1, shift 0."""
+        """Set the gain to 1 and the shift to 0."""
         self.weight.fill_(1)
         self.bias.zero_()
 
@@ -99,6 +99,7 @@ class OneLayerMLP(nn.Module):
         return self.lin(x)
 
     def post_activation(self, z: Tensor) -> Tensor:
+        """Return the MLP's output from what enters the ReLU."""
         return torch.relu(z)
 
 
@@ -115,6 +116,7 @@ class TwoLayerMLP(nn.Module):
         return self.lin1(x)
 
     def post_activation(self, z: Tensor) -> Tensor:
+        """Return the MLP's output from what enters the ReLU."""
         return self.lin2(torch.relu(z))
 
 
@@ -122,7 +124,7 @@ MLP = OneLayerMLP | TwoLayerMLP
 
 
 def mlp(width: int, hidden: int | None) -> MLP:
-    """A block's MLP: two-layer with a hidden width, one-layer without."""
+    """Return a block's MLP: two-layer with a hidden width, one-layer without."""
     return OneLayerMLP(width) if hidden is None else TwoLayerMLP(width, hidden)
 
 
@@ -170,7 +172,7 @@ Attention = OneMatrixAttention | TwoMatrixAttention
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, tokens: int) -> Tensor:
-    """Causal single-head attention over samples of `tokens` rows each; all three (N*C, d).
+    """Return causal single-head attention over samples of `tokens` rows each; all three are (N*C, d).
 
     Row j of a sample averages the values i <= j with weights softmax_i(query_j . key_i / sqrt(d)): the
     columns of S25's A, whose mask is -inf below the diagonal.
@@ -181,13 +183,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, tokens: int) -> Tensor:
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention (..., C, d) in three steps; keeps the C x C weights for the backward pass."""
+    """Compute causal attention (..., C, d) in three steps; keeps the C x C weights for the backward pass."""
     attended: Tensor = _Attention.apply(query, key, value)[0]
     return attended
 
 
 class _Attention(torch.autograd.Function):
-    """Return causal attention by products (..., C, d), and its weights (..., C, C).
+    """Causal attention by products (..., C, d), and its weights (..., C, C).
 
     With four tokens autograd's own backward pass takes about half as long again: it scales a copy of the
     keys, and computes their gradient as a (d, C) matrix, for which CPU kernels are slow. As the weights are
@@ -236,9 +238,9 @@ def attend_from_last(
 
 
 def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
-    """z (N*C, d) -> (N, d): the last of each sample's C rows, or row `lengths` - 1 where given (N,).
+    """Return (N, d) of z (N*C, d): each sample's last row, or row `lengths` - 1 if lengths (N,) are given.
 
-    Padding follows the real tokens, so under the causal mask no earlier row has read any of it.
+    Padding follows the real tokens, so under the causal mask no earlier row has read any padding.
     """
     z = z.unflatten(-2, (-1, tokens))
     if lengths is None:
@@ -248,7 +250,7 @@ def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
 
 
 def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention (..., C, d) in one kernel, without the C x C weights in memory."""
+    """Compute causal attention (..., C, d) in one kernel, without the C x C weights in memory."""
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 

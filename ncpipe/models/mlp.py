@@ -1,4 +1,4 @@
-"""Plain multi-layer perceptrons, with batch norm or without."""
+"""Define plain multi-layer perceptrons, with or without batch norm."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -24,7 +24,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 class MLP(Network):
-    """L - 1 times h <- activation(norm(W h + b)), and the last layer."""
+    """L - 1 layers h <- activation(norm(W h + b)) and the last layer."""
 
     batched = True
 
@@ -43,7 +43,7 @@ class MLP(Network):
 
     @property
     def length(self) -> Fraction:
-        """L - 1: the features are what the hidden layer before the last one gives."""
+        """L - 1: the features are the output of the last hidden layer."""
         return Fraction(len(self.positions))
 
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
@@ -56,7 +56,7 @@ class MLP(Network):
                 norm.reset()
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """Z1, what enters the first activation, H1 behind it, Z2, ...; `last` is h."""
+        """Yield Z1, which enters the first activation, H1 after it, Z2, ...; `last` is h."""
         for index, (map_, norm) in enumerate(zip(self.maps, self.norms, strict=True), start=1):
             z = norm(map_(x))
             yield Layer(f"Z{index}", None, z)

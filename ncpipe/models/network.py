@@ -1,4 +1,6 @@
-"""What a network says of itself. Nobody else learns it, least of all from names.
+"""Define `Network`, the base class of all architectures: layers, roles of parameters, initialisation.
+
+Other modules ask a network for these and never infer them from names of parameters.
 
 N  samples    d  feature width    K  classes    L  depth
 """
@@ -14,11 +16,11 @@ from torch import Tensor, nn
 
 from ncpipe.models.layers import Affine
 
-# embedding  first maps of the data, which the paper leaves free of any penalty
+# embedding  first maps of the data, which the paper does not penalise
 # inner      everything between them and the last layer
-# head       of that the matrices of a ReLU head, where the network ends with one
+# head       matrices of a ReLU head, where the network ends with one
 # last       the classifier W_L, b_L
-# free       learned in place of what a network would compute: features of a features model
+# free       features that are parameters, in a features model
 # frozen     never learned, never penalised
 Role = Literal["embedding", "inner", "head", "last", "free", "frozen"]
 INNER: tuple[Role, ...] = ("inner", "head")
@@ -28,8 +30,8 @@ ModuleOrParameter = nn.Module | nn.Parameter
 class Layer(NamedTuple):
     """A representation on the way to the features: values (N, d), or (S, N, d) of S stacked networks.
 
-    position: share of the way, 1 at the features; a Fraction keeps `Network.length` times it exact. None for
-    what is no step of the way, such as what enters a block's ReLU: of it only class means are measured.
+    position: fraction of the depth, 1 at the features; a Fraction keeps `Network.length` times it exact. None
+    for values inside a step, such as the input of a block's ReLU: only their class means are measured.
     """
 
     name: str
@@ -38,10 +40,10 @@ class Layer(NamedTuple):
 
 
 class ForwardOutput(NamedTuple):
-    """What a forward pass gives an objective, with a leading run axis of stacked networks.
+    """Output of a forward pass that an objective reads, with a leading run axis for stacked networks.
 
-    logits (N, K); features (N, d), what enters the last layer; head_input (N, d'), the features that may be
-    penalised: what enters the head, and those features without one.
+    logits (N, K); features (N, d), the input of the last layer; head_input (N, d'), the features that may be
+    penalised: the input of the head, or `features` without a head.
     """
 
     logits: Tensor
@@ -50,15 +52,14 @@ class ForwardOutput(NamedTuple):
 
 
 class Network(nn.Module, ABC):
-    """A classifier W_L h + b_L, `last`, behind everything that computes the features h (N, d).
+    """A classifier W_L h + b_L, `last`, on features h (N, d) that the other layers compute.
 
     fixed_last: whether the last layer is set and not learned, which makes its parameters frozen. on_sphere:
     whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
     cosines: whether logits are the cosines of features and rows of W_L; they need `on_sphere`, and no bias.
-    batched: whether its maps also read parameters with a leading run axis (`ncpipe.models.layers`), so that S
-    networks are one; those of others are stacked by vmap (`ncpipe.training.stack`). bounded: whether
-    |h| <= sqrt(d) whatever the weights and the data, as LN has it. head_input_layer: name of the layer whose
-    values enter the head, '' without one.
+    batched: whether its layers also take parameters with a leading run axis (`ncpipe.models.layers`); other
+    networks are stacked by vmap (`ncpipe.training.stack`). bounded: whether |h| <= sqrt(d) for all weights
+    and data, as after LN. head_input_layer: name of the layer whose values enter the head, '' without one.
     """
 
     batched: ClassVar[bool] = False
@@ -72,11 +73,11 @@ class Network(nn.Module, ABC):
     @property
     @abstractmethod
     def length(self) -> Fraction:
-        """Blocks from position 0 to the features: the scale on which laws per layer are stated."""
+        """Number of blocks from position 0 to the features: the unit of laws per layer."""
 
     @abstractmethod
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
-        """The modules and parameters of each role."""
+        """Return the modules and parameters of each role."""
 
     @abstractmethod
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
@@ -86,7 +87,7 @@ class Network(nn.Module, ABC):
         """
 
     def representations(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """The layers as the last layer and all measurements see them: `layers`, the features scaled."""
+        """Yield `layers`, the features scaled to the sphere if `on_sphere`; measurements use these."""
         for layer in self.layers(x, lengths):
             if self.on_sphere and layer.position == 1:
                 h = layer.values
@@ -98,21 +99,21 @@ class Network(nn.Module, ABC):
         """Draw every parameter from the generator alone."""
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """h (N, d), what enters the last layer."""
+        """Return h (N, d), the input of the last layer."""
         for layer in self.representations(x, lengths):  # noqa: B007
             pass
         return layer.values
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Logits (N, K)."""
+        """Return logits (N, K)."""
         return self.logits(self.features(x, lengths))
 
     def logits(self, features: Tensor) -> Tensor:
-        """Logits (N, K) of features (N, d)."""
+        """Return logits (N, K) of features (N, d)."""
         return features @ self.classifier_weight().mT if self.cosines else self.last(features)
 
     def classifier_weight(self) -> Tensor:
-        """The rows (K, d) whose inner products with the features are the logits, apart from a bias.
+        """Return the rows (K, d) whose inner products with the features are the logits, apart from a bias.
 
         Rows of length 1/sqrt(d) where logits are cosines: the features have the length sqrt(d).
         """
@@ -129,9 +130,9 @@ class Network(nn.Module, ABC):
         return ForwardOutput(self.logits(layer.values), layer.values, head_input)
 
     def roles(self) -> dict[str, Role]:
-        """The one role of every parameter, by name in the order of `named_parameters`.
+        """Return the role of every parameter, by name in the order of `named_parameters`.
 
-        ValueError if one has none or two, or is not the network's.
+        Raises ValueError if a parameter has no role or two, or is not the network's.
         """
         roles: dict[int, Role] = {}
         for group, members in self.parameter_groups().items():
@@ -150,7 +151,7 @@ class Network(nn.Module, ABC):
 
 
 def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
-    """The modules with statistics of a batch, ours or PyTorch's, by name."""
+    """Return the modules with running statistics, ours or PyTorch's, by name."""
     return {
         name: module
         for name, module in network.named_modules()
@@ -170,8 +171,7 @@ def init_weights(
 
     Kernels of convolutions (m, c, h, w) are matrices (m, c h w). Biases become 0 and gains of normalisations
     1. Token and position tables (n, d) have no fan-in: their rows are drawn like columns of a matrix with
-    fan-in d. Raises ValueError that names parameters which are none of these; besides: names of parameters
-    that stay as they are.
+    fan-in d. besides: names of parameters that are left unchanged. Raises ValueError that names all others.
     """
     unknown = []
     for name, parameter in network.named_parameters():

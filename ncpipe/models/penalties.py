@@ -1,4 +1,4 @@
-"""Which parameters the penalty holds for and with which lambda, decided by their roles [S25 eq. 7, 11]."""
+"""Assign each parameter its lambda by its role [S25 eq. 7, 11]; the keys are `config.specs.Penalty`."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,11 @@ from ncpipe.models.network import INNER, Role
 
 
 def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
-    """Whether a parameter is: matrices (two dimensions or more) of the inner layers and of the last one.
+    """Return whether a parameter is penalised: by default matrices of the inner layers and the last layer.
 
-    With `biases` also the inner layers' vectors; with the scope `all` whatever is learned by a layer, with
-    `head` the matrices of the head and of the last layer alone. Free features are in any case.
+    Matrices have two dimensions or more. With `biases` the inner layers' vectors are too; with the scope
+    `all` every learned parameter of a layer, with `head` the matrices of the head and of the last layer only.
+    Free features always are.
     """
     if role == "free":
         return True
@@ -26,16 +27,16 @@ def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
 
 
 def head_input_strength(spec: Experiment, depth: int) -> float:
-    """lambda_H of the features that enter a head or the last layer; 0 where they are not penalised."""
+    """Return lambda_H of the features that enter a head or the last layer; 0 if they are not penalised."""
     return spec.penalty.feature_strength(depth) if spec.penalises_features else 0.0
 
 
 def strengths(
     roles: Mapping[str, Role], dimensions: Mapping[str, int], penalty: Penalty, depth: int
 ) -> dict[str, float]:
-    """lambda of every parameter: lambda_L in the last layer, lambda_H on free features, 0 if unpenalised.
+    """Return each parameter's lambda: lambda_L in the last layer, lambda_H for free features, or 0.
 
-    With `penalty.layers` the inner matrices have theirs in the order of `roles`.
+    With `penalty.layers` each inner matrix has its own, in the order of `roles`.
     """
     found = dict.fromkeys(roles, 0.0)
     own = iter(penalty.layer_strengths(depth)[:-1]) if penalty.layers is not None else None
@@ -54,7 +55,7 @@ def strengths(
 def penalties(
     penalty: Penalty, depth: int, roles: Mapping[str, Role], state: Mapping[str, Tensor]
 ) -> tuple[float, float]:
-    """lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of a state, in float64."""
+    """Return lambda_L/2 |W_L|^2 and the sum of all other penalties of a state, in float64."""
     own = {name: tensor for name, tensor in state.items() if name in roles}  # a buffer has no role
     dimensions = {name: tensor.dim() for name, tensor in own.items()}
     by_name = strengths(roles, dimensions, penalty, depth)

@@ -1,4 +1,4 @@
-"""L-RN1 and L-RN2, post-LN [S25 Def. 3.1] and pre-LN [S25 Def. B.1]."""
+"""Define L-RN1 and L-RN2, post-LN [S25 Def. 3.1] and pre-LN [S25 Def. B.1]."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -40,7 +40,7 @@ class ResNet(Network):
         init_weights(self, self.gain, self.uniform, generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """X1, ... at l/L, and before the next one Z1, ..., what enters the block's ReLU; `last` is h."""
+        """Yield X1, ... at l/L, each followed by Z1, ..., the input of the block's ReLU; `last` is h."""
         x = self.norm(self.lin0(x))
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, OneLayerMLP | TwoLayerMLP)

@@ -1,6 +1,6 @@
-"""ResNet8, ResNet20, ... with batch norm [He et al. 2016, sec. 4.2], and S24's ReLU head [sec. 6.3].
+"""Define ResNet8, ResNet20, ... with batch norm [He et al. 2016, sec. 4.2] and S24's ReLU head [sec. 6.3].
 
-Ordinary modules of PyTorch: nothing here knows of a run axis.
+These are ordinary PyTorch modules without a run axis.
 
 c  channels    h, w  height and width
 """
@@ -64,7 +64,7 @@ class CifarResNet(Network):
 
     @property
     def length(self) -> Fraction:
-        """Blocks and layers of the head."""
+        """Number of blocks and of layers of the head."""
         return Fraction(len(self.blocks) + len(self.head))
 
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
@@ -72,7 +72,7 @@ class CifarResNet(Network):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Convolutions with variance 2/fan_in, the head's matrices and W_L with gain^2/fan_in."""
+        """Draw convolutions with variance 2/fan_in, the head's matrices and W_L with gain^2/fan_in."""
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()
@@ -83,8 +83,9 @@ class CifarResNet(Network):
                 module.weight.normal_(0.0, self.gain / module.in_features**0.5, generator=generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """`stem`, R1, R2, ... behind each block, as means over pixels; H1, ... in the head, and before each
-        Z1, ..., what enters its ReLU. The last of them is called `last`.
+        """Yield `stem`, R1, R2, ... after each block, as means over pixels, and Z1, H1, ... of the head.
+
+        Z is the input of a ReLU, H its output. The last layer is called `last`.
         """
         steps = len(self.blocks) + len(self.head)
         x = torch.relu(self.norm(self.conv(x)))

@@ -1,4 +1,4 @@
-"""L-T11, L-T12, L-T21 and L-T22, post-LN [S25 Def. 3.2] and pre-LN [S25 Def. B.2]."""
+"""Define L-T11, L-T12, L-T21 and L-T22, post-LN [S25 Def. 3.2] and pre-LN [S25 Def. B.2]."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -31,7 +31,7 @@ class Block(nn.Module):
         self.attention, self.mlp, self.norm, self.pre_norm = attention, mlp, norm, pre_norm
 
     def attend(self, z: Tensor, tokens: int) -> Tensor:
-        """First half: Z + ATTN(LN(Z)), or Z' + ATTN(Z') of Z' = LN(Z) post-LN."""
+        """Return the first half: Z + ATTN(LN(Z)) pre-LN, or Z' + ATTN(Z') with Z' = LN(Z) post-LN."""
         normed = self.norm(z)
         attended: Tensor = self.attention(normed, tokens)
         return (z if self.pre_norm else normed) + attended
@@ -55,7 +55,7 @@ class Block(nn.Module):
 class Transformer(Network):
     """Embedding (and LN if pre-LN), L blocks, LN, last layer; predicts from each sample's last token.
 
-    With `shape.every_position` it predicts from every token instead, so that N samples have N*C features.
+    With `shape.every_position` it predicts from every token, so that N samples have N*C features.
     """
 
     batched = True
@@ -87,7 +87,7 @@ class Transformer(Network):
 
     @property
     def length(self) -> Fraction:
-        """L + 1/2: every half block is a step, and so is the last LN."""
+        """L + 1/2: every half block counts 1/2, and so does the last LN."""
         return Fraction(len(self.positions) - 1, 2)
 
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
@@ -97,8 +97,9 @@ class Transformer(Network):
         init_weights(self, self.gain, self.uniform, generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """The predicting token: `embedding`, then A1, B1, ... after attention and MLP of each block, and Z1,
-        ..., what enters the MLP's ReLU; `last` is h.
+        """Yield the predicting token: `embedding`, then A1, Z1, B1, ... of each block; `last` is h.
+
+        A is the stream after attention, Z the input of the MLP's ReLU, B the stream after the MLP.
         """
         tokens = x.shape[-1] if isinstance(self.embedding, TokenEmbedding) else x.shape[-2]
         z = self.embedding(x)
@@ -119,10 +120,11 @@ class Transformer(Network):
         yield Layer("last", self.positions[-1], self.norm(self._predicting(z, tokens, lengths)))
 
     def _predicting(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
-        """The rows (N, d), or all (N*C, d), that predict."""
+        """Return the rows (N, d) that predict, or all rows (N*C, d)."""
         return z if self.every_position else last_token(z, tokens, lengths)
 
 
 def reshape_inputs(inputs: Tensor, spec: TransformerModel) -> Tensor:
+    """Return images or vectors as sequences of patches (N, C, p)."""
     assert spec.patch is not None  # checked with the data
     return patches(inputs, spec.patch)

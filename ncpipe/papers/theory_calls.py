@@ -11,32 +11,34 @@ from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank
 
 CALLS = {
-    "gufm.value": Call(feature_models.gufm_value, feature_models.gufm_value_found),
+    "gufm.value": Call(feature_models.gufm_value, feature_models.gufm_value_numerical),
     "gufm.collapse": Call(feature_models.gufm_collapse),
     "gufm.rescaled": Call(feature_models.gufm_rescaled),
-    "ufm.value": Call(feature_models.ufm_value, feature_models.ufm_value_found),
-    "smoothing.value": Call(feature_models.smoothing_value, feature_models.smoothing_value_found),
-    "imbalance.threshold": Call(feature_models.minority_threshold, feature_models.minority_threshold_found),
-    "imbalance.largest_ratio": Call(feature_models.largest_ratio, feature_models.largest_ratio_found),
+    "ufm.value": Call(feature_models.ufm_value, feature_models.ufm_value_numerical),
+    "smoothing.value": Call(feature_models.smoothing_value, feature_models.smoothing_value_numerical),
+    "imbalance.threshold": Call(
+        feature_models.minority_threshold, feature_models.minority_threshold_numerical
+    ),
+    "imbalance.largest_ratio": Call(feature_models.largest_ratio, feature_models.largest_ratio_numerical),
     "imbalance.fixed_etf": Call(feature_models.fixed_etf_collapse),
-    "supcon.value": Call(feature_models.supcon_value, feature_models.supcon_value_found),
-    "two_linear.logit": Call(feature_models.two_linear_logit, feature_models.two_linear_logit_found),
+    "supcon.value": Call(feature_models.supcon_value, feature_models.supcon_value_numerical),
+    "two_linear.logit": Call(feature_models.two_linear_logit, feature_models.two_linear_logit_numerical),
     "two_linear.frame": Call(feature_models.two_linear_frame),
     "two_linear.jump": Call(feature_models.two_linear_jump),
-    "batch_norm.value": Call(feature_models.batch_norm_value, feature_models.batch_norm_value_found),
-    "orthoplex.value": Call(feature_models.orthoplex_value, feature_models.orthoplex_value_found),
+    "batch_norm.value": Call(feature_models.batch_norm_value, feature_models.batch_norm_value_numerical),
+    "orthoplex.value": Call(feature_models.orthoplex_value, feature_models.orthoplex_value_numerical),
     "orthoplex.cosines": Call(feature_models.orthoplex_cosines),
-    "flow.scale": Call(flow_models.scale, flow_models.scale_found),
+    "flow.scale": Call(flow_models.scale, flow_models.scale_numerical),
     "flow.error_slope": Call(flow_models.error_slope),
     "flow.loss_at_rest": Call(flow_models.loss_at_rest),
     "flow.mse_over_se": Call(flow_models.mse_over_se),
     "flow.margin_share": Call(flow_models.margin_share),
     "flow.margin_rate": Call(flow_models.margin_rate),
     "flow.within_left": Call(flow_models.within_left),
-    "flow.balance_left": Call(flow_models.balance_left, flow_models.balance_left_found),
+    "flow.balance_left": Call(flow_models.balance_left, flow_models.balance_left_numerical),
     "central_path.rate": Call(flow_models.central_path_rate),
     "central_path.spread": Call(flow_models.central_path_spread),
-    "locally_elastic.etf_rate": Call(flow_models.etf_rate, flow_models.etf_rate_found),
+    "locally_elastic.etf_rate": Call(flow_models.etf_rate, flow_models.etf_rate_numerical),
     "locally_elastic.etf_error": Call(flow_models.etf_error),
     "locally_elastic.separation": Call(flow_models.separation),
     "locally_elastic.separable_pairs": Call(flow_models.separable_pairs),
@@ -55,12 +57,13 @@ CALLS = {
 
 
 def calls_table() -> list[str]:
-    """A line for each call, of docs/claims.md's table."""
+    """Return a row of docs/claim_calls.md for each call: arguments, docstring, and if it has a check."""
     lines = []
     for name, call in CALLS.items():
         arguments = ", ".join(inspect.signature(call.number).parameters)
-        said = " ".join((inspect.getdoc(call.number) or "").split("\n\n")[0].split())
-        lines.append(
-            f"| `{name}({arguments})` | {said.replace('|', chr(92) + '|')} | {'yes' if call.twin else ''} |"
-        )
+        paragraph = " ".join((inspect.getdoc(call.number) or "").split("\n\n")[0].split())
+        number = paragraph.removeprefix("Return ").removeprefix("the ").replace("|", "\\|")
+        if number.split()[0].isalpha() and len(number.split()[0]) > 3:  # a word, not a symbol
+            number = number[0].upper() + number[1:]
+        lines.append(f"| `{name}({arguments})` | {number} | {'yes' if call.check else ''} |")
     return lines

@@ -202,10 +202,11 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
         for name in columns
         if pd.api.types.is_numeric_dtype(history[name]) and history[name].notna().any()
     ]
+    columns = sorted(map(str, columns), key=_curve_rank)
     own = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
     which: list[int | None] = []
-    values: dict[str, list[list[float | None]]] = {str(name): [] for name in columns}
+    values: dict[str, list[list[float | None]]] = {name: [] for name in columns}
     for key in runs[run_keys(runs)].itertuples(index=False, name=None):
         if key not in own:
             which.append(None)
@@ -219,6 +220,11 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             curve.append(numbers(rows[name]))
     titles = {name: _column_title(name) for name in values}
     return {"epochs": list(map(list, grids)), "which": which, "columns": values, "titles": titles}
+
+
+def _curve_rank(column: str) -> int:
+    """Return the place of a curve; the chart opens with NC1 through training, if the history has it."""
+    return HEADLINES.index(column) if column in HEADLINES else len(HEADLINES)
 
 
 def _column_title(column: str) -> str:

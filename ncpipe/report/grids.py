@@ -1,12 +1,14 @@
 """Tables of a page: what a reader sees of them, and the whole of them as a file behind a link."""
 
-import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import pandas as pd
+from markupsafe import Markup
 
+PLAIN = " !$'()*+,/:;<=>?@[]^`{|}"  # besides letters, digits and _.-~; no quotation mark, no &
 COUNT = 1e6  # whole numbers below this are shown whole
 
 
@@ -75,6 +77,9 @@ def estimate(value: float, low: float, high: float) -> Cell:
     return Cell(text, value, f"{value!r} [{low!r}, {high!r}]")
 
 
-def data_uri(file: bytes, kind: str = "text/csv;charset=utf-8") -> str:
-    """Return an address that holds the whole of a file. kind: its media type."""
-    return f"data:{kind};base64,{base64.b64encode(file).decode('ascii')}"
+def data_uri(file: bytes, kind: str = "text/csv;charset=utf-8") -> Markup:
+    """Return an address that holds the whole of a text file, for a double-quoted attribute. kind: media type.
+
+    Percent signs stand for what an address or such an attribute cannot hold; base64 would take a third more.
+    """
+    return Markup(f"data:{kind},{quote(file, safe=PLAIN)}")

@@ -1,5 +1,6 @@
 """The figures of a report: each as an address that holds its SVG file, with what it shows in words."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "Train against test",
         "Collapse on training and on test samples, NC4 and effective depth, against {x}: means ± 1 standard "
         "deviation over seeds, dashed on test samples. Effective depth is the first layer at which class "
-        "means separate the training samples; an arrow says up to what a curve goes that leaves its panel.",
+        "means separate the training samples; an arrow states the end of a curve that leaves its panel.",
     ),
     "heat_maps": (
         "Cosines of class means",
@@ -48,9 +49,9 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "spectra": (
         "Singular values",
-        "Of the last layer's class means, of training samples and not centred, and of W, each over the "
-        "largest: means over seeds. Dashed is what collapse makes of them; an arrow says how far a value "
-        "falls that leaves its panel.",
+        "Of the last layer's uncentred class means of training samples, and of its weights W, each over the "
+        "largest: geometric means over seeds. Dashed is the collapsed spectrum; an arrow states the least "
+        "value of a line that leaves its panel.",
     ),
 }
 
@@ -81,6 +82,15 @@ def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -
         title, caption = FIGURES.get(name, (name.replace("_", " ").capitalize(), ""))
         title, caption = title.format(x=of), caption.format(x=of)
         alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
-        address = data_uri(files[name].read_bytes(), "image/svg+xml")
+        address = data_uri(_small(files[name].read_bytes()), "image/svg+xml")
         pictures.append(Picture(f"{prefix}{name}", title, caption, alt, address))
     return pictures
+
+
+def _small(svg: bytes) -> bytes:
+    """Return an SVG file with spaces for line breaks and, if it has none, apostrophes for quotation marks.
+
+    An address spells line breaks and quotation marks in three characters each.
+    """
+    svg = re.sub(rb"\s*\n\s*", b" ", svg)
+    return svg if b"'" in svg else svg.replace(b'"', b"'")

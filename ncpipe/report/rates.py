@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.tables.headlines import headline_series
+from ncpipe.tables.headlines import GNC2, headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol
 from ncpipe.tables.points import LAST
 from ncpipe.tables.sentences import p_text, power, tendency
@@ -47,7 +47,8 @@ def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, s
     rows = []
     for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(each["experiment"])):
         own = rows_at(slopes[slopes["layer"] == LAST], line)
-        series = headline_series(rows_at(runs, line))
+        titled = headline_series(rows_at(runs, line), slopes).items()
+        series = {title.removeprefix("G"): each for title, each in titled}  # GNC2 stands in NC2's column
         found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
         counted = [row for row in found if row is not None]
         rates = [NO_RATE if row is None else _rate(row, symbol(runs)) for row in found]
@@ -70,6 +71,7 @@ def _rate(row: pd.Series, of: str) -> Rate:
     else:
         text = power(row["slope"], row["low"], row["high"], of)
         full = f"power {row['slope']}, {100 * row['level']:g} % interval [{row['low']}, {row['high']}]"
+    text = f"GNC2: {text}" if row["metric"] == GNC2 else text
     return Rate(ARROWS[verb], WORDS[verb], text, f"{full}, {_counts(row)} runs used")
 
 

@@ -90,7 +90,7 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
         name: Results(*(own[own["experiment"] == name].assign(experiment=together) for own in (points, runs)))
         for name in names
     }
-    series = headline_series(runs[runs["experiment"] == first])
+    series = headline_series(runs[runs["experiment"] == first], points)
     titles = {series_name(split, metric): title for title, (metric, split) in series.items()}
     table = compare_results(sides, together, series.values(), rule)
     table = table[table["series"] != ""]

@@ -1,4 +1,4 @@
-"""The same experiments under two settings, side by side: rates and depths' means, and their differences.
+"""Compare the same experiments under two settings: rates, means at a depth, and their differences.
 
 p  depths of a series    n  runs at a depth
 """
@@ -13,6 +13,7 @@ import pandas as pd
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights
 
@@ -44,15 +45,15 @@ Terms = list[Term]
 def compare_results(
     revisions: Mapping[str, Results], experiment: str, series: Iterable[tuple[str, str]], rule: Slopes
 ) -> pd.DataFrame:
-    """One row per quantity and revision of one experiment; others are held against the first revision.
+    """Return one row per quantity and revision of one experiment, compared with the first revision.
 
     series: (metric, split), of the last layer. quantity: `runs` and `converged` (counts); `slope`, of
     log10 value on log10 L; `log10`, the mean at the deepest depth that all revisions have used runs at,
     which is `depth`. value, low, high: as in `slopes.loglog_slopes`; NaN where there is none.
 
-    difference: the value less that of the first revision, with its interval from `difference_interval`;
-    pairs: at how many of the depths the runs entered as pairs, as '5 of 5'. Both are empty in the first
-    revision's rows, and for counts there is no interval.
+    difference: the value minus that of the first revision, with its interval from `difference_interval`.
+    pairs: number of depths at which the runs were paired, as '5 of 5'. Both are empty in the first revision's
+    rows, and counts have no interval.
     """
     rows = _counts(revisions, experiment)
     for metric, split in series:
@@ -73,15 +74,15 @@ def compare_results(
 
 
 def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
-    """Value and interval of sum w' mean' - sum w mean, over the other's terms and the base's.
+    """Return value and interval of sum w' mean' - sum w mean, over the other's and the base's terms.
 
-    Where both have the same seeds at a depth, a seed's two runs are one draw: they share what the seed
-    decides, so they are not independent, and w' y' - w y is drawn as a whole. Elsewhere the two are drawn
-    apart. Pairs are right whether or not the two runs have anything in common; where they have nothing it
-    costs degrees of freedom only. Two settings with the same runs differ by 0 [0, 0].
+    Where both have the same seeds at a depth, the two runs of a seed are drawn as a pair, w' y' - w y,
+    because they share the seed's randomness. Elsewhere they are drawn independently. Pairs are valid whether
+    or not the runs correlate; without correlation they only cost degrees of freedom. Two settings with the
+    same runs differ by 0 [0, 0].
 
-    Draws and interval are those of a slope (`intervals`), each group of runs divided by the size of its
-    weights, so that a lone run takes a spread of the right size from the others.
+    Draws and interval are those of a slope (`intervals`). Each group of runs is divided by the norm of its
+    weights, so that a single run takes a spread of the right size from the others.
     """
     groups, weights = _groups(base, other)
     drawn = drawn_means(groups, name, rule)
@@ -92,11 +93,11 @@ def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> t
 def size_difference_interval(
     base: Terms, other: Terms, name: str, rule: Slopes
 ) -> tuple[float, float, float]:
-    """Value and interval of |b| - |a|, a and b the combinations of the base's and the other's terms.
+    """Return value and interval of |b| - |a|, a and b the base's and the other's combinations.
 
     With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). Both have an interval by
-    `difference_interval`, and low, high are the least and largest value over their product. So the interval
-    is below 0 only where u and v are of different sign for sure, which needs no sign of a or b.
+    `difference_interval`; low and high are the least and the largest value over the product of both. So the
+    interval is below 0 only where u and v surely have different signs, whatever the signs of a and b.
     """
     one = difference_interval(base, other, name, rule)
     both = difference_interval([term._replace(weight=-term.weight) for term in base], other, name, rule)
@@ -109,18 +110,18 @@ def size_difference_interval(
 
 
 def _largest(u_low: float, u_high: float, v_low: float, v_high: float) -> float:
-    """Largest max(min(u, v), min(-u, -v)) of the rectangle; NaN where an end is."""
+    """Return the largest max(min(u, v), min(-u, -v)) on the rectangle; NaN where an end is NaN."""
     return float(np.maximum(np.minimum(u_high, v_high), np.minimum(-u_low, -v_low)))
 
 
 def paired_depths(base: Terms, other: Terms) -> set[int]:
-    """Depths at which both have used runs of the same seeds."""
+    """Return the depths at which both have used runs of the same seeds."""
     seeds = {term.depth: set(term.values.index) for term in base}
     return {term.depth for term in other if seeds.get(term.depth) == set(term.values.index)}
 
 
 def _groups(base: Terms, other: Terms) -> tuple[list[np.ndarray], np.ndarray]:
-    """Independent groups of runs and the weights of their means, whose combination is the difference."""
+    """Return independent groups of runs and the weights of their means in the difference."""
     paired = paired_depths(base, other)
     earlier = {term.depth: term for term in base}
     groups, weights = [], []
@@ -152,7 +153,7 @@ def _counts(revisions: Mapping[str, Results], experiment: str) -> list[dict[str,
 
 
 def _estimate(terms: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
-    """Value and interval of one revision's combination; NaN without terms."""
+    """Return value and interval of one revision's combination; NaN without terms."""
     if not terms:
         return (math.nan,) * 3
     return difference_interval([], terms, name, rule)
@@ -167,23 +168,20 @@ def _change(base: Terms, other: Terms, name: str, rule: Slopes) -> dict[str, Any
 
 
 def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[str, Any, dict[str, Terms]]]:
-    """Quantity, its depth if it has one, and each revision's terms."""
+    """Yield each quantity, its depth if it has one, and the terms of each revision."""
     yield "slope", None, {name: slope_terms(groups) for name, groups in named.items()}
     common = set.intersection(*(set(groups) for groups in named.values()))
     if common:
         deepest = max(common)
-        yield (
-            "log10",
-            deepest,
-            {
-                name: [Term(depth, float(depth == deepest), values) for depth, values in groups.items()]
-                for name, groups in named.items()
-            },
-        )
+        means = {
+            name: [Term(depth, float(depth == deepest), values) for depth, values in groups.items()]
+            for name, groups in named.items()
+        }
+        yield "log10", deepest, means
 
 
 def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
-    """Terms whose combination is the slope on log10 L; none for fewer than two depths."""
+    """Return the terms whose combination is the slope on log10 L; none for fewer than two depths."""
     if len(groups) < 2:
         return []
     counts = np.array([len(values) for values in groups.values()])
@@ -192,7 +190,7 @@ def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
 
 
 def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
-    """Terms whose combination is the slope without the smallest depths less that of all.
+    """Return the terms whose combination is the slope without the smallest depths minus that of all.
 
     groups: by depth, ascending. None where fewer depths than a fit takes are left.
     """
@@ -204,8 +202,8 @@ def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
 
 
 def _by_depth(points: pd.DataFrame, experiment: str, metric: str, split: str) -> dict[int, pd.Series]:
-    """Depth -> log10 values of the used runs, by seed; ascending."""
-    asked = {"experiment": experiment, "layer": LAST, "metric": metric, "split": split, "used": True}
-    own = points[(points[list(asked)] == pd.Series(asked)).all(axis=1)].sort_values(["depth", "seed"])
+    """Return the log10 values of the used runs, by depth (ascending) and seed."""
+    keys = {"experiment": experiment, "layer": LAST, "metric": metric, "split": split, "used": True}
+    own = rows_at(points, keys).sort_values(["depth", "seed"])
     tables = (table.set_index("seed") for _, table in own.groupby("depth"))
     return {int(table["depth"].iloc[0]): table["log10"] for table in tables}

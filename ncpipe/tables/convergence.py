@@ -1,4 +1,4 @@
-"""Which runs converged, decided from their histories; those that did not, by reason and counted."""
+"""Decide from histories which runs converged, and count the others by reason."""
 
 import math
 
@@ -19,10 +19,10 @@ GRADIENT = "gradient"
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """`runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
+    """Return `runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
 
-    A run converged when its history says so (`judge_run`) and, unless `rule.gradient` is None, the gradient
-    of its objective at the end is at most that long (`ncpipe.features.gradient`).
+    A run converged if its history passes `judge_run` and, unless `rule.gradient` is None, the norm of its
+    objective's gradient at the end is at most that (`ncpipe.features.gradient`).
     """
     histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
@@ -44,22 +44,21 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
 
 
 def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:
-    """Why one run did not converge by its history, '' if it did; its last train error; how its loss moved.
+    """Return why one run did not converge ('' if it did), its last train error and how much its loss moved.
 
-    It converged when, all of it:
+    It converged if all of these hold:
 
     - it finished, and loss, fit, penalty and train error are finite in every logged row;
     - the last logged train error is at most `rule.train_error`;
     - its regularised loss settled: over the rows logged in the last `rule.window` share of the epochs
-      (the row at the window's edge included), max - min <= `rule.tolerance` * |last loss|. Fewer than two
-      rows there cannot tell, which counts as not settled.
+      (the row at the window's edge included), max - min <= `rule.tolerance` * |last loss|. With fewer than
+      two rows there it counts as not settled.
 
-    How far it moved is (max - min)/|last loss|. Both numbers are NaN where there is none to give: of runs
-    that diverged or have no history, and where the window has too few rows.
+    Its movement is (max - min)/|last loss|. Both numbers are NaN for runs that diverged or have no history,
+    and the movement where the window has too few rows.
 
-    A schedule that ends at a learning rate of 0 settles any loss, and so does a search that finds no way on:
-    a history says that the run ended well, not that it ended at a stationary point. Only the epochs of the
-    rows count, not their order.
+    A schedule that ends at a learning rate of 0 settles any loss, and so does a line search that fails: a
+    settled loss does not prove a stationary point. The order of the rows does not matter.
     """
     rows = history.sort_values("epoch")
     if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
@@ -76,19 +75,19 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
 
 
 def failures(runs: pd.DataFrame, rule: Convergence) -> list[str]:
-    """For each reason, one clause: how many of one experiment's runs, at which L, and what to change.
+    """Return a clause for each reason: how many runs of one experiment, at which L, and what to change.
 
     runs: of one experiment, from `judge_runs` with the same rule.
     """
-    failed = runs[~runs["converged"]]
-    return [
-        f"{len(own)} {_said(str(reason), own, rule)}{_where(own, runs)}: {_advice(str(reason), own, rule)}"
-        for reason, own in failed.groupby("reason", sort=False)
-    ]
+    clauses = []
+    for reason, own in runs[~runs["converged"]].groupby("reason", sort=False):
+        problem = _described(str(reason), own, rule)
+        clauses.append(f"{len(own)} {problem}{_where(own, runs)}: {_advice(str(reason), own, rule)}")
+    return clauses
 
 
 def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
-    """The clauses of `failures` as lines of their own, of all experiments in the order of `runs`."""
+    """Return the clauses of `failures` as lines, for all experiments in the order of `runs`."""
     return [
         f"{name}: of {len(own)} runs {clause}"
         for name, own in runs.groupby("experiment", sort=False)
@@ -109,7 +108,7 @@ def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
     return moved / final if final else (math.inf if moved else 0.0)
 
 
-def _said(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
+def _described(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
     window = f"over the last {100 * rule.window:.3g} % of epochs"
     errors, moved = own["last_train_error"], _range(100 * own["loss_moved"])
     return {
@@ -118,12 +117,12 @@ def _said(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         TRAIN_ERROR: f"with train error {_range(errors)} > {rule.train_error:g}",
         LOSS_MOVING: f"with a loss that moved by {moved} % > {100 * rule.tolerance:g} % {window}",
         SHORT_HISTORY: f"with fewer than two logged rows {window}",
-        GRADIENT: f"with a gradient of length {_range(own['gradient_norm'])} > {rule.gradient}",
+        GRADIENT: f"with a gradient norm of {_range(own['gradient_norm'])} > {rule.gradient}",
     }[reason]
 
 
 def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
-    """What would let these runs converge."""
+    """Return what would let these runs converge."""
     if reason == DIVERGED:
         return "lower optimizer.learning_rate"
     if reason == NO_HISTORY:
@@ -141,10 +140,10 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
 
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
     column = abscissa(runs)
-    places = sorted(own[column].unique())
-    if len(places) == runs[column].nunique():
+    values = sorted(own[column].unique())
+    if len(values) == runs[column].nunique():
         return ""
-    return f" ({symbol(runs)} = {', '.join(f'{place:g}' for place in places)})"
+    return f" ({symbol(runs)} = {', '.join(f'{value:g}' for value in values)})"
 
 
 def _range(values: pd.Series) -> str:
@@ -153,7 +152,7 @@ def _range(values: pd.Series) -> str:
 
 
 def _above(value: float) -> float:
-    """The least number of two digits that is not below a positive value."""
+    """Round a positive value up to two digits."""
     if not math.isfinite(value):
         return value
     near = float(f"{value:.2g}")

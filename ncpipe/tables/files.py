@@ -1,4 +1,4 @@
-"""Tables from the pipeline's CSV files."""
+"""Read the pipeline's CSV files as tables."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,14 +10,14 @@ from ncpipe.system.errors import InputError
 
 
 def present(path: Path, stage: str) -> Path:
-    """The path of a file that `stage` writes; InputError if it is missing."""
+    """Return the path of a file that `stage` writes; raise InputError if it is missing."""
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage {stage})")
     return path
 
 
 def read_table(path: Path, stage: str) -> pd.DataFrame:
-    """A CSV file that `stage` writes; InputError names the file if it is missing or damaged."""
+    """Read a CSV file that `stage` writes; InputError names the file if it is missing or damaged."""
     try:
         return pd.read_csv(present(path, stage))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -26,6 +26,6 @@ def read_table(path: Path, stage: str) -> pd.DataFrame:
 
 
 def read_measured(name: str, experiments: Iterable[str]) -> pd.DataFrame:
-    """Rows of one table that `measure` writes for each experiment, in the order of the experiments."""
+    """Read one table that `measure` writes for each experiment, in the order of the experiments."""
     tables = [read_table(METRICS / experiment / f"{name}.csv", "measure") for experiment in experiments]
     return pd.concat(tables, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Runs whose loss cannot be held against the optimum of the features model."""
+"""Report runs whose loss cannot be compared with the optimum of the features model."""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ HOLDS = "holds"
 
 
 def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
-    """One line per experiment and reason for which `bound` is none; experiments in the order of `runs`."""
+    """Return a line for each experiment and reason why runs have no bound, in the order of `runs`."""
     unbounded = runs[runs["bound"] != HOLDS].fillna({"bound_detail": ""})
     return [
         f"{experiment}: {len(own)} of {(runs['experiment'] == experiment).sum()} runs have no bound, "
@@ -16,7 +16,7 @@ def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
 
 
 def _details(details: pd.Series) -> str:
-    """The first run's, as an example where the others differ."""
+    """Return the first run's details, as an example where others differ."""
     first, others = details.iloc[0], details.nunique() - 1
     if not first:
         return ""

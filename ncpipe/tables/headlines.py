@@ -1,37 +1,49 @@
-"""The few series that stand for an experiment, in sentences, in DVC's metrics and in the first figure."""
+"""Choose the few series that represent an experiment: in sentences, `dvc metrics` and the first figure."""
 
 import pandas as pd
 
 from ncpipe.metrics.catalogue import entry
 
 GAP = "loss_gap"
+GNC2 = "gnc2_spread_weights"
 # What `dvc plots` draws against depth; the tables hold everything.
 HEADLINES = (
     "nc1_trace_ratio",
     "nc2_etf",
     "nc2_identity",
+    GNC2,
     "nc3_cosine",
     "strong_test_collapse",
     GAP,
 )
 
 
-def paper_series(loss_name: str, last_bias: bool) -> tuple[tuple[str, str], ...]:
-    """Metric and split of NC1, NC2, NC3 of S25 Fig. 1 and 2.
+def nc2_of(loss_name: str, last_bias: bool) -> str:
+    """Return the NC2 metric that measures W W^T against what the loss asks for [S25 Def. 3.4].
 
-    NC2 is the distance of W W^T to what the loss asks for (S25 Def. 3.4): a simplex ETF (NC2A) for
-    cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
+    A simplex ETF (NC2A) for cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
     """
-    nc2 = "nc2_identity" if loss_name == "mse" and not last_bias else "nc2_etf"
+    return "nc2_identity" if loss_name == "mse" and not last_bias else "nc2_etf"
+
+
+def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Return metric and split of NC1, NC2 and NC3 of S25 Fig. 1 and 2 for one experiment.
+
+    own: its runs, with loss_name and last_bias. measured: points, summary or slopes, of any experiments.
+    K > d + 1 classes have no simplex ETF: GNC2 [WP24], measured only there, takes the place of NC2.
+    """
+    experiment, loss_name, last_bias = own[["experiment", "loss_name", "last_bias"]].iloc[0]
+    metrics = measured.loc[measured["experiment"] == experiment, "metric"]
+    nc2 = GNC2 if (metrics == GNC2).any() else nc2_of(str(loss_name), bool(last_bias))
     return ("nc1_trace_ratio", "train"), (nc2, "weights"), ("nc3_cosine", "train")
 
 
-def headline_series(own: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """By title, metric and split of one experiment's NC1, NC2, NC3 and, where its runs have one, loss gap.
+def headline_series(own: pd.DataFrame, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Return by title the metric and split of an experiment's NC1, NC2, NC3 and loss gap, if it has one.
 
-    own: its runs, with loss_name, last_bias and loss_gap.
+    own: its runs, with loss_name, last_bias and loss_gap. measured: as of `paper_series`.
     """
-    series = paper_series(str(own["loss_name"].iloc[0]), bool(own["last_bias"].iloc[0]))
+    series = paper_series(own, measured)
     titled = {entry(metric).group: (metric, split) for metric, split in series}
     gap = {f"the {entry(GAP).label}": (GAP, "train")}
     return titled | gap if own[GAP].notna().any() else titled

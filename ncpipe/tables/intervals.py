@@ -1,4 +1,4 @@
-"""Confidence intervals of combinations of means over independent runs, with few runs behind each mean.
+"""Compute confidence intervals of linear combinations of means, with few runs behind each mean.
 
 groups: per depth the log10 values of its runs.    p  depths    n  runs at a depth
 """
@@ -14,41 +14,40 @@ from ncpipe.config.params import Slopes
 
 
 def drawn_means(groups: Sequence[np.ndarray], name: str, rule: Slopes) -> np.ndarray | None:
-    """Bootstrap draws (draws, p) of the depths' means; None where no depth has two runs.
+    """Return bootstrap draws (draws, p) of the depths' means; None where no depth has two runs.
 
-    Runs are drawn with replacement within each depth: the depths are chosen, the runs at each are taken for
-    independent draws, of each other and of those at other depths (docs/depth_rates.md says what runs of one
-    seed share). A depth with n runs gives n - 1 draws, not n, so that the variance of its mean is the
-    unbiased s^2/n (s^2 with ddof = 1): n draws give (n - 1)/n of that, a third too little at three seeds
-    (McCarthy and Snowden 1985; Rao and Wu 1988). A depth with one run has no spread of its own and takes
-    that of all others together.
+    Runs are drawn with replacement within each depth, as if they were independent of each other and of runs
+    at other depths (docs/depth_rates.md has the effect of shared seeds). A depth with n runs gives n - 1
+    draws, so that the variance of its mean is the unbiased s^2/n (s^2 with ddof = 1); n draws would give
+    (n - 1)/n of that, a third too little at three seeds (McCarthy and Snowden 1985; Rao and Wu 1988). A depth
+    with one run takes the pooled spread of all others.
 
-    So the variance of a combination w . means is sum w^2 s^2/n, which the draws reproduce but for an error of
-    1/sqrt(2 draws), 1.6 % of the interval's width at 2000. A statistic that is linear gains nothing else.
+    So the variance of a combination w . means is sum w^2 s^2/n, which the draws reproduce with an error of
+    1/sqrt(2 draws), 1.6 % of the interval's width at 2000.
 
-    The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not move it. The runs'
-    order matters within a depth.
+    The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not change it. The order
+    of the runs within a depth matters.
     """
     spreads = [spread(values) for values in groups if len(values) > 1]
     if not spreads:
         return None
     generator = np.random.default_rng([rule.seed, zlib.crc32(name.encode())])
-    anyone = np.concatenate(spreads)
+    pooled = np.concatenate(spreads)
     drawn = np.empty((rule.draws, len(groups)))
-    for place, values in enumerate(groups):
-        pool = values if len(values) > 1 else values + anyone
+    for index, values in enumerate(groups):
+        pool = values if len(values) > 1 else values + pooled
         picks = generator.integers(len(pool), size=(rule.draws, max(len(values) - 1, 1)))
-        drawn[:, place] = pool[picks].mean(axis=1)
+        drawn[:, index] = pool[picks].mean(axis=1)
     return drawn
 
 
 def combination_interval(
     weights: np.ndarray, groups: Sequence[np.ndarray], drawn: np.ndarray | None, level: float
 ) -> tuple[float, float]:
-    """Interval of weights . means (p,): the value -+ t standard errors; NaN without `drawn_means`.
+    """Return the interval of weights . means (p,): value -+ t standard errors; NaN without draws.
 
     The standard error is the bootstrap's. t is Student's quantile at Satterthwaite's degrees of freedom,
-    which know how little two to five runs tell of their spread. With normal errors at five depths, 95 %
+    which account for the few runs behind each variance. With normal errors at five depths, 95 %
     intervals of the slope cover 98, 96 and 96 % (two, three, five seeds), and 95, 94 and 94 % where the
     deepest errors are ten times the shallowest. Percentiles of the same draws would cover 82, 90 and 93 %,
     and 67, 83 and 88 %.
@@ -64,14 +63,14 @@ def combination_interval(
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Deviations whose mean square is the unbiased variance."""
+    """Return deviations whose mean square is the unbiased variance."""
     return (values - values.mean()) * math.sqrt(len(values) / (len(values) - 1))
 
 
 def _degrees_of_freedom(weights: np.ndarray, groups: Sequence[np.ndarray]) -> float | None:
-    """Satterthwaite's, of the variance of weights . means, a sum of c s^2 over the depths with several runs.
+    """Return Satterthwaite's degrees of freedom of the variance of weights . means; None if that is 0.
 
-    None where that variance is 0.
+    The variance is a sum of c s^2 over the depths with several runs.
     """
     counts = np.array([len(values) for values in groups])
     several = counts > 1

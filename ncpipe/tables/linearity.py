@@ -1,4 +1,4 @@
-"""Whether means over runs lie on a line, judged by the spread of the runs, which may differ by depth."""
+"""Test whether means over runs lie on a line, by the spread of the runs, which may differ by depth."""
 
 import math
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ UNTESTED = LackOfFit(math.nan, math.nan, math.nan, math.nan)
 
 
 def line_test(x: np.ndarray, groups: Sequence[np.ndarray]) -> LackOfFit:
-    """`welch_james` for means on a line in x (p,); groups: the values of the runs at each x.
+    """Apply `welch_james` to means on a line in x (p,); groups: the values of the runs at each x.
 
-    A place with one run has no spread of its own and is left out. NaN for fewer than three other places,
-    which leave nothing to test, and where the runs of one are all equal.
+    An x with one run has no spread and is left out. NaN for fewer than three other x, where there is nothing
+    to test, and where all runs at one x are equal.
     """
     several = np.array([len(values) > 1 for values in groups], dtype=bool)
     design = np.stack([np.ones(several.sum()), x[several]], axis=1)
@@ -34,7 +34,7 @@ def line_test(x: np.ndarray, groups: Sequence[np.ndarray]) -> LackOfFit:
 
 
 def welch_james(design: np.ndarray, groups: Sequence[np.ndarray]) -> LackOfFit:
-    """Test of means = design . b for some b (r,); design (p, r), p groups of at least two values each.
+    """Test whether means = design . b for some b (r,); design (p, r), p groups of at least two values each.
 
     The weighted sum of squares of the means' deviations, each mean weighted by n/s^2 of its own group, with
     the correction and the degrees of freedom that the estimated weights ask for [Johansen 1980]:
@@ -49,8 +49,8 @@ def welch_james(design: np.ndarray, groups: Sequence[np.ndarray]) -> LackOfFit:
 
     NaN where p <= r or the values of a group are all equal to rounding (`EQUAL`).
     """
-    places, parameters = design.shape
-    q = places - parameters
+    means, parameters = design.shape
+    q = means - parameters
     if q < 1 or any(np.ptp(values) <= EQUAL for values in groups):
         return UNTESTED
     counts = np.array([len(values) for values in groups])

@@ -1,4 +1,4 @@
-"""Measurements joined with what became of their runs: the points that every mean and slope is made of."""
+"""Join measurements with the convergence of their runs: the points behind every mean and slope."""
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,18 @@ LAST = "last"
 
 
 def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The measurements with four more columns, ordered by experiment (as in `runs`), depth, seed, series.
+    """Return the measurements with four more columns, ordered by experiment, depth, seed and series.
 
-    converged: that of the run. log10: log10 of the value, NaN unless 0 < value < inf. used: whether means
-    and slopes take it. reason: why not, '' where used; the first that holds of
+    converged: whether the run did. log10: log10 of the value, NaN unless 0 < value < inf. used: whether means
+    and slopes use it. reason: why not, '' where used; the first that holds of
 
     - `run not converged` (`runs.csv` says why);
-    - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which no log axis has;
+    - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which have no logarithm;
     - `at the rounding floor`: |value| <= `floors.floor_of` its metric;
     - `negative`.
 
-    Nothing else takes a value out. Where seeds of one depth lie on both sides of the floor, the mean of the
-    used ones is too high; their number says so.
+    Where seeds of one depth lie on both sides of the floor, the mean of the used ones is too high, which
+    their number shows. Experiments are in the order of `runs`.
 
     Raises InputError for a value measured twice and for a measured run that `runs` lacks.
     """
@@ -46,30 +46,30 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 
 
 def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Every row that a table by depth owes its reader: experiment, depth (axis, x), layer, split, metric.
+    """Return every row that a table by depth must have: experiment, depth (axis, x), layer, split, metric.
 
-    A depth, or value of the axis, of an experiment has the series measured there and all last-layer series of
-    the experiment (of all experiments, where nothing of this one was measured), so that a depth whose runs
-    all failed keeps its rows. Other layers appear only at depths that have them.
+    A depth (or value of the axis) has the series measured there and all last-layer series of its experiment,
+    or of all experiments where this one was not measured. So a depth whose runs all failed keeps its rows.
+    Other layers appear only at depths that have them.
     """
     last = points[points["layer"] == LAST]
     own_last = {name: _series(table) for name, table in last.groupby("experiment")}
-    places = place_keys(runs)
-    measured = {key: _series(table) for key, table in points.groupby(places)}
-    anyone = _series(last)
+    settings = place_keys(runs)
+    measured = {key: _series(table) for key, table in points.groupby(settings)}
+    any_last = _series(last)
     rows = []
-    for key in runs[places].drop_duplicates().itertuples(index=False, name=None):
-        series = measured.get(key, set()) | own_last.get(key[0], anyone)
+    for key in runs[settings].drop_duplicates().itertuples(index=False, name=None):
+        series = measured.get(key, set()) | own_last.get(key[0], any_last)
         rows += [(*key, *names) for names in series]
-    grid = pd.DataFrame(rows, columns=[*places, *SERIES])
-    return in_order(grid.astype(runs[places].dtypes.to_dict()), runs)
+    grid = pd.DataFrame(rows, columns=[*settings, *SERIES])
+    return in_order(grid.astype(runs[settings].dtypes.to_dict()), runs)
 
 
 def in_order(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Rows sorted by whichever key columns the table has; experiments in the order of `runs`."""
-    place = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
+    """Sort rows by the key columns that the table has; experiments in the order of `runs`."""
+    rank = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
     keys = [*run_keys(table), *(key for key in SERIES if key in table)]
-    ranked = table.assign(experiment=table["experiment"].map(place))
+    ranked = table.assign(experiment=table["experiment"].map(rank))
     return table.loc[ranked.sort_values(keys).index].reset_index(drop=True)
 
 

@@ -1,4 +1,4 @@
-"""Collapse layer by layer: profiles, the law of data separation, effective depths; of converged runs only."""
+"""Measure collapse layer by layer, of converged runs: profiles, law of data separation, effective depths."""
 
 import math
 
@@ -14,7 +14,7 @@ LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
 
 
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per experiment, depth, layer, split and metric: mean and std over converged runs.
+    """Return mean and std over converged runs per experiment, depth, layer, split and metric.
 
     places: experiment, depth, layer and position, in blocks of the forward pass (L at a ResNet's features,
     L + 1/2 at a transformer's); layers without one, such as pre-activations, are left out. n_used: runs with
@@ -37,12 +37,12 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
 
 
 def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The line log10 value = intercept + slope * position of each run, per split and NC1 metric.
+    """Fit the line log10 value = intercept + slope * position of each run, per split and NC1 metric.
 
     The law of data separation [He and Su, PNAS 120(36), 2023] is D_l = rho^l D_0 for the separation
     fuzziness D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. `nc1_pinv` is
-    D/K on balanced classes, with the same rho (else their Sigma_B weighs classes by their samples);
-    `nc1_trace_ratio` is the same question put to the trace ratio.
+    D/K on balanced classes, with the same rho (else its Sigma_B weighs classes by their samples);
+    `nc1_trace_ratio` applies the law to the trace ratio.
 
     Least squares over the layers with 0 < value < inf, n_layers of them, h included. slope, intercept and
     rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than
@@ -60,11 +60,12 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
 def effective_depths(
     measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame, tolerance: float
 ) -> pd.DataFrame:
-    """Per run the first position whose train `ncc_error` is <= tolerance, L if there is none [K23 sec. 4.2].
+    """Return per run the first position with a train `ncc_error` <= tolerance, or L [K23 sec. 4.2].
 
-    layer: its name; reached: whether there is one, '' and False if not. effective_depth: at most L, so that
-    h of a transformer counts as its last block; 0 where the embedding is separable already, which K23, who
-    starts at layer 1, has no case for. fraction: effective_depth/L. n_layers: the layers looked at.
+    layer: its name, or ''. reached: whether there is one. effective_depth: at most L, so that h of a
+    transformer counts as its last block; 0 where the embedding separates the classes already (K23 starts at
+    layer 1).
+    fraction: effective_depth/L. n_layers: number of layers measured.
     """
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
@@ -77,7 +78,7 @@ def effective_depths(
 
 
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per run and layer: the train `ncc_error` that effective depths are made of, and converged."""
+    """Return per run and layer the train `ncc_error` behind effective depths, and converged."""
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
@@ -85,21 +86,21 @@ def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Data
 
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
-    """The rows of layers that have a position, with it."""
+    """Return the rows of layers that have a position, with it."""
     keys = [*place_keys(places), "layer"]
     placed = points.merge(places[[*keys, "position"]], on=keys, how="left", validate="many_to_one")
     return placed[placed["position"].notna()]
 
 
 def _law(position: np.ndarray, log10: np.ndarray) -> tuple[float, ...]:
-    places = len(np.unique(position))
-    if places < 2:
-        return places, math.nan, math.nan, math.nan, math.nan
+    distinct = len(np.unique(position))
+    if distinct < 2:
+        return distinct, math.nan, math.nan, math.nan, math.nan
     slope, intercept = least_squares_line(position, log10)
     residual = float(np.square(log10 - intercept - slope * position).sum())
     total = float(np.square(log10 - log10.mean()).sum())
-    r_squared = 1 - residual / total if places > 2 and total > 0 else math.nan
-    return places, slope, intercept, 10**slope, r_squared
+    r_squared = 1 - residual / total if distinct > 2 and total > 0 else math.nan
+    return distinct, slope, intercept, 10**slope, r_squared
 
 
 def _first(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
@@ -111,7 +112,7 @@ def _first(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
 
 
 def _in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Sorted by the experiment's place in `runs`, then by keys; not by layer names, where X10 < X9."""
-    place = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
-    ranked = table.assign(experiment=table["experiment"].map(place)).sort_values(["experiment", *keys])
+    """Sort by experiment, in the order of `runs`, then by keys; not by layer names, where X10 < X9."""
+    rank = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}
+    ranked = table.assign(experiment=table["experiment"].map(rank)).sort_values(["experiment", *keys])
     return table.loc[ranked.index].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Spearman's rank correlation with the study's axis, for values of which not all have a logarithm.
+"""Compute Spearman's rank correlation with the study's axis, where not all values have a logarithm.
 
 groups: per value of the axis the values of its runs.    p  values of the axis    N  runs
 """

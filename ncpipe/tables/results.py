@@ -1,4 +1,4 @@
-"""The few numbers and curves that `dvc metrics` and `dvc plots` show."""
+"""Choose the few numbers and curves that `dvc metrics` and `dvc plots` show."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -18,18 +18,18 @@ def dvc_metrics(
     runs: pd.DataFrame,
     series: Mapping[str, Collection[tuple[str, str]]],
 ) -> dict[str, Any]:
-    """Per experiment: runs, converged and slope_<series>, each a column of `dvc exp show`: few.
+    """Return per experiment runs, converged and slope_<series>, each a column of `dvc exp show`.
 
     series: by experiment (metric, split) of the last-layer series to show, named by `catalogue.series_name`.
-    Of an experiment that has no slope, as at one depth, `deepest` has depth and log10_<series> at the deepest
-    depth with a used run, if there is one. JSON has no NaN, so a number that does not exist is left out.
+    Without a slope, as at one depth, `deepest` has the depth and log10_<series> of the deepest depth with a
+    used run. JSON has no NaN, so missing numbers are left out.
 
     In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
     found = {}
     for line in distinct(runs, line_keys(runs)):
-        table, asked = rows_at(runs, line), series[str(line["experiment"])]
-        fits, means = (_chosen(rows_at(own, line), asked) for own in (slopes, summary))
+        table, shown = rows_at(runs, line), series[str(line["experiment"])]
+        fits, means = (_selected(rows_at(own, line), shown) for own in (slopes, summary))
         rates = _finite(fits, "slope", "slope") | (_finite(fits, "rho", "rho") if "x" in runs else {})
         found[name_of(line)] = {
             "runs": len(table),
@@ -40,31 +40,29 @@ def dvc_metrics(
 
 
 def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By name of a line a wide table for `dvc plots`: depth, or x, and log10_mean of each series."""
+    """Return by name of a line a wide table for `dvc plots`: depth, or x, and log10_mean of each series."""
     last = summary[summary["layer"] == LAST]
     return {name_of(line): _widen(rows_at(last, line)) for line in distinct(last, line_keys(last))}
 
 
 def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By name of a place, a table for `dvc plots`: epoch, and the mean over seeds of every quantity.
+    """Return by name of a setting a table for `dvc plots`: epoch and the mean of every quantity.
 
-    A place is what seeds have in common, as `rn1-L8` or `rn1-L8-x0.1`.
-
-    The mean is over finished runs, so that a curve does not jump where a diverged run ends; a depth with
-    no finished run has no table.
+    A setting is an experiment at one depth (and value), as `rn1-L8` or `rn1-L8-x0.1`. The mean is over its
+    finished runs, so that a curve does not jump where a diverged run ends; without one it has no table.
     """
     keys = run_keys(runs)
     finished = history.merge(runs.loc[runs["finished"].astype(bool), keys], on=keys)
     return {
-        name_of(place): _without_others_metrics(rows_at(finished, place).drop(columns=keys))
+        name_of(setting): _without_others_metrics(rows_at(finished, setting).drop(columns=keys))
         .groupby("epoch", as_index=False)
         .mean()
-        for place in distinct(finished, place_keys(runs))
+        for setting in distinct(finished, place_keys(runs))
     }
 
 
 def _without_others_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one place, less the columns of metrics that only other experiments' histories have."""
+    """Drop the columns of metrics that only other experiments' histories have."""
     missing = rows.columns[rows.isna().all()]
     return rows.drop(columns=[name for name in missing if series_entry(name).name])
 
@@ -77,10 +75,10 @@ def _widen(table: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(columns=None).reset_index()
 
 
-def _chosen(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
+def _selected(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
     own = table[table["layer"] == LAST]
-    asked = [pair in series for pair in zip(own["metric"], own["split"], strict=True)]
-    return own[np.array(asked, dtype=bool)]
+    selected = [pair in series for pair in zip(own["metric"], own["split"], strict=True)]
+    return own[np.array(selected, dtype=bool)]
 
 
 def _deepest(means: pd.DataFrame) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""What the depth sweep says of an experiment, in one sentence."""
+"""Summarise the depth sweep of an experiment in one sentence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ def experiment_sentence(
     series: Titles,
     failures: Sequence[str] = (),
 ) -> str:
-    """One sentence: rates with their intervals, runs converged, log-linearity, drift without small depths.
+    """Return rates with intervals, converged runs, log-linearity and drift in one sentence.
 
     line: keys of its rows (`keys.line_keys`), an experiment and, in a study with an axis, a depth. slopes,
     leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs: with converged. series: what to
-    speak of, as {'NC1': (metric, split)}, of the last layer and such that lower is better. failures: of
-    `convergence.failures`, which is all there is to say of an experiment none of whose runs converged.
+    report, as {'NC1': (metric, split)}, of the last layer and such that lower is better. failures: of
+    `convergence.failures`, reported where none of the runs converged.
 
-    'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do, and
-    'improves' or 'worsens' only where it leaves out 0. Of the fits with depths left out it takes those with
-    the fewest depths, the look at large L.
+    'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do. A
+    series 'improves' or 'worsens' only if the interval excludes 0. Of the fits without small depths it takes
+    those with the fewest depths, which show the rate at large L.
     """
     own, name, of = rows_at(runs, line)["converged"], _subject(line), symbol(runs)
     if not own.any():
@@ -62,17 +62,17 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     titles: dict[str, list[str]] = {}
     for title, row in _rows(slopes, line, series).items():
         titles.setdefault(tendency(row), []).append(title)
-    said = []
+    clauses = []
     for verb, (singular, ending) in TENDENCIES.items():
         if named := titles.get(verb):
-            said.append(f"{_and(named)} {verb if len(named) > 1 else singular}{ending.format(of=of)}")
+            clauses.append(f"{_and(named)} {verb if len(named) > 1 else singular}{ending.format(of=of)}")
     if not own.all():
-        said.append(f"{int(own.sum())} of {len(own)} runs converged")
-    text = "; ".join(said)
+        clauses.append(f"{int(own.sum())} of {len(own)} runs converged")
+    text = "; ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}."
 
 
-TENDENCIES = {  # in the order of a sentence: what several series do, what one does, and the words behind
+TENDENCIES = {  # in the order of a sentence: plural verb, singular verb, rest of the clause
     "improve": ("improves", " with {of}"),
     "worsen": ("worsens", " with {of}"),
     "show": ("shows", " no clear change with {of}"),
@@ -97,18 +97,18 @@ def tendency(row: Mapping[str, Any] | pd.Series) -> str:
 
 
 def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L") -> str:
-    """How one series goes with L, from its row of `loglog_slopes`: a verb and the power with its interval.
+    """Return a verb and the power of L with its interval, from a series' row of `loglog_slopes`.
 
-    level: whether to say what interval it is. of: what L is called. Where there are ranks in place of a
-    power, a verb and their correlation with the p-value of its sign.
+    level: whether to add the confidence level. of: name of the x axis. With ranks in place of a power,
+    returns a verb and the rank correlation with its p-value.
     """
     if not math.isnan(row.get("rho", math.nan)):
         return _tendency(row, of)
     slope, low, high = row["slope"], row["low"], row["high"]
     if math.isnan(slope):
-        return f"has no rate (usable values at fewer than two {_places(of)}s)"
+        return f"has no rate (usable values at fewer than two {_axis_noun(of)}s)"
     if math.isnan(low):
-        return f"goes as {power(slope, low, high, of)} (one run a {_places(of)}, so no interval)"
+        return f"goes as {power(slope, low, high, of)} (one run a {_axis_noun(of)}, so no interval)"
     kind = f"{100 * row['level']:g} % CI"
     if low <= 0 <= high:
         return f"shows no clear change with {of} ({power(slope, low, high, of)}{level * f', {kind}'})"
@@ -123,18 +123,18 @@ def _tendency(row: Mapping[str, Any] | pd.Series, of: str) -> str:
     return f"{verb} with {of} (Spearman's rho {rho:z.2f}, {p_text(p_value)})"
 
 
-def _places(of: str) -> str:
+def _axis_noun(of: str) -> str:
     return "depth" if of == "L" else "value"
 
 
 def power(slope: float, low: float, high: float, of: str = "L") -> str:
-    """'L^-0.42 [-0.47, -0.38]': the interval is that of the signed slope; none where it is NaN."""
+    """Return 'L^-0.42 [-0.47, -0.38]': the interval of the signed slope; none where it is NaN."""
     written = f"{of}^{slope:z.2f}"
     return written if math.isnan(low) else f"{written} [{low:z.2f}, {high:z.2f}]"
 
 
 def _rows(table: pd.DataFrame, line: Mapping[str, Any], series: Titles) -> dict[str, pd.Series]:
-    """By title the row of each series; of several the one with the fewest depths."""
+    """Return the row of each series by title; of several the one with the fewest depths."""
     last = rows_at(table[table["layer"] == LAST], line)
     rows = {}
     for title, (metric, split) in series.items():
@@ -161,7 +161,7 @@ def _linearity(rows: Mapping[str, pd.Series], of: str) -> list[str]:
         parts.append(f"not rejected for {_and(kept)}")
     if untested:
         parts.append(
-            f"untested for {_and(untested)} (it takes differing runs at each of three {_places(of)}s)"
+            f"untested for {_and(untested)} (it takes differing runs at each of three {_axis_noun(of)}s)"
         )
     return [f"log-linearity {', '.join(parts)}"] if parts else []
 

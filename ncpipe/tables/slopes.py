@@ -1,4 +1,4 @@
-"""Slopes of log10 metric on log10 L: with intervals, a test of the line, and with small depths left out.
+"""Fit slopes of log10 metric on log10 L: with intervals, a test of the line, and without small depths.
 
 p  depths of a series
 """
@@ -26,17 +26,17 @@ DRIFT = ["drift", "drift_low", "drift_high", "drifts"]
 
 
 def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
-    """One row per line, layer, split and metric: slope and intercept of log10 value = a + b log10 L.
+    """Return per line, layer, split and metric the slope and intercept of log10 value = a + b log10 L.
 
-    Of metrics on a log scale (`metrics.catalogue`): shares, ranks and margins follow no power. A line is an
-    experiment, over its depths L; in a study with an axis it is an experiment at one depth, over the axis's
-    values in place of L. Of values that are not all positive there is no power law: slope and test are NaN,
-    and the columns rho and rho_p_value hold `ranks.rank_correlation`.
+    Only metrics on a log scale (`metrics.catalogue`) have rows: shares, ranks and margins follow no power. A
+    line is an experiment over its depths L, or in a study with an axis an experiment at one depth over the
+    values of the axis. If these are not all positive there is no power law: slope and test are NaN, and the
+    columns rho and rho_p_value hold `ranks.rank_correlation`.
 
     Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
-    NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, which
-    is about seeds only and does not say that a power law fits; NaN if no depth has two used runs. n_used,
-    n_depths: used runs and the depths they are at.
+    NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, over
+    seeds only, which does not test the power law; NaN if no depth has two used runs. n_used, n_depths:
+    numbers of used runs and of their depths.
 
     lack_of_fit, df1, df2, p_value: `linearity.line_test`, whether the depths' means lie on a line at all.
     rejected: p_value < 1 - level. unusable: converged runs without a usable value, by reason, as '2 zero'.
@@ -62,14 +62,13 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
 
 
 def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
-    """The fits of `loglog_slopes` without the smallest depth, the two smallest, ... down to three depths.
+    """Return the fits of `loglog_slopes` without the smallest depth, the two smallest, ... down to three.
 
     One row per series and number of depths left out; none for a series with used runs at fewer than four.
-    n_left_out and without: how many depths, and which, as '2, 3'. drift: the slope less that of all depths;
-    drift_low, drift_high: its interval, from the same draws, so that what both slopes share cancels. Under a
-    power law the drift is 0. drifts: whether its interval leaves out 0. A fit without small depths is a
-    look at large L; a drift says that the fit to all depths is not the rate there. A study with an axis,
-    where the theory says nothing of large values, has no rows.
+    n_left_out and without: how many depths, and which, as '2, 3'. drift: the slope minus that of all depths;
+    drift_low, drift_high: its interval, from the same draws, so that shared errors cancel. Under a power law
+    the drift is 0. drifts: whether its interval excludes 0; then the fit to all depths is not the rate at
+    large L. A study with an axis has no rows: the theory makes no statement about large values.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
@@ -83,13 +82,13 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
 
 
 def least_squares_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Slope and intercept that minimise sum (y - a - b x)^2; needs two distinct x."""
+    """Return slope and intercept that minimise sum (y - a - b x)^2; needs two distinct x."""
     slope = float(slope_weights(x, np.ones(len(x))) @ y)
     return slope, float(y.mean() - slope * x.mean())
 
 
 def slope_weights(x: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """w (p,) with least-squares slope w . means, for counts (p,) points at each of x (p,)."""
+    """Return w (p,) with least-squares slope w . means, for counts (p,) points at each of x (p,)."""
     centred = x - np.average(x, weights=counts)
     return counts * centred / (counts * centred**2).sum()
 
@@ -104,7 +103,7 @@ class Replicates:
     level: float
 
     def fit(self, start: int) -> dict[str, Any]:
-        """FIT and TEST of the depths from place `start` on."""
+        """Return FIT and TEST of the depths from index `start` on."""
         x, groups = np.log10(self.depths[start:]), self.groups[start:]
         counts = np.array([len(values) for values in groups])
         slope = intercept = low = high = math.nan
@@ -120,7 +119,7 @@ class Replicates:
         )
 
     def weights(self, start: int) -> np.ndarray:
-        """w (p,) with w . means the slope of the depths from place `start` on."""
+        """Return w (p,) with w . means the slope of the depths from index `start` on."""
         counts = np.array([len(values) for values in self.groups[start:]])
         return np.concatenate([np.zeros(start), slope_weights(np.log10(self.depths[start:]), counts)])
 
@@ -135,7 +134,7 @@ def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
 
 
 def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
-    """FIT and TEST without a power law, and RHO."""
+    """Return FIT and TEST without a power law, and RHO."""
     used = _replicates(series, name, rule)
     rho = rank_correlation(used.depths, used.groups, name, rule)
     unfitted = Replicates(used.depths[:0], [], None, rule.level).fit(0)
@@ -144,7 +143,7 @@ def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
 
 
 def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:
-    """Rows of `leave_out_slopes` for one series, less its keys."""
+    """Yield the rows of `leave_out_slopes` for one series, without its keys."""
     for left_out in range(1, len(series.depths) - FEWEST_DEPTHS + 1):
         fit = series.fit(left_out)
         change = series.weights(left_out) - series.weights(0)

@@ -1,4 +1,4 @@
-"""Means over seeds of log10 values, with the number of runs behind each."""
+"""Average log10 values over seeds, with the number of runs behind each mean."""
 
 import pandas as pd
 
@@ -7,11 +7,11 @@ from ncpipe.tables.points import SERIES, series_grid, usable_points
 
 
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per experiment, depth (value of the axis), layer, split and metric.
+    """Return one row per experiment, depth (value of the axis), layer, split and metric.
 
     n_runs, n_converged: runs of that experiment and depth. n_used: those with a usable value
     (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has
-    ddof = 1 and is NaN for fewer than two, all are NaN for none. A row is never dropped (see
+    ddof = 1 and is NaN for fewer than two runs, all are NaN for none. Every setting keeps its rows (see
     `points.series_grid`).
 
     runs needs experiment, depth, seed and converged (`convergence.judge_runs`). Experiments come in the

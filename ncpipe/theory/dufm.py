@@ -1,4 +1,4 @@
-"""The deep unconstrained features model and the losses of its DNC and SRG solutions [S24 Def. 2, 9-11].
+"""Compute the losses of DNC and SRG solutions of the deep unconstrained features model [S24 Def. 2, 9-11].
 
     1/(2N) |W_L relu(W_{L-1} ... relu(W_1 H_1)) - Y|^2 + sum_l lambda_Wl/2 |W_l|^2 + lambda_H/2 |H_1|^2
 
@@ -70,26 +70,27 @@ class Level:
 
 
 def equal_decays(classes: int, per_class: int, depth: int, decay: float) -> Dufm:
-    """The model with one lambda for features and all layers."""
+    """Return the model with one lambda for features and all layers."""
     return Dufm(classes, per_class, decay, (decay,) * depth)
 
 
 def equal_strength(model: Dufm) -> float:
-    """g = Lambda^(1/(L+1)): with n = 1 and g for every decay least losses are the same."""
+    """Return g = Lambda^(1/(L+1)): with n = 1 and g for every decay least losses are the same."""
     return math.exp(model.log_product / (model.depth + 1))
 
 
 def loss_at(constants: Constants, model: Dufm, scale: float) -> float:
-    """L(s) of a shape that holds `constants.classes` of the model's K classes: its share of the loss."""
+    """Return L(s), the part of the loss of a shape that holds `constants.classes` of the K classes."""
     unit = _unit(constants, model)
     return _loss(constants, model, unit, scale / unit)
 
 
 def least_loss(constants: Constants, model: Dufm) -> Level:
-    """Minimum of L(s) over s >= 0, s = 0 included.
+    """Minimise L(s) over s >= 0, s = 0 included.
 
-    It can have several local minima. None lies below the first point of inflection of the fit's terms, where
-    all of them are concave, nor where the penalties alone exceed the loss at 0: a grid in between, refined.
+    It can have several local minima. None lies below the first inflection point of the fit's terms, where all
+    are concave, nor where the penalties alone exceed the loss at 0. A grid in between is searched and
+    refined.
     """
     unit = _unit(constants, model)
     best = Level(loss_at(constants, model, 0.0), 0.0)
@@ -97,27 +98,27 @@ def least_loss(constants: Constants, model: Dufm) -> Level:
     if lowest >= highest:
         return best
 
-    def slope(place: float) -> float:
-        return unit - _fit_slope(constants, model, place)
+    def slope(u: float) -> float:
+        return unit - _fit_slope(constants, model, u)
 
     grid = np.geomspace(lowest, highest, GRID)
-    slopes = [slope(place) for place in grid]
+    slopes = [slope(u) for u in grid]
     for before, after, left, right in zip(grid, grid[1:], slopes, slopes[1:], strict=False):
         if left < 0 <= right:
-            place = float(brentq(slope, before, after, xtol=1e-15 * before, rtol=1e-15))
-            value = _loss(constants, model, unit, place)
+            u = float(brentq(slope, before, after, xtol=1e-15 * before, rtol=1e-15))
+            value = _loss(constants, model, unit, u)
             if value < best.value:
-                best = Level(value, place * unit)
+                best = Level(value, u * unit)
     return best
 
 
 def dnc_loss(model: Dufm) -> float:
-    """Loss of the best solution that shows deep neural collapse."""
+    """Return the loss of the best solution with deep neural collapse."""
     return least_loss(dnc_constants(model.classes), model).value
 
 
 def srg_loss(model: Dufm, minus: int = 2) -> float:
-    """Loss of the SRG solution; for K no binomial coefficient the smaller of both constructions [Def. 11].
+    """Return the loss of the SRG solution; if K is no binomial coefficient, of the better one of Def. 11.
 
     minus: of `srg_shape`. Raises InputError for fewer than 6 classes, and where no such row of signs exists.
     """
@@ -129,12 +130,12 @@ def srg_loss(model: Dufm, minus: int = 2) -> float:
 
 
 def srg_with_dnc_loss(model: Dufm, minus: int = 2) -> float:
-    """Construction 1: SRG for the largest r(r-1)/2 <= K classes, DNC for the rest, each at its own scale."""
+    """Return the loss of construction 1: SRG for the largest r(r-1)/2 <= K classes, DNC for the rest."""
     return sum(least_loss(constants, model).value for constants in parts(model, minus))
 
 
 def parts(model: Dufm, minus: int = 2) -> list[Constants]:
-    """The blocks of construction 1; one where K is a binomial coefficient."""
+    """Return the blocks of construction 1; one where K is a binomial coefficient."""
     check_classes(model.classes)
     block = srg_constants(largest_points(model.classes), minus)
     rest = model.classes - block.classes
@@ -142,11 +143,11 @@ def parts(model: Dufm, minus: int = 2) -> list[Constants]:
 
 
 def srg_cut_loss(model: Dufm, minus: int = 2) -> float:
-    """Construction 2: the SRG solution of the smallest K' = r(r-1)/2 >= K classes, without K' - K of them.
+    """Return the loss of construction 2: the smallest SRG solution of K' >= K classes, without K' - K.
 
-    All classes fit equally well there, so that any can go; here the last edges. The rows of W_L go with the
-    columns of H_1 (the definition forgets them). All else, the scale too, stays that of K' classes, and the
-    loss is at most theirs.
+    All classes fit equally well there, so any can be removed; here the last edges. Their rows of W_L are
+    removed with their columns of H_1 (the definition forgets the rows). All else, the scale too, is that of
+    K' classes. The loss is at most theirs.
     """
     larger, points = larger_model(model)
     constants = srg_constants(points, minus)
@@ -168,26 +169,26 @@ def srg_cut_loss(model: Dufm, minus: int = 2) -> float:
 
 
 def larger_model(model: Dufm) -> tuple[Dufm, int]:
-    """The model with the smallest K' = r(r-1)/2 >= K classes, and r."""
+    """Return the model with the smallest K' = r(r-1)/2 >= K classes, and r."""
     check_classes(model.classes)
     points = largest_points(model.classes - 1) + 1
     return Dufm(points * (points - 1) // 2, model.per_class, model.features, model.weights), points
 
 
 def srg_over_dnc(model: Dufm, minus: int = 2) -> float:
-    """L_SRG/L_DNC; below 1 for K >= 6, L >= 4 and for K >= 10, L = 3 [Thm 5], unless both are 1/2."""
+    """Return L_SRG/L_DNC; below 1 for K >= 6, L >= 4 and K >= 10, L = 3 [Thm 5], unless both are 1/2."""
     return srg_loss(model, minus) / dnc_loss(model)
 
 
 def small_decay_loss(constants: Constants, model: Dufm) -> float:
-    """(L+1)/2 (S G Lambda)^(1/(L+1)), S = sum_i 1/m_i: the least loss over this goes to 1 as Lambda -> 0."""
+    """Return (L+1)/2 (S G Lambda)^(1/(L+1)), S = sum_i 1/m_i, the least loss as Lambda -> 0."""
     log_sum = math.log(_inverse_sum(constants))
     log_power = log_sum + constants.log_price(model.depth) + model.log_product
     return (model.depth + 1) / 2 * math.exp(log_power / (model.depth + 1))
 
 
 def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
-    """rho, the limit of L_SRG/L_DNC as Lambda -> 0, for K = r(r-1)/2.
+    """Return rho, the limit of L_SRG/L_DNC as Lambda -> 0, for K = r(r-1)/2.
 
     Its slope in log K goes to (3 - L)/(2(L + 1)) for minus = 2 [Thm 5], which for L = 3 is 0: there rho falls
     to .923 at K = 10 and then rises to 1. For minus = floor(r/2) the slope goes to (1 - L)/(2(L + 1)).
@@ -199,7 +200,7 @@ def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
 
 
 def dnc_threshold(classes: int, depth: int) -> float:
-    """Largest Lambda at which some DNC solution has a loss below 1/2: [(L-1)^((L-1)/L)/L^2]^L/K^(L+1).
+    """Return the largest Lambda with a DNC loss below 1/2: [(L-1)^((L-1)/L)/L^2]^L/K^(L+1).
 
     From there on the least loss of DNC is that of zero matrices, 1/2.
     """
@@ -208,41 +209,42 @@ def dnc_threshold(classes: int, depth: int) -> float:
 
 
 def threshold(constants: Constants, depth: int) -> float:
-    """Largest Lambda at which some solution of the shape, holding all K classes, has a loss below 1/2."""
+    """Return the largest Lambda at which a solution of the shape, of all K classes, has a loss below 1/2."""
     model = equal_decays(constants.classes, 1, depth, 1.0)
     lowest = _inflection(constants, model)
 
     # 1 - fit(u) <= 1, so the gain for a price falls below any found one from some u on
-    def loss_of_gain(log_place: float) -> float:
-        return -_gain(constants, model, math.exp(log_place))
+    def loss_of_gain(log_u: float) -> float:
+        return -_gain(constants, model, math.exp(log_u))
 
     least = min(value for value in constants.eigenvalues if value > 0)
     highest = 1e3 * (constants.classes / least) ** (1 / depth)
     grid = np.linspace(math.log(lowest), math.log(highest), GRID)
-    at = int(np.argmin([loss_of_gain(place) for place in grid]))
+    at = int(np.argmin([loss_of_gain(log_u) for log_u in grid]))
     ends = grid[max(at - 1, 0)], grid[min(at + 1, GRID - 1)]
     found = minimize_scalar(loss_of_gain, bounds=ends, method="bounded", options={"xatol": 1e-12})
     return math.exp(depth * math.log(-found.fun) - constants.log_price(depth))
 
 
 def check_classes(classes: int) -> None:
+    """Raise InputError if K is below that of the smallest SRG solution."""
     if classes < LEAST_CLASSES:
         raise InputError(f"classes: {classes}; SRG solutions exist from {LEAST_CLASSES} classes on")
 
 
 def _unit(constants: Constants, model: Dufm) -> float:
-    """(G Lambda)^(1/L): s in these units is u, and the fit is a function of u^L."""
+    """Return (G Lambda)^(1/L), the unit of s: with s = u times it, the fit is a function of u^L."""
     return math.exp((constants.log_price(model.depth) + model.log_product) / model.depth)
 
 
-def _loss(constants: Constants, model: Dufm, unit: float, place: float) -> float:
-    """L(s) at s = u unit."""
-    return _fit(constants, model, place) + model.depth / 2 * unit * place
+def _loss(constants: Constants, model: Dufm, unit: float, u: float) -> float:
+    """Return L(s) at s = u unit."""
+    return _fit(constants, model, u) + model.depth / 2 * unit * u
 
 
-def _fit(constants: Constants, model: Dufm, place: float) -> float:
-    """1/2 sum_i 1/(m_i u^L + K): error and the penalty of W_L [Lemma 17]."""
-    power = place**model.depth
+def _fit(constants: Constants, model: Dufm, u: float) -> float:
+    """Return 1/2 sum_i 1/(m_i u^L + K): error and the penalty of W_L [Lemma 17]."""
+    power = u**model.depth
     return sum(
         count / (2 * (value * power + model.classes))
         for value, count in zip(constants.eigenvalues, constants.multiplicities, strict=True)
@@ -250,25 +252,25 @@ def _fit(constants: Constants, model: Dufm, place: float) -> float:
 
 
 def _last_penalty(constants: Constants, model: Dufm, power: float) -> float:
-    """lambda_WL/2 |W_L|^2 at u^L = power: the part of the fit that is not error [Lemma 17]."""
+    """Return lambda_WL/2 |W_L|^2 at u^L = power: the part of the fit that is not error [Lemma 17]."""
     terms = zip(constants.eigenvalues, constants.multiplicities, strict=True)
     return sum(count * value * power / (value * power + model.classes) ** 2 for value, count in terms) / 2
 
 
-def _fit_slope(constants: Constants, model: Dufm, place: float) -> float:
-    """Minus the derivative of the fit in u, over L/2."""
-    power = place**model.depth
+def _fit_slope(constants: Constants, model: Dufm, u: float) -> float:
+    """Return minus the derivative of the fit in u, over L/2."""
+    power = u**model.depth
     terms = zip(constants.eigenvalues, constants.multiplicities, strict=True)
-    return sum(count * value * power / place / (value * power + model.classes) ** 2 for value, count in terms)
+    return sum(count * value * power / u / (value * power + model.classes) ** 2 for value, count in terms)
 
 
-def _gain(constants: Constants, model: Dufm, place: float) -> float:
-    """What the fit gains over zero matrices, for a price of 1 a unit."""
-    return (1 - 2 * _fit(constants, model, place)) / (model.depth * place)
+def _gain(constants: Constants, model: Dufm, u: float) -> float:
+    """Return the gain of the fit over zero matrices, over the price L u."""
+    return (1 - 2 * _fit(constants, model, u)) / (model.depth * u)
 
 
 def _inflection(constants: Constants, model: Dufm) -> float:
-    """The least u at which a term 1/(m u^L + K) is inflected."""
+    """Return the least inflection point u of a term 1/(m u^L + K)."""
     ratio = model.classes * (model.depth - 1) / ((model.depth + 1) * max(constants.eigenvalues))
     return float(ratio ** (1 / model.depth))
 
@@ -279,7 +281,7 @@ def _inverse_sum(constants: Constants) -> float:
 
 
 def _adjacent_pairs(points: int, classes: int) -> int:
-    """Pairs of edges with a common point among the first `classes` edges in lexicographic order."""
+    """Count pairs of edges with a common point among the first `classes` edges in lexicographic order."""
     degrees, left = [0] * points, classes
     for first in range(points - 1):
         for second in range(first + 1, min(points, first + 1 + left)):

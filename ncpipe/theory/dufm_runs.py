@@ -1,4 +1,4 @@
-"""Trained deep features models beside their closed levels: a run's model, its solutions as starts.
+"""Compare trained deep features models with closed-form losses, and start runs from solutions.
 
 K  classes    n  samples of a class    d  width
 """
@@ -27,7 +27,7 @@ class Levels:
 
 
 def model_of(run: Run) -> Dufm:
-    """The features model that a run of dufm trains; InputError where a lambda is 0."""
+    """Return the features model that a run of dufm trains; raise InputError where a lambda is 0."""
     data, penalty = run.spec.data, run.spec.penalty
     assert isinstance(data, FreeData)
     strength = penalty.feature_strength(run.depth)
@@ -35,17 +35,17 @@ def model_of(run: Run) -> Dufm:
 
 
 def levels_of(run: Run) -> Levels:
-    """L_DNC and L_SRG of a run."""
+    """Return L_DNC and L_SRG of a run."""
     if 0 in (run.spec.penalty.feature_strength(run.depth), *run.spec.penalty.layer_strengths(run.depth)):
         return Levels(math.nan, math.nan)
     return _levels(model_of(run))
 
 
 def head_levels(run: Run, labels: Tensor) -> Levels:
-    """The same of the features model that a network with a head trains, from the labels (N,) of its samples.
+    """Return the levels of the features model that a network with a head trains; labels (N,) of its samples.
 
-    The features that enter the head are free there: a network that can place them anywhere has the same
-    least loss, one that cannot a higher one. NaN unless features and head alone are penalised
+    In that model the head's input features are free: a network that can produce any features has the same
+    least loss, any other a higher one. NaN unless features and head alone are penalised
     (`scope: head`), each with some lambda, under the squared error, and the classes are of one size.
     """
     penalty, head = run.spec.penalty, run.spec.model.head(run.depth)
@@ -65,7 +65,7 @@ def _levels(model: Dufm) -> Levels:
 
 
 def solution_split(run: Run, kind: Literal["dnc", "srg"]) -> tuple[float, float, float]:
-    """Error, W_L's penalty and that of all else, of the best DNC or SRG solution of a run's problem."""
+    """Return error, W_L's penalty and all other penalties of the best DNC or SRG solution of a run."""
     model = model_of(run)
     best = dnc_solution(model) if kind == "dnc" else srg_solution(model)
     error, *rest = losses(model, best.features, best.weights)
@@ -73,7 +73,7 @@ def solution_split(run: Run, kind: Literal["dnc", "srg"]) -> tuple[float, float,
 
 
 def solution_state(run: Run) -> dict[str, Tensor]:
-    """Weights by name of the solution that a run starts from, with its noise, drawn from the run's seed."""
+    """Return the solution that a run starts from as weights by name, with noise from the run's seed."""
     spec, data = run.spec.model, run.spec.data
     assert isinstance(spec, DufmModel)
     assert isinstance(data, FreeData)

@@ -1,8 +1,9 @@
-"""Shapes of solutions of the deep features model: class means up to scale, float64 [S24 App. A.1].
+"""Describe solutions of the deep features model by their class means up to scale [S24 App. A.1].
 
 A solution's class means are multiples of one matrix B in the layers 2..L-1, where ReLU changes nothing, and
 of another, C, in layer L before the ReLU. DNC is B = C = I; SRG has the incidence matrix of the complete
-graph of r points for B, whose edges are the classes. Rows are classes: S24's matrices, transposed.
+graph of r points for B, whose edges are the classes. Rows are classes: S24's matrices, transposed. All
+float64; `dufm` computes losses from these, `dufm_solutions` the matrices.
 
 K  classes    r  points of the complete graph, K = r(r-1)/2    R  rows of signs    m  coordinates
 """
@@ -46,7 +47,10 @@ class Constants:
         return sum(self.multiplicities)
 
     def log_price(self, depth: int) -> float:
-        """log G, where s^L/(G Lambda) = a_L/lambda_WL: |C|_*^2 for L = 2, else |B|_*^2 rank^(L-3) lift."""
+        """Return log G, where s^L/(G Lambda) = a_L/lambda_WL.
+
+        G is |C|_*^2 for L = 2, else |B|_*^2 rank^(L-3) lift.
+        """
         if depth == 2:
             return 2 * math.log(self.last_nuclear)
         inner = 2 * math.log(self.inner_nuclear) + (depth - 3) * math.log(self.inner_rank)
@@ -54,18 +58,20 @@ class Constants:
 
 
 def dnc_shape(classes: int) -> Shape:
-    """Deep neural collapse: orthogonal class means of one length in every layer [S24 Def. 10]."""
+    """Return deep neural collapse: orthogonal class means of one length in every layer [S24 Def. 10]."""
     return Shape(torch.eye(classes, dtype=torch.float64), torch.eye(classes, dtype=torch.float64))
 
 
 def dnc_constants(classes: int) -> Constants:
+    """Return the constants of `dnc_shape`."""
     return Constants(classes, classes, classes, classes, (1.0,), (classes,))
 
 
 def srg_shape(points: int, minus: int = 2) -> Shape:
-    """B = T_r and the rows of A T_r, of length 1, for C; A: all rows with `minus` entries -1, the others 1.
+    """Return B = T_r and, for C, the rows of A T_r scaled to length 1.
 
-    minus = 2 is S24's SRG [Def. 9]; floor(r/2), "SRG-k" here, has a lower loss from r = 6 on. An edge has the
+    A has all rows with `minus` entries -1, the others 1. minus = 2 is S24's SRG [Def. 9]; floor(r/2), "SRG-k"
+    here, has a lower loss from r = 6 on. An edge has the
     entry 1 in C where both its ends are 1, -1 where both are -1, else 0.
     """
     check_points(points, minus)
@@ -75,7 +81,7 @@ def srg_shape(points: int, minus: int = 2) -> Shape:
 
 
 def srg_constants(points: int, minus: int = 2) -> Constants:
-    """Closed forms, for any number of -1 [S24 Lemmas 13-16, which have minus = 2].
+    """Return the constants of `srg_shape` in closed form [S24 Lemmas 13-16, which have minus = 2].
 
     Lemma 16's first eigenvalue is (r-2)^2 (r-3)^2/(2c), c = (r-2)(r-3) + 2, for minus = 2; (r-2)(5r-19)/c as
     printed agrees at r = 4 and 5 only.
@@ -105,19 +111,19 @@ def srg_constants(points: int, minus: int = 2) -> Constants:
 
 
 def incidence(points: int) -> Tensor:
-    """T_r^T (K, r): 1/sqrt(r-1) where a point is an end of the edge, in lexicographic order [Def. 3]."""
+    """Return T_r^T (K, r): 1/sqrt(r-1) where a point is an end of the edge, edges in order [Def. 3]."""
     edges = torch.tensor(list(combinations(range(points), 2)))
     return torch.zeros(len(edges), points).double().scatter_(1, edges, (points - 1) ** -0.5)
 
 
 def signs(points: int, minus: int) -> Tensor:
-    """All rows (R, r) with `minus` entries -1 and the others 1, R = r over `minus`."""
+    """Return all rows (R, r) with `minus` entries -1 and the others 1, R = r over `minus`."""
     places = torch.tensor(list(combinations(range(points), minus)))
     return torch.ones(len(places), points).double().scatter_(1, places, -1.0)
 
 
 def measured_constants(shape: Shape) -> Constants:
-    """The constants of any shape, by singular values; B not negative, C in the row space of B."""
+    """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
     singular = torch.linalg.svdvals(shape.inner)
     matrix = torch.linalg.pinv(shape.inner) @ shape.last  # W^T
     after = shape.last.clamp(min=0)
@@ -132,7 +138,7 @@ def measured_constants(shape: Shape) -> Constants:
 
 
 def largest_points(classes: int) -> int:
-    """The largest r with r(r-1)/2 <= K."""
+    """Return the largest r with r(r-1)/2 <= K."""
     return (1 + math.isqrt(1 + 8 * classes)) // 2
 
 

@@ -1,8 +1,8 @@
-"""DNC and SRG solutions of the deep unconstrained features model as matrices, float64 [S24 Def. 9-11].
+"""Build DNC and SRG solutions of the deep unconstrained features model as matrices [S24 Def. 9-11].
 
-Every sample of a class has the class's features (n = 1 with n lambda_H is the same problem for them). ReLU
-leaves the layers 2..L-1 as they are; a layer's least width is that of its shape, and it is filled up with
-zeros.
+Every sample of a class has the class's features; the problem is that of n = 1 with n lambda_H. ReLU changes
+nothing in the layers 2..L-1. A layer is at least as wide as its shape (`dufm_shapes`), and zeros fill the
+rest. All in float64; `dufm` has their losses in closed form.
 
 K  classes    d_l  width of layer l    rows of features are classes (or samples), W_l (d_{l+1}, d_l)
 """
@@ -35,12 +35,12 @@ class Solution:
 
 
 def objective(model: Dufm, features: Tensor, weights: Sequence[Tensor]) -> float:
-    """The model's loss of features (N, d_1), ordered by class; N = K n, or K if a class's n are equal."""
+    """Return the loss of features (N, d_1), ordered by class; N = K n, or K if a class's n are equal."""
     return sum(losses(model, features, weights))
 
 
 def losses(model: Dufm, features: Tensor, weights: Sequence[Tensor]) -> tuple[float, ...]:
-    """Error, the penalties of W_1, ..., W_L and that of H_1; arguments as of `objective`."""
+    """Return the error, the penalties of W_1, ..., W_L and that of H_1; arguments as of `objective`."""
     copies = len(features) // model.classes
     if copies not in (1, model.per_class) or copies * model.classes != len(features):
         expected = f"{model.classes} (one of each class) or {model.classes * model.per_class}"
@@ -50,12 +50,12 @@ def losses(model: Dufm, features: Tensor, weights: Sequence[Tensor]) -> tuple[fl
     penalties = [
         decay / 2 * weight.square().sum() for decay, weight in zip(model.weights, weights, strict=True)
     ]
-    whole = model.per_class / copies * model.features / 2 * features.square().sum()
-    return tuple(part.item() for part in (error, *penalties, whole))
+    of_features = model.per_class / copies * model.features / 2 * features.square().sum()
+    return tuple(part.item() for part in (error, *penalties, of_features))
 
 
 def layers(features: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """W_1 H_1, ..., W_L H_L as rows (N, d_2), ..., (N, K): every layer before its ReLU, and the output."""
+    """Return W_1 H_1, ..., W_L H_L as rows (N, d_2), ..., (N, K): layers before the ReLU, and the output."""
     found = [features @ weights[0].T]
     for weight in weights[1:]:
         found.append(found[-1].clamp(min=0) @ weight.T)
@@ -63,20 +63,20 @@ def layers(features: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def dnc_solution(model: Dufm, width: int | None = None) -> Solution:
-    """The best solution with deep neural collapse [Def. 10]; layers of the least width, or `width` >= K."""
+    """Return the best solution with deep neural collapse [Def. 10]; of least width, or `width` >= K."""
     scale = least_loss(dnc_constants(model.classes), model).scale
     return _widened(_solution(dnc_shape(model.classes), model, scale), width)
 
 
 def srg_solution(model: Dufm, minus: int = 2, width: int | None = None) -> Solution:
-    """The best SRG solution [Def. 9]; for K no binomial coefficient the better construction of Def. 11."""
+    """Return the best SRG solution [Def. 9]; if K is no binomial coefficient, the better one of Def. 11."""
     if srg_with_dnc_loss(model, minus) <= srg_cut_loss(model, minus):
         return srg_with_dnc_solution(model, minus, width)
     return srg_cut_solution(model, minus, width)
 
 
 def srg_with_dnc_solution(model: Dufm, minus: int = 2, width: int | None = None) -> Solution:
-    """Construction 1, block-diagonal; the SRG solution itself where K is a binomial coefficient."""
+    """Return construction 1, block-diagonal; the SRG solution itself where K is a binomial coefficient."""
     blocks = parts(model, minus)
     shapes = [srg_shape(largest_points(model.classes), minus), dnc_shape(blocks[-1].classes)][: len(blocks)]
     built = [
@@ -89,17 +89,17 @@ def srg_with_dnc_solution(model: Dufm, minus: int = 2, width: int | None = None)
 
 
 def srg_cut_solution(model: Dufm, minus: int = 2, width: int | None = None) -> Solution:
-    """Construction 2: the first K classes of the next larger SRG solution, the rows of W_L cut as well."""
+    """Return construction 2: the first K classes of the next larger SRG solution, rows of W_L cut too."""
     larger, points = larger_model(model)
     scale = least_loss(srg_constants(points, minus), larger).scale
-    whole = _solution(srg_shape(points, minus), larger, scale)
-    *inner, last = whole.weights
-    cut = Solution(whole.features[: model.classes], (*inner, last[: model.classes]))
+    uncut = _solution(srg_shape(points, minus), larger, scale)
+    *inner, last = uncut.weights
+    cut = Solution(uncut.features[: model.classes], (*inner, last[: model.classes]))
     return _widened(cut, width)
 
 
 def perturbed(solution: Solution, noise: float, seed: int) -> Solution:
-    """Every entry of a matrix moved by noise times the matrix's root mean square, normally distributed."""
+    """Add Gaussian noise to every matrix, with `noise` times its root mean square as standard deviation."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(matrix: Tensor) -> Tensor:
@@ -110,14 +110,13 @@ def perturbed(solution: Solution, noise: float, seed: int) -> Solution:
 
 
 def _solution(shape: Shape, model: Dufm, scale: float) -> Solution:
-    """The matrices of a shape at s: each layer's least squares, and the penalties of all but W_L s/2 each."""
+    """Return a shape's matrices at s: least squares in each layer, every penalty but W_L's equal to s/2."""
     if scale == 0:
         return _zero(shape, model)
     depth, decays = model.depth, model.weights
     decay_h = model.per_class * model.features
-    goals = [shape.inner] * (depth - 2) + [
-        shape.last
-    ]  # means of the layers 2..L before the ReLU, up to scale
+    # Class means of the layers 2..L before the ReLU, up to scale.
+    goals = [shape.inner] * (depth - 2) + [shape.last]
     means, weights = [], []
     # H W^T = goal with lambda_W |W|^2 = h |H|^2 = s: both along the square root of the goal [Lemma 18]
     values, vectors = torch.linalg.eigh(goals[0].T @ goals[0])
@@ -146,7 +145,7 @@ def _zero(shape: Shape, model: Dufm) -> Solution:
 
 
 def _widened(solution: Solution, width: int | None) -> Solution:
-    """Zeros up to `width` in every layer but the output."""
+    """Pad every layer but the output with zeros up to `width`."""
     if width is None:
         return solution
     least = max(weight.shape[1] for weight in solution.weights)

@@ -1,4 +1,4 @@
-"""Orthonormal and equiangular sets of vectors, float64.
+"""Construct orthonormal and equiangular sets of vectors, float64.
 
 K  classes    d  feature width
 """
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def zero_sum_basis(width: int) -> Tensor:
-    """Orthonormal basis (d - 1, d) of the vectors whose entries sum to 0, where the outputs of LN lie."""
+    """Return an orthonormal basis (d - 1, d) of the vectors with sum 0, where the outputs of LN lie."""
     return torch.from_numpy(helmert(width))
 
 
 def simplex_frame(classes: int) -> Tensor:
-    """K unit vectors (K, K - 1) with cosines -1/(K - 1): a simplex equiangular tight frame."""
+    """Return K unit vectors (K, K - 1) with cosines -1/(K - 1): a simplex equiangular tight frame."""
     return zero_sum_basis(classes).T * (classes / (classes - 1)) ** 0.5

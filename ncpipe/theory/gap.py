@@ -1,4 +1,4 @@
-"""How far a network's regularised loss lies above the optimum of the GUFM, and in which of its terms.
+"""Compute the gap of a network's regularised loss to the optimum of the GUFM, term by term.
 
 N  samples    K  classes    d  feature width
 """
@@ -45,8 +45,8 @@ class Gap:
 
     gap_gufm: the GUFM's own loss of (W_L, h), which is feasible there, less its optimum. gap_fit,
     gap_last_penalty: its two terms, each less its value at the optimum; one of them may be negative. bound:
-    HOLDS, or why there is no L*_GUFM for this run (UNBOUNDED to NO_OPTIMUM), in which case the numbers are
-    NaN; bound_detail: by how much, for people.
+    HOLDS, or why this run has no L*_GUFM (UNBOUNDED to NO_OPTIMUM); the numbers are then NaN. bound_detail:
+    more about the reason, for people.
     """
 
     bound: str
@@ -60,11 +60,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a network reached: its objective, and what its last layer sees and is, float64.
+    """State of a trained network: its objective, and the input and weights of its last layer, float64.
 
     features (N, d), labels (N,), weight (K, d). bias: whether the last layer has one. strength: the run's
-    lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights. beyond: what of the run no GUFM has, '' if
-    there is nothing. smoothing: delta of the labels, of cross-entropy alone.
+    lambda_L. bounded: whether |h| <= sqrt(d) whatever the weights. beyond: a setting that no GUFM has, or
+    ''. smoothing: delta of the labels, for cross-entropy only.
     """
 
     loss: Loss
@@ -80,7 +80,7 @@ class Reached:
 
 
 def gap_to_optimum(name: str, reached: Reached) -> Gap:
-    """The gap of a network; name: of its run, for errors.
+    """Return the gap of a network; name: of its run, for errors.
 
     Conditions, all checked: finite numbers, balanced classes, the closed form's range (`gufm.check_range`)
     and |h| <= sqrt(d), which holds whatever the weights where the network is `bounded`, as by LN; its eps
@@ -109,7 +109,7 @@ def gap_to_optimum(name: str, reached: Reached) -> Gap:
 
 
 def _why_unbounded(reached: Reached) -> tuple[str, str] | None:
-    """The first condition that fails, and by how much; None if none does."""
+    """Return the first condition that fails and by how much; None if all hold."""
     if reached.beyond:
         return NO_OPTIMUM, reached.beyond
     if not reached.bounded:

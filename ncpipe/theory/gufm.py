@@ -1,4 +1,4 @@
-"""Global optima of the generalised unconstrained features model in closed form [S25 Def. 3.5, Lemma 4.2].
+"""Solve the generalised unconstrained features model in closed form [S25 Def. 3.5, Lemma 4.2].
 
     min over W (K, d) and |x_i| = sqrt(d), x_i^T 1 = 0 of  loss(W X + b) + lambda_L/2 |W|^2
 
@@ -24,14 +24,14 @@ Loss = Literal["ce", "mse"]
 
 
 def optimal_value(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> float:
-    """L*_GUFM, the least regularised loss; arguments and errors as of `optimum`."""
+    """Return L*_GUFM, the least regularised loss; arguments and errors as of `optimum`."""
     check_range(loss, classes, width, strength, bias)
     fit, penalty, _ = _solve(loss, classes, width, strength, bias)
     return fit + penalty
 
 
 def optimum(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> Optimum:
-    """A minimiser: features and rows of W along one frame, a simplex ETF or (MSE without bias) orthogonal.
+    """Return a minimiser: features and rows of W along a simplex ETF or (MSE without bias) orthogonal.
 
     strength: lambda_L. bias: whether one is learned. Raises InputError where no closed form holds, see
     `check_range`.
@@ -66,7 +66,7 @@ def _orthogonal(loss: Loss, bias: bool) -> bool:
 
 
 def _solve(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> tuple[float, float, float]:
-    """Fit, penalty and |w_k| at the optimum."""
+    """Return fit, penalty and |w_k| at the optimum."""
     if loss == "ce":
         norm = _ce_norm(classes, width, strength)
         fit = math.log1p((classes - 1) * math.exp(-_logit_gap(classes, width, norm)))
@@ -79,7 +79,7 @@ def _solve(loss: Loss, classes: int, width: int, strength: float, bias: bool) ->
 
 
 def _ce_norm(classes: int, width: int, strength: float) -> float:
-    """Zero of the derivative of log(1 + (K-1) exp(-logit gap)) + lambda_L/2 K w^2, which is convex in w."""
+    """Return the root w of the derivative of log(1 + (K-1) exp(-logit gap)) + lambda_L/2 K w^2."""
 
     def slope(norm: float) -> float:
         odds = math.exp(-_logit_gap(classes, width, norm))  # of one wrong class
@@ -90,5 +90,5 @@ def _ce_norm(classes: int, width: int, strength: float) -> float:
 
 
 def _logit_gap(classes: int, width: int, norm: float) -> float:
-    """Right logit less any other, where W and X lie along one simplex ETF."""
+    """Return the right logit minus any other, where W and X lie along one simplex ETF."""
     return norm * width**0.5 * classes / (classes - 1)

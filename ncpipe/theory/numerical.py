@@ -1,9 +1,9 @@
-"""Optima of features models by direct minimisation, for what has no closed form, float64.
+"""Minimise features models numerically where no closed form is known, float64.
 
-Unbalanced classes, soft labels, widths with no room for the frame, and any loss of logits and targets. Points
-are distinct targets, not samples: for fixed W each sample's feature is chosen by its own loss alone (GUFM),
-and a convex loss and the decay both fall when samples of one target move to their mean (UFM), so samples of
-one target share a feature at the optimum.
+These are unbalanced classes, soft labels, widths too small for the frame, and any loss of logits and targets.
+`gufm` and `ufm` have the closed forms. Points are distinct targets, not samples: for fixed W each sample's
+feature is chosen by its own loss alone (GUFM), and a convex loss and the decay both fall when samples of one
+target move to their mean (UFM), so samples of one target share a feature at the optimum.
 
 M  points    K  classes    d  feature width    S  starts
 """
@@ -40,7 +40,7 @@ class Minimum:
 
 
 def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed: int) -> Minimum:
-    """L-BFGS from `starts` standard normal draws of `size` numbers, all from one generator."""
+    """Minimise by L-BFGS from `starts` standard normal draws of `size` numbers, all from one generator."""
 
     def evaluate(values: np.ndarray) -> tuple[float, np.ndarray]:
         flat = torch.from_numpy(values).requires_grad_()
@@ -74,7 +74,7 @@ class NumericalOptimum:
     slope: float
 
     def agreeing(self, tolerance: float) -> int:
-        """Starts that ended within `tolerance` of the best."""
+        """Return how many starts ended within `tolerance` of the best."""
         return int((self.values <= self.value + tolerance).sum())
 
 
@@ -89,7 +89,7 @@ def minimise_gufm(
     starts: int,
     seed: int,
 ) -> NumericalOptimum:
-    """Minimum of mean loss + lambda_L/2 |W|^2 over |x_i| = sqrt(d), x_i^T 1 = 0 [S25 Def. 3.5].
+    """Minimise mean loss + lambda_L/2 |W|^2 over |x_i| = sqrt(d), x_i^T 1 = 0 [S25 Def. 3.5].
 
     loss: logits (M, K), targets (M, K) -> (M,), see `losses`. targets: one row a point; counts (M,): its
     number of samples. Raises InputError for a width below 2, where no such x exists, and strength <= 0.
@@ -113,7 +113,7 @@ def minimise_gufm(
 def minimise_ufm(
     loss: Loss, targets: Tensor, counts: Tensor, width: int, decay: Decay, *, starts: int, seed: int
 ) -> NumericalOptimum:
-    """Minimum of mean loss + lambda_A/2 |A|^2 + lambda_F/2 |F|^2 + lambda_b/2 |b|^2 [K23 eq. 21, 28].
+    """Minimise mean loss + lambda_A/2 |A|^2 + lambda_F/2 |F|^2 + lambda_b/2 |b|^2 [K23 eq. 21, 28].
 
     Arguments as of `minimise_gufm`; |F|^2 counts a point's feature once for each of its samples. The loss is
     convex in the logits.
@@ -130,7 +130,7 @@ def minimise_ufm(
 
 
 def _points(targets: Tensor, counts: Tensor, starts: int) -> tuple[Tensor, Tensor]:
-    """Both in float64; InputError unless they fit together."""
+    """Return both in float64; raise InputError unless they fit together."""
     if targets.ndim != 2 or counts.shape != targets.shape[:1] or not bool((counts > 0).all()):
         shapes = f"targets {tuple(targets.shape)}, counts {tuple(counts.shape)}"
         raise InputError(f"{shapes}; expected (M, K) and M positive numbers of samples")
@@ -155,7 +155,7 @@ def _minimise(
     starts: int,
     seed: int,
 ) -> NumericalOptimum:
-    """L-BFGS from `starts` draws; `parts` maps free numbers to W, X and b."""
+    """Minimise by L-BFGS from `starts` draws; `parts` maps free numbers to W, X and b."""
     points, classes = targets.shape
     sizes = [classes * width, points * width, classes * bias]
 

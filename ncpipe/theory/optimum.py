@@ -1,4 +1,4 @@
-"""What a solved features model gives back.
+"""Define the result of a solved features model.
 
 K  classes    d  feature width
 """
@@ -12,9 +12,9 @@ from torch import Tensor
 class Optimum:
     """A global minimiser of a features model, float64.
 
-    fit, penalty: the loss's and all penalties' share of the value. weight (K, d); features (K, d), the one
-    that all samples of a class share; bias (K,), None in a model without one. A minimiser is unique only up
-    to rotations (and, where adding one number to all logits is free, the mean of the bias, which is 0 here).
+    fit, penalty: the parts of the value. weight (K, d); features (K, d), one for all samples of a class; bias
+    (K,), None in a model without one. A minimiser is unique up to rotations and, where adding a number to all
+    logits costs nothing, up to the mean of the bias, which is 0 here.
     """
 
     fit: float
@@ -25,4 +25,5 @@ class Optimum:
 
     @property
     def value(self) -> float:
+        """The least regularised loss."""
         return self.fit + self.penalty

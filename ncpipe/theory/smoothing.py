@@ -1,7 +1,8 @@
-"""Label smoothing in the features models: soft targets (1 - delta) e_y + delta/K.
+"""Solve the features models with label smoothing: soft targets (1 - delta) e_y + delta/K.
 
-The optimum keeps its frame and shortens it. Under cross-entropy smoothing adds delta (K-1)/K times the logit
-gap to the loss, which is what more decay would add: in the UFM, kappa + delta stands for kappa.
+The optimum keeps its directions and shrinks. Under cross-entropy smoothing adds delta (K-1)/K times the logit
+gap to the loss, as more decay would: in the UFM, kappa + delta replaces kappa. `gufm` and `ufm` are without
+it.
 
 K  classes    d  width
 """
@@ -16,20 +17,20 @@ from ncpipe.theory.ufm import Loss
 
 
 def ufm_contrast(loss: Loss, classes: int, kappa: float, delta: float) -> float:
-    """alpha of the optimal logits alpha E_K; 0 from kappa + delta = 1 on.
+    """Return alpha of the optimal logits alpha E_K; 0 from kappa + delta = 1 on.
 
     log(K/(kappa + delta) - K + 1) for cross-entropy and 1 - kappa - delta for MSE, where logits without bias
     have a common part too. kappa: of `ufm.kappa`.
     """
     check(delta)
-    whole = kappa + delta
-    if whole >= 1:
+    total = kappa + delta
+    if total >= 1:
         return 0.0
-    return math.log(classes / whole - classes + 1) if loss == "ce" else 1 - whole
+    return math.log(classes / total - classes + 1) if loss == "ce" else 1 - total
 
 
 def ufm_value(loss: Loss, classes: int, kappa: float, delta: float) -> float:
-    """Least value of the UFM with decay and a bias without penalty (cross-entropy: with or without one)."""
+    """Return the least value of the UFM with decay and an unpenalised bias (cross-entropy: or without)."""
     contrast = ufm_contrast(loss, classes, kappa, delta)
     share = (classes - 1) / classes
     if loss == "ce":
@@ -38,7 +39,7 @@ def ufm_value(loss: Loss, classes: int, kappa: float, delta: float) -> float:
 
 
 def gufm_value(classes: int, width: int, strength: float, delta: float) -> float:
-    """Least cross-entropy with lambda_L/2 |W|^2 for features of length sqrt(d), with or without bias.
+    """Return the least cross-entropy with lambda_L/2 |W|^2 for features of norm sqrt(d), bias or not.
 
     min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1).
     """
@@ -46,7 +47,7 @@ def gufm_value(classes: int, width: int, strength: float, delta: float) -> float
 
 
 def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
-    """Cross-entropy and penalty at that minimum; its w is the one root of the derivative, which grows."""
+    """Return cross-entropy and penalty at that minimum, where the increasing derivative in w is 0."""
     check(delta)
     check_range("ce", classes, width, strength, bias=False)
     slope = math.sqrt(width) * classes / (classes - 1)
@@ -65,5 +66,6 @@ def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple
 
 
 def check(delta: float) -> None:
+    """Raise InputError unless 0 <= delta < 1."""
     if not 0 <= delta < 1:
         raise InputError(f"smoothing: {delta:g}; expected 0 or more, and less than 1")

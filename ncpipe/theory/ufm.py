@@ -1,4 +1,4 @@
-"""Global optima of the unconstrained features model with feature decay [K23 sec. 3.1.3, 3.1.4, eq. 21-29].
+"""Solve the unconstrained features model with feature decay [K23 sec. 3.1.3, 3.1.4, eq. 21-29].
 
     loss(A F + b) + lambda_A/2 |A|^2 + lambda_F/2 |F|^2 + lambda_b/2 |b|^2
 
@@ -54,12 +54,12 @@ class _Logits:
 
 
 def kappa(classes: int, per_class: int, decay: Decay) -> float:
-    """K sqrt(n lambda_A lambda_F): at 1 and above, the optimum has collapsed to A = 0, F = 0."""
+    """Return K sqrt(n lambda_A lambda_F); from 1 on the optimum is A = 0, F = 0."""
     return classes * per_class**0.5 * decay.nuclear
 
 
 def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) -> Optimum:
-    """A minimiser; features (K, m), each of which all n samples of a class share.
+    """Return a minimiser; features (K, m), each of which all n samples of a class share.
 
     Cross-entropy and MSE with an unpenalised bias: A and F along one simplex ETF. MSE without bias: along
     one orthogonal frame; with a penalised bias: a frame between the two. Raises InputError for fewer than two
@@ -85,7 +85,7 @@ def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) 
 
 
 def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
-    """The convex program with the same minimum for m >= min(K, N) [eq. 23], of logits Z = A F (N, K).
+    """Return the convex program's loss of logits Z = A F (N, K); same minimum if m >= min(K, N) [eq. 23].
 
     mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
     """
@@ -95,7 +95,7 @@ def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor,
 
 
 def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
-    """Spectral norm of the gradient of the mean loss with respect to the logits A F + b (N, K).
+    """Return the spectral norm of the mean loss's gradient with respect to the logits A F + b (N, K).
 
     A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
     """
@@ -127,7 +127,7 @@ def _mse_fit(classes: int, logits: _Logits) -> float:
 
 
 def _square_root(logits: _Logits, classes: int, width: int) -> Tensor:
-    """P (K, m) with P P^T = contrast E_K + common 11^T/K."""
+    """Return P (K, m) with P P^T = contrast E_K + common 11^T/K."""
     parts = []
     if logits.contrast > 0:
         parts.append(logits.contrast**0.5 * zero_sum_basis(classes).T)

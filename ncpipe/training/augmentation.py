@@ -1,4 +1,6 @@
-"""Random shifts and flips of training images, from a stream of their own.
+"""Draw random shifts and flips and apply them to training images.
+
+`ncpipe.training.session` draws them from a stream of their own, one for each run.
 
 S  runs    B  images of a batch    c  channels    h, w  height and width
 """
@@ -11,17 +13,17 @@ from ncpipe.config.specs import Augmentation
 
 
 def draw_moves(augmentation: Augmentation, count: int, generator: torch.Generator) -> Tensor:
-    """For each of `count` images how far it moves down and right, up to the shift, and 1 if it is flipped."""
+    """Draw (count, 3): shift down and shift right of each image, in pixels, and 1 if it is flipped."""
     reach = augmentation.shift
     shifts = torch.randint(-reach, reach + 1, (count, 2), generator=generator)
     flips = torch.randint(0, 2 if augmentation.flip else 1, (count, 1), generator=generator)
     return torch.cat([shifts, flips], 1)
 
 
-def augmented(images: Tensor, moves: Tensor, reach: int) -> Tensor:
-    """Images (S, B, c, h, w), shifted, then flipped, by moves (S, B, 3) of at most `reach` pixels.
+def augment(images: Tensor, moves: Tensor, reach: int) -> Tensor:
+    """Return images (S, B, c, h, w), shifted, then flipped, by moves (S, B, 3) of at most `reach` pixels.
 
-    What comes in from outside is 0: the mean colour of standardised images.
+    Pixels from outside the image are 0: the mean colour of standardised images.
     """
     runs, _, _, height, width = images.shape
     padded = F.pad(images.flatten(0, 1), (reach, reach, reach, reach))

@@ -1,10 +1,10 @@
-"""Batch norm's running statistics, set to those of the whole training set before anything is measured.
+"""Set batch norm's running statistics to those of the whole training set before anything is measured.
 
-While a network trains, batch norm normalises by each batch's own statistics; its running ones are of no use
-to anybody. Before each row of the history and at the end they become those of all training samples, without
-augmentation: means and (population) variances as the network sees them in training mode, over parts of at
-most `rows` samples, pooled; of one part they are exact. They are saved with the weights: what is measured
-later is the network in evaluation mode with these.
+In training mode batch norm normalises by the statistics of each batch and reads no running ones. Before each
+row of the history, and at the end, the running statistics become those of all training samples without
+augmentation: means and population variances as seen in training mode. Samples pass in parts, whose statistics
+are pooled; with one part they are exact. They are saved with the weights, and later measurements run the
+network in evaluation mode with them. `ncpipe.training.nearest_means` does the same for a last layer.
 
 S  runs    c  channels
 """
@@ -17,14 +17,14 @@ from ncpipe.models.layers import BatchNorm
 from ncpipe.models.network import batch_norms
 from ncpipe.training.stack import Stack
 
-PART = 1000  # samples of a part, or more; of fewer, deep layers would see another network
+PART = 1000  # fewest samples of a part: with fewer, deep layers see another network
 
 
 @torch.no_grad()
 def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
-    """Refresh the statistics on all samples (N, ...), and leave the stack in evaluation mode.
+    """Compute the statistics of all samples (N, ...) and leave the stack in evaluation mode.
 
-    Of p parts each takes every p-th sample: samples lie in the order of their classes. rows: those of a part
+    Each of p parts takes every p-th sample, because samples are ordered by class. rows: samples of a part,
     where that is more than PART.
     """
     if norms := batch_norms(stack.network):
@@ -42,14 +42,14 @@ def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
 
 
 def _statistics(stack: Stack, name: str) -> tuple[Tensor, Tensor]:
-    """Running mean and variance of one batch norm, (S, c) each."""
+    """Return the running mean and variance of one batch norm, (S, c) each."""
     return stack.buffers[f"{name}.running_mean"], stack.buffers[f"{name}.running_var"]
 
 
 class Pool:
-    """One batch norm's statistics of several batches, as if they were one, float64 on the CPU.
+    """Pool one batch norm's statistics over several batches, in float64 on the CPU.
 
-    While it is open the running statistics are those of the latest batch alone.
+    Until `close` the running statistics are those of the latest batch alone.
     """
 
     def __init__(self, norm: nn.Module) -> None:
@@ -65,6 +65,7 @@ class Pool:
         self.entries = inputs[0].numel() // inputs[0].shape[1]
 
     def add(self, samples: int, mean: Tensor, variance: Tensor) -> None:
+        """Add the statistics (S, c) of a batch."""
         mean, variance = mean.cpu().double(), variance.cpu().double()
         if not isinstance(self.norm, BatchNorm):  # PyTorch's is the unbiased estimate
             variance = variance * ((self.entries - 1) / self.entries)
@@ -72,7 +73,7 @@ class Pool:
         self.sums.append(samples * torch.stack([mean, variance + mean.square()]))
 
     def close(self, mean: Tensor, variance: Tensor) -> None:
-        """Write the pooled statistics, and leave the module as it was."""
+        """Write the pooled statistics and restore the module."""
         self.hook.remove()
         self.norm.momentum = self.momentum
         first, second = torch.stack(self.sums).sum(0) / self.samples

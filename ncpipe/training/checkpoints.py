@@ -1,8 +1,8 @@
-"""What a run needs to go on after its process died: one file per run, replaced whole.
+"""Write and read checkpoints: one file for each run, from which training resumes after its process died.
 
-A file begins with what it is, its own name, which is its run's key, the epochs that are done and the SHA-256
-of all of it. They are compared before anything is loaded: a file with a flipped bit, cut short, of another
-run or another version of torch is dropped, and its run trains from the beginning.
+A file begins with its kind, its own name (its run's key), the number of finished epochs and the SHA-256 of
+all of it. These are compared before anything is loaded. A file that is damaged, of another run or of another
+version of torch is deleted, and its run trains from the beginning. `ncpipe.training.session` fills the state.
 """
 
 import hashlib
@@ -26,10 +26,9 @@ State = dict[str, Any]  # tensors on the CPU, numbers, and lists and mappings of
 
 
 class Checkpoints:
-    """The files of a batch's runs, written at most every `seconds`.
+    """The checkpoint files of a batch's runs, written at most every `seconds`.
 
-    Each run has a file of its own, so that it can go on beside others than those it started with: any that
-    have done as many epochs.
+    Each run has its own file, so it can resume beside any other runs that have finished as many epochs.
     """
 
     def __init__(self, files: Sequence[Path], seconds: float) -> None:
@@ -37,12 +36,15 @@ class Checkpoints:
         self._written = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time to write."""
+        """Return whether `seconds` have passed since the last write."""
         return time.monotonic() - self._written >= self.seconds
 
     def write(self, states: Sequence[State]) -> None:
-        """Replace every file; a kill at any moment leaves each file old or new. OSError: disk full."""
-        partials = [partial_of(file) for file in self.files]
+        """Replace every file atomically: a kill at any moment leaves each old or new.
+
+        Raises OSError if the disk is full.
+        """
+        partials = [partial_path(file) for file in self.files]
         try:
             for file, partial, state in zip(self.files, partials, states, strict=True):
                 buffer = io.BytesIO()
@@ -64,45 +66,46 @@ class Checkpoints:
         self._written = time.monotonic()
 
     def read(self) -> list[State]:
-        """One state per run, all after as many epochs; [] if there is none of the kind."""
+        """Return one state for each run; [] unless all have one, after the same number of epochs."""
         states = [read_checkpoint(file) for file in self.files]
         found = [state for state in states if state is not None]
         together = len(found) == len(states) and len({state["epoch"] for state in found}) == 1
         return found if together else []
 
     def remove(self) -> None:
-        """Delete the files: their runs are finished."""
+        """Delete the files of finished runs."""
         for file in self.files:
             remove(file)
-            partial_of(file).unlink(missing_ok=True)
+            partial_path(file).unlink(missing_ok=True)
 
-    def of(self, index: int) -> "Checkpoints":
-        """Those of one run."""
+    def for_run(self, index: int) -> "Checkpoints":
+        """Return the checkpoints of one run."""
         return Checkpoints([self.files[index]], self.seconds)
 
 
-def copied(value: Any, device: torch.device) -> Any:
-    """A value of a State with tensors of its own, on a device."""
+def copy_to(value: Any, device: torch.device) -> Any:
+    """Return a copy of a State's value whose tensors are new, on a device."""
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {name: copied(part, device) for name, part in value.items()}
+        return {name: copy_to(part, device) for name, part in value.items()}
     if isinstance(value, list):
-        return [copied(part, device) for part in value]
+        return [copy_to(part, device) for part in value]
     return value
 
 
-def partial_of(file: Path) -> Path:
-    """Where a checkpoint is written before it is renamed."""
+def partial_path(file: Path) -> Path:
+    """Return the path that a checkpoint is written to before it is renamed."""
     return file.with_name(f".{file.name}.partial")
 
 
 def read_checkpoint(file: Path) -> State | None:
-    """A run's state, or None if there is none. What is not its whole checkpoint is dropped, and said.
+    """Return a run's state, or None if there is none.
 
-    So is what a kill has left of the writing of one.
+    A file that is not a valid checkpoint of the run is deleted, with a line on the terminal; so is a partial
+    file that a killed process left.
     """
-    partial_of(file).unlink(missing_ok=True)
+    partial_path(file).unlink(missing_ok=True)
     if not os.path.lexists(file):
         return None
     try:
@@ -111,13 +114,13 @@ def read_checkpoint(file: Path) -> State | None:
     except Exception as error:  # whatever it is, the run can train without it
         remove(file)
         reason = cut(str(error).partition("\n")[0])
-        say(f"{file}: {reason}; it is dropped, its run trains from the beginning")
+        say(f"{file}: {reason}; deleted it, its run trains from the beginning")
         return None
     return state
 
 
 def epochs_done(file: Path) -> int:
-    """Epochs after which a run's checkpoint was written; 0 if there is none to go on from."""
+    """Return the number of epochs after which a run's checkpoint was written; 0 without a valid one."""
     try:
         return _read(file)[0]
     except (OSError, ValueError):
@@ -125,7 +128,7 @@ def epochs_done(file: Path) -> int:
 
 
 def _read(file: Path) -> tuple[int, bytes]:
-    """Epochs that are done, and the state as it was saved; ValueError says why it is not that."""
+    """Return the number of finished epochs and the saved state; raise ValueError if the file is not valid."""
     content = file.read_bytes()
     kind, name, epoch, digest, body = (content.split(b"\n", 4) + [b""] * 4)[:5]
     head = content[: len(kind) + len(name) + len(epoch) + 3]

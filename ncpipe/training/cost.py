@@ -1,4 +1,7 @@
-"""What a run takes while it trains, memory and time, measured on a few of its samples."""
+"""Estimate the memory and the time that training a run takes, from passes over a few of its samples.
+
+`ncpipe.runs.plan` makes the plan of a sweep from these numbers.
+"""
 
 import dataclasses
 import math
@@ -19,17 +22,19 @@ from ncpipe.training.objective import Outputs, class_counts, compares_samples, f
 from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
 
-BUFFERS = 8  # of the size of the weights: values, gradient, two moments, a copy, and what an update makes
-BACKWARD = 1.2  # activations at the height of the backward pass over those after the forward pass
+BUFFERS = 8  # as large as the weights: values, gradient, two moments, a copy, temporaries of an update
+BACKWARD = 1.2  # peak of the activations in the backward pass over those after the forward pass
 META = torch.device("meta")  # tensors there are shapes without numbers
-LAID_OUT, PERIOD = 20, 6  # depths whose estimate is taken, and between two that every architecture has
-TRIED = 16  # samples of which is seen what they take
-KEPT = 16  # numbers of a layer's width that autograd keeps of a row, at most and in round numbers
-SMALL = 4  # times what is free is more than enough to try a network out
-STEP = 100  # bytes of a step's learning rate and corrections, while their table is made
-OF_A_PAIR = 2  # bytes of two masks, beside its similarity
-LEVERS = "model.width, the depth, the data or batch_size"  # what makes a run smaller
-ROWS = 20_000  # samples x tokens of the epoch that is timed
+# Deeper networks are extrapolated from two depths: the first is at least SHALLOW, and they differ by PERIOD,
+# a step that leads from one depth to another in every architecture.
+SHALLOW, PERIOD = 20, 6
+TRIAL_SAMPLES = 16  # samples of a trial pass
+SAVED_PER_ROW = 16  # rows of a layer's width that autograd keeps of a row of its input, about and at most
+TRIAL_SHARE = 4  # a trial runs on the device if it needs less than one part in so many of the free memory
+STEP_BYTES = 100  # a step's learning rate and corrections, while their table is made
+PAIR_BYTES = 2  # two masks of a pair of samples, beside its similarity
+LEVERS = "model.width, the depth, the data or batch_size"  # keys that make a run smaller
+TIMED_ROWS = 20_000  # samples x tokens of the epoch that is timed
 
 
 def bytes_per_run(
@@ -39,40 +44,39 @@ def bytes_per_run(
     dtype: torch.dtype,
     trains_on: torch.device | None = None,
 ) -> int:
-    """Return the bytes that one run of a stack needs, its share of the inputs left out.
+    """Return the bytes that one run of a stack needs, without its share of the inputs.
 
-    Counts the distinct storages that autograd keeps of a forward pass on `device`, at two small numbers of
-    samples: what it keeps is a constant and a share per sample. trains_on: where `device` is not what the run
-    will train on.
+    Counts the distinct storages that autograd keeps of a forward pass on `device`, for two small numbers of
+    samples, and extrapolates linearly. trains_on: the device that the run will train on, if that is another.
     """
     batch = len(data.train) if run.spec.batch_size == "full" else min(run.spec.batch_size, len(data.train))
     stack = Stack([_network(run, data, device)], device, dtype)
     together = min(batch, samples_at_a_time(stack, run.spec, data, trains_on or device))
-    few, more = min(together, TRIED // 2), min(together, TRIED)
+    few, more = min(together, TRIAL_SAMPLES // 2), min(together, TRIAL_SAMPLES)
     saved_few = saved_bytes(stack, run, data, few)
     saved = saved_few
     if more > few:
         saved += (saved_bytes(stack, run, data, more) - saved_few) * (together - few) // (more - few)
-    if compares_samples(run.spec.loss):  # which grows as no share per sample does
-        saved += (dtype.itemsize + OF_A_PAIR) * batch**2
+    if compares_samples(run.spec.loss):  # grows with the square of the batch
+        saved += (dtype.itemsize + PAIR_BYTES) * batch**2
     return int(BACKWARD * saved) + BUFFERS * stack.values.nbytes + _method_bytes(run, data, batch, stack)
 
 
 def check_memory(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
     """Raise NotEnoughMemory if one run takes more memory than is free on `device`.
 
-    What is clearly small is tried out there, on a few samples; of the rest nothing is allocated: what shapes
-    alone say takes seconds, in which PyTorch loads its rules for them.
+    Clearly small networks are tried on the device with a few samples. For others nothing is allocated: shapes
+    on the meta device suffice, but PyTorch takes seconds to load its rules for them.
     """
     free = free_bytes(device)
     try:
         need = _least_bytes(run, data, dtype)
         if need <= free:
-            need = estimate(run, data, device if SMALL * need <= free else META, dtype, device)
+            need = estimate(run, data, device if TRIAL_SHARE * need <= free else META, dtype, device)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        need = 2**63  # or more: a tensor whose bytes have no number
+        need = 2**63  # or more: the size of a tensor overflows
     if need > free:
         raise NotEnoughMemory(
             f"{run.name}: takes about {need / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free on "
@@ -87,48 +91,48 @@ def estimate(
     dtype: torch.dtype,
     trains_on: torch.device | None = None,
 ) -> int:
-    """Return `bytes_per_run`, of a deep network from two shallow ones."""
-    return _extended(run, lambda shallow: bytes_per_run(shallow, data, device, dtype, trains_on))
+    """Return `bytes_per_run`, extrapolated from two shallow networks for a deep one."""
+    return _extrapolated(run, lambda shallow: bytes_per_run(shallow, data, device, dtype, trains_on))
 
 
 def _least_bytes(run: Run, data: Prepared, dtype: torch.dtype) -> int:
-    """Bytes of the weights and their buffers, and about those of a few samples' activations."""
+    """Return the bytes of the weights and their buffers plus, roughly, of a few samples' activations."""
     model, rows = run.spec.model, input_shape(data, run.spec.model).rows
     width = max(model.width, getattr(model, "mlp_width", None) or 0)
-    numbers = _extended(
+    numbers = _extrapolated(
         run, lambda shallow: sum(p.numel() for p in _network(shallow, data, META).parameters())
     )
-    return dtype.itemsize * (BUFFERS * numbers + TRIED * KEPT * rows * width * run.depth)
+    return dtype.itemsize * (BUFFERS * numbers + TRIAL_SAMPLES * SAVED_PER_ROW * rows * width * run.depth)
 
 
-def _extended(run: Run, count: Callable[[Run], int]) -> int:
-    """What `count` gives for a run, as it grows by the same number with every so many layers."""
-    if run.depth <= LAID_OUT + 2 * PERIOD:
+def _extrapolated(run: Run, count: Callable[[Run], int]) -> int:
+    """Return count(run), extrapolated linearly in the depth from two shallow networks for a deep one."""
+    if run.depth <= SHALLOW + 2 * PERIOD:
         return count(run)
-    low = LAID_OUT + (run.depth - LAID_OUT) % PERIOD
+    low = SHALLOW + (run.depth - SHALLOW) % PERIOD
     first, second = (count(dataclasses.replace(run, depth=depth)) for depth in (low, low + PERIOD))
     return first + (second - first) * (run.depth - low) // PERIOD
 
 
 def _method_bytes(run: Run, data: Prepared, batch: int, stack: Stack) -> int:
-    """Of what the optimizer keeps beside its buffers: curvature pairs, or numbers for each of its steps."""
+    """Return the bytes that the optimizer keeps beside its buffers: curvature pairs, or a table of steps."""
     if isinstance(run.spec.optimizer, Lbfgs):
         return 2 * min(run.spec.optimizer.memory, run.spec.epochs) * stack.values.nbytes
-    return STEP * run.spec.epochs * math.ceil(len(data.train) / batch)
+    return STEP_BYTES * run.spec.epochs * math.ceil(len(data.train) / batch)
 
 
 def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device, dtype: torch.dtype) -> float:
-    """Time of an epoch of `runs` runs like this one side by side, its share of the history included.
+    """Return the seconds of an epoch of `runs` runs like this one side by side, history included.
 
-    One epoch is timed, after those in which it settles, on as many samples as make `ROWS` rows; more samples
-    take longer in proportion.
+    One epoch is timed, after warm-up epochs, on as many samples as make TIMED_ROWS rows; the time is
+    proportional to the number of samples.
     """
     rows = input_shape(data, run.spec.model).rows
-    samples = min(len(data.train), max(1, ROWS // rows))
+    samples = min(len(data.train), max(1, TIMED_ROWS // rows))
     part = dataclasses.replace(
         data,
         train=data.train[:samples],
-        test=None if data.test is None else data.test[: max(1, ROWS // rows)],
+        test=None if data.test is None else data.test[: max(1, TIMED_ROWS // rows)],
     )
     epochs = WARM_UP + 2 if device.type == "cuda" else 2
     short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
@@ -147,7 +151,7 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
 
 
 def _network(run: Run, data: Prepared, device: torch.device) -> Network:
-    """The run's network; on the meta device its shapes alone, without memory and without weights."""
+    """Return the run's network; on the meta device shapes only, without memory and weights."""
     if device.type == "meta":
         with device:
             return build_uninitialised_network(run, data)
@@ -155,7 +159,7 @@ def _network(run: Run, data: Prepared, device: torch.device) -> Network:
 
 
 def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
-    """Bytes that autograd keeps of a forward pass over `count` samples."""
+    """Return the bytes that autograd keeps of a forward pass over `count` samples."""
     values = stack.values
     part = data.train[:count]
     samples = prepare_split(part, data.kind, run.spec.model, values.device, values.dtype)
@@ -176,7 +180,7 @@ def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
 
 
 def _identity(tensor: Tensor) -> int:
-    """Equal for tensors that share memory, on the meta device too, where no storage has an address."""
+    """Return a number that is equal for tensors sharing memory; meta storages have no address."""
     return tensor.untyped_storage()._cdata
 
 

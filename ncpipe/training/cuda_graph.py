@@ -1,4 +1,7 @@
-"""On a CUDA device, one launch for a whole training step in place of hundreds."""
+"""Record training steps as CUDA graphs: one launch for a step in place of hundreds.
+
+`ncpipe.training.session` runs its first-order steps through it.
+"""
 
 import threading
 from collections import Counter
@@ -6,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-WARM_UP = 3  # calls of a step that run as they are: libraries set themselves up in them
+WARM_UP = 3  # calls of a step that are not recorded: libraries set themselves up in them
 _ONE_AT_A_TIME = threading.Lock()  # a process records one graph at a time
 
 
@@ -27,7 +30,7 @@ class CudaGraphStep:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def __call__(self, kind: int, step: Callable[[], None]) -> None:
-        """Do the step of this kind. The same kind is always the same step."""
+        """Run `step`, or replay its recording; the same kind must always be the same step."""
         if self.aside is None:
             step()
         elif kind in self.graphs:

@@ -1,4 +1,4 @@
-"""Where and how runs are computed."""
+"""Set up the device, the threads and the arithmetic that runs are computed with, and read its free memory."""
 
 import ctypes
 import os
@@ -15,12 +15,12 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.floa
 
 
 def prepare_device(compute: Compute) -> torch.device:
-    """Set up the process for `compute`; the device that `auto` stands for here.
+    """Set up the process for `compute` and return the device; `auto` takes the first that is available.
 
     Subnormal numbers count as 0 on the CPU: a transformer's decaying weights and saturated attention are
     full of them, and each costs some hundred cycles (a 13-block L-T11 step is up to fifty times slower).
-    Freed memory stays with the process: given back and asked for anew at every step, it costs a fifth of the
-    time of one. Raises InputError for a device that this machine lacks.
+    Freed memory stays with the process: returning it and allocating it again at every step costs a fifth of
+    the time. Raises InputError for a device that this machine lacks.
     """
     fix_order_of_sums()
     torch.set_flush_denormal(True)  # before the first parallel call: worker threads inherit it
@@ -44,29 +44,29 @@ def prepare_device(compute: Compute) -> torch.device:
 
 
 def fix_order_of_sums() -> None:
-    """Have MKL sum products in an order that does not depend on where their factors lie in memory.
+    """Make MKL sum products in an order that does not depend on the memory addresses of their factors.
 
-    Else, on some CPUs, a run's last digits depend on the other runs of its stack, and on the widths and
-    numbers of samples. MKL reads this before its first product in a process; it costs no measurable time.
+    Without it, on some CPUs, a run's last digits depend on the other runs of its stack. MKL reads the setting
+    before its first product in a process; it costs no measurable time.
     """
     if (capability := torch.backends.cpu.get_cpu_capability()) in ("AVX2", "AVX512"):
         os.environ.setdefault("MKL_CBWR", f"{capability},STRICT")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device."""
+    """Return the free memory of a device, in bytes."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is too little memory; PyTorch has a class for it on GPUs alone."""
+    """Return whether an error reports too little memory; PyTorch has a class for it on GPUs only."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
 def _keep_freed_memory() -> None:
-    """Where the C library is glibc: no mmap for tensors below 32 MB, no trimming of the heap (mallopt(3))."""
+    """Tell glibc not to use mmap for tensors below 32 MB and not to trim the heap (mallopt(3))."""
     if not sys.platform.startswith("linux"):
         return
     trim_threshold, mmap_threshold = -1, -3

@@ -1,4 +1,7 @@
-"""Training of runs of one shape side by side, from their seeds or from where they were saved."""
+"""Train runs of one shape side by side, from their seeds or from checkpoints.
+
+`ncpipe.training.session` takes the steps; `ncpipe.runs.batches` decides which runs train together.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,7 +16,7 @@ from ncpipe.training.session import Session, Trained
 
 
 class Stopped(Exception):
-    """Training ended early because it was asked to; its checkpoints are written."""
+    """Raised when training ends early on request; checkpoints are written."""
 
 
 def train_batch(
@@ -26,24 +29,30 @@ def train_batch(
     stop: Callable[[], bool] = lambda: False,
     starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> list[Trained]:
-    """Train runs that differ in nothing but their seed and numbers that leave shapes and steps equal.
+    """Train runs that differ only in their seed and in numbers that leave shapes and steps equal.
 
-    What a run ends with depends neither on the others nor on having been stopped and taken up again from
-    `checkpoints`: bit for bit on the CPU, to rounding on a GPU. on_epoch is called with the number of
-    epochs done and a function that gives the last logged loss, which it must not keep. starts: weights to
-    begin with, by name, in place of drawn ones. Raises Stopped, after a last checkpoint, once stop() holds
-    at the end of an epoch.
+    A run's result depends neither on the other runs nor on whether it resumed from `checkpoints`: bit for bit
+    on the CPU, to rounding on a GPU. on_epoch: called with the number of finished epochs and a function that
+    returns the last logged loss; it must not keep that function. starts: initial weights by name, in place of
+    random ones. Raises Stopped, after a last checkpoint, when stop() is true at the end of an epoch.
     """
-    if isinstance(runs[0].spec.optimizer, Lbfgs | TorchOptimizer) and len(runs) > 1:  # each on its own
-        own = [checkpoints and checkpoints.of(index) for index in range(len(runs))]
-        first = [starts and starts[index : index + 1] for index in range(len(runs))]
+    if isinstance(runs[0].spec.optimizer, Lbfgs | TorchOptimizer) and len(runs) > 1:  # one at a time
         return [
-            train_batch([run], data, device, precision, on_epoch, files, stop, start)[0]
-            for run, files, start in zip(runs, own, first, strict=True)
+            train_batch(
+                [run],
+                data,
+                device,
+                precision,
+                on_epoch,
+                checkpoints and checkpoints.for_run(index),
+                stop,
+                starts and starts[index : index + 1],
+            )[0]
+            for index, run in enumerate(runs)
         ]
     session = Session(runs, data, device, DTYPES[precision])
     if starts:
-        session.begin_with(starts)
+        session.load_weights(starts)
     spec = runs[0].spec
     saved = checkpoints.read() if checkpoints else []
     if saved:
@@ -60,11 +69,5 @@ def train_batch(
             checkpoints.write(session.states())
         if stopped:
             raise Stopped
-        on_epoch(epoch, lambda: _last_loss(session))
+        on_epoch(epoch, session.last_loss)
     return session.results()
-
-
-def _last_loss(session: Session) -> float:
-    """Mean of the last logged regularised losses of the runs that train; NaN if none does."""
-    _, row, alive = session.rows[-1]
-    return float(row[0][alive].mean())

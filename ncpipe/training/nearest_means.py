@@ -1,7 +1,7 @@
-"""The nearest-class-mean rule as a last layer, for losses that learn none.
+"""Set a last layer to the nearest-class-mean rule, for losses that train none.
 
-Like the statistics of batch norm it follows from all training samples: before each row of the history and at
-the end it becomes that of the features as they are, and it is saved with the weights.
+It is recomputed from all training samples before each row of the history and at the end, and saved with the
+weights, like the statistics of `ncpipe.training.batch_statistics`.
 
 S  runs    N  samples    K  classes    d  feature width
 """
@@ -14,9 +14,9 @@ from ncpipe.training.stack import Stack
 
 @torch.no_grad()
 def set_nearest_means(stack: Stack, samples: Split, rows: int) -> None:
-    """W = class means mu, b = -|mu|^2/2: the largest logit mu_k h - |mu_k|^2/2 is the nearest mean's.
+    """Set W to the class means mu and b to -|mu|^2/2, so that the largest logit is the nearest mean's.
 
-    Of all samples (N, ...) that the runs share, `rows` at a time.
+    The logit of class k is mu_k h - |mu_k|^2/2. Means are over all samples (N, ...), `rows` at a time.
     """
     runs, classes, width = stack.last_weight.shape
     sums = stack.values.new_zeros(runs, classes, width)

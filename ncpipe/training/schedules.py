@@ -1,4 +1,4 @@
-"""Learning rates over time, as factors of the learning rate in params.yaml."""
+"""Compute learning-rate schedules, as factors of `optimizer.learning_rate`."""
 
 import math
 
@@ -6,7 +6,7 @@ from ncpipe.config.specs import CosineSchedule, Schedule, StepSchedule
 
 
 def factor(schedule: Schedule, step: int, steps: int) -> float:
-    """Factor for update `step` (from 0) of `steps`."""
+    """Return the factor of the learning rate at update `step` (from 0) of `steps`."""
     progress = step / steps
     if isinstance(schedule, CosineSchedule):
         fallen = max(0.0, progress - schedule.after) / (1 - schedule.after)
@@ -14,6 +14,6 @@ def factor(schedule: Schedule, step: int, steps: int) -> float:
     if isinstance(schedule, StepSchedule):
         try:
             return schedule.factor ** sum(progress >= milestone for milestone in schedule.milestones)
-        except OverflowError:  # which ends the run as diverged
+        except OverflowError:  # the run then ends as diverged
             return math.inf
     return 1.0

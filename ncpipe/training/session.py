@@ -1,4 +1,6 @@
-"""The state of a stack while it trains: one step, one row of the history, what a checkpoint holds.
+"""Hold the state of a stack while it trains: steps, rows of the history, contents of a checkpoint.
+
+`ncpipe.training.loop` drives it; `ncpipe.training.stack` is the networks, `objective` their loss.
 
 S  runs    P  numbers per run    B  samples of a batch    N  training samples    T  steps of the training
 """
@@ -21,9 +23,9 @@ from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training.augmentation import augmented, draw_moves
+from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
-from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.cuda_graph import CudaGraphStep
 from ncpipe.training.muon import muon_state
 from ncpipe.training.nearest_means import set_nearest_means
@@ -47,18 +49,18 @@ from ncpipe.training.stack import Stack
 from ncpipe.training.torch_optimizers import TorchState
 
 CPU = torch.device("cpu")
-EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass from which nothing is learned
-# Rows x width of one run that pass through the network at a time, with their gradients added up. On the CPU a
-# layer's values then stay in the cache; at 20 times as many, L-T11 takes twice as long. Other devices need
-# larger products to be busy. A constant, so that a run's rounding does not depend on what trains beside it.
+EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass without gradients
+# Rows x width of one run in a forward and backward pass; gradients of several passes are summed. On the CPU a
+# layer's values then stay in the cache: with 20 times as many, L-T11 takes twice as long. Other devices need
+# larger products to be busy. A constant, so that a run's rounding does not depend on the runs beside it.
 CHUNK_NUMBERS = {"cpu": 2**16}
 CHUNK_NUMBERS_ELSEWHERE = 2**21
-TRIALS = 25  # steps that a line search tries at most
+TRIALS = 25  # most trial steps of a line search
 
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One row of a run's history: the state after `epoch` epochs; learning_rate is that of the next step.
+    """One row of a run's history, after `epoch` epochs; learning_rate is that of the next step.
 
     test_error is NaN without a test split.
     """
@@ -88,7 +90,7 @@ class Trained:
 
 
 class Session:
-    """S runs of one shape in training. Between epochs it can be saved and taken up again, run by run."""
+    """S runs of one shape in training. Between epochs each run's state can be saved and restored."""
 
     def __init__(self, runs: Sequence[Run], data: Prepared, device: torch.device, dtype: torch.dtype) -> None:
         self.runs, self.spec = runs, runs[0].spec
@@ -115,16 +117,15 @@ class Session:
         self.alive = torch.ones(len(runs), dtype=torch.bool, device=device)
         self.diverged_at = torch.full_like(self.alive, -1, dtype=torch.long)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
-        self.can_sync = (
-            device.type == "cpu"
-        )  # elsewhere it would wait, and no recorded step can: see CudaGraphStep
+        # Elsewhere reading a number waits for the device, which a recorded step cannot do (CudaGraphStep).
+        self.can_sync = device.type == "cpu"
         self.epochs_done = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.snapshots: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
         self.method = method_of(self)
 
-    def begin_with(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
-        """Each run's weights by name, in place of those that were drawn."""
+    def load_weights(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
+        """Replace the random initial weights of each run by given ones, by name."""
         for index, own in enumerate(weights):
             for name in self.stack.names:
                 self.stack.view(self.stack.values, name)[index].copy_(own[name])
@@ -140,7 +141,7 @@ class Session:
             yield self.epochs_done
 
     def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]:
-        """Regularised loss (S,) of each run on a batch, and its gradient (S, P)."""
+        """Return the regularised loss (S,) of each run on a batch and its gradient (S, P)."""
         loss = self.stack.values.new_zeros(len(self.runs))
         gradient = torch.zeros_like(self.stack.values)
         for part in samples.parts(self.at_a_time):
@@ -155,9 +156,9 @@ class Session:
         return loss + penalty(self.stack.values, self.strengths), gradient
 
     def drop_diverged(self, loss: Tensor) -> None:
-        """Stop runs whose loss (S,) is not finite, and take them back to their last finite weights."""
+        """Stop runs whose loss (S,) is not finite, and restore their last weights with a finite loss."""
         finite = loss.isfinite()
-        if self.all_true(finite):  # nothing is taken back
+        if self.all_true(finite):
             self.finite.copy_(self.stack.values)
             return
         diverged = self.alive & ~finite
@@ -167,7 +168,7 @@ class Session:
         self.finite.copy_(self.stack.values)
 
     def all_true(self, flags: Tensor) -> bool:
-        """Whether all of (S,) flags are seen to be set, where a step may look."""
+        """Return whether all flags (S,) are set; False on devices where reading them would wait."""
         return self.can_sync and bool(flags.all())
 
     @torch.no_grad()
@@ -183,7 +184,7 @@ class Session:
             penalties = penalties + of_features
         loss = train_loss + penalties
         rates = loss.new_tensor(self.rates_at(self.epochs_done * self.steps_per_epoch))
-        rates.clamp_(max=torch.finfo(rates.dtype).max)  # one that is larger ends the run; its row is JSON
+        rates.clamp_(max=torch.finfo(rates.dtype).max)  # a larger one ends the run, but JSON has no inf
         self.drop_diverged(loss)
         row = torch.stack([loss, train_loss, penalties, train_error, test_error, rates])
         self.rows.append((self.epochs_done, row, self.alive.clone()))
@@ -195,17 +196,25 @@ class Session:
             self.snapshots[index][self.epochs_done] = self.stack.state_of(index)
 
     def is_recorded(self) -> bool:
-        """Whether the history has a row of the present state already, as after a restore."""
+        """Return whether the history has a row of the present state already, as after a restore."""
         return bool(self.rows) and self.rows[-1][0] == self.epochs_done
 
+    def last_loss(self) -> float:
+        """Return the mean of the last logged losses of the runs that still train; NaN if none does."""
+        _, row, alive = self.rows[-1]
+        return float(row[0][alive].mean())
+
     def refresh_derived_state(self) -> None:
-        """Set what is not learned but follows from the whole training set; leave evaluation mode."""
+        """Recompute what follows from the whole training set: batch norm's statistics, nearest means.
+
+        Leaves the stack in evaluation mode.
+        """
         refresh_bn_statistics(self.stack, self.train, self.chunk)
         if isinstance(self.spec.loss, SupCon):
             set_nearest_means(self.stack, self.train, self.chunk)
 
     def outputs(self, samples: Split) -> Outputs:
-        """What the objective is taken of; features only where it reads them."""
+        """Return the inputs of the objective; features only if it reads them."""
         if not reads_features(self.spec):
             logits = self.stack.logits(samples)
             labels = samples.targets.expand(logits.shape[:2])
@@ -216,14 +225,14 @@ class Session:
         return Outputs(logits, labels, features, self.stack.last_weight, penalised, self.counts)
 
     def penalty_of_features(self, squares: Tensor, samples: Split) -> Tensor:
-        """lambda_H/2 |H|^2 of each run, (S,), from the sum of |h|^2 over `samples`: N/B times theirs."""
+        """Return lambda_H/2 |H|^2 of each run, (S,), estimated from the sum of |h|^2 over a batch."""
         assert self.head_input is not None
         return self.head_input * (len(self.train) / len(samples) / 2) * squares
 
     def evaluate(self, samples: Split) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Mean loss without penalty, share of wrong predictions, and penalty of features, all (S,).
+        """Return mean loss without penalty, share of wrong predictions and penalty of features, all (S,).
 
-        A loss that compares samples is NaN on others than those of training.
+        A loss that compares samples is NaN on samples other than the training set.
         """
         loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         compares, seen = compares_samples(self.spec.loss), []
@@ -243,12 +252,12 @@ class Session:
         return loss / samples.predictions, error / samples.predictions, of_features
 
     def rates_at(self, step: int) -> list[float]:
-        """Each run's learning rate at a step."""
+        """Return each run's learning rate at a step."""
         steps = self.spec.epochs * self.steps_per_epoch
         return [r.spec.optimizer.learning_rate * factor(self.spec.schedule, step, steps) for r in self.runs]
 
     def states(self) -> list[State]:
-        """For every run all that its remaining epochs and its result depend on."""
+        """Return for every run the state that its remaining epochs and its result depend on."""
         shared = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
         moving = {name: buffer.cpu() for name, buffer in shared.items()}
         rows = [(epoch, row.cpu(), alive.cpu()) for epoch, row, alive in self.rows]
@@ -269,7 +278,7 @@ class Session:
         ]
 
     def restore(self, states: Sequence[State]) -> None:
-        """Go on where runs were saved; all of them after as many epochs."""
+        """Restore the states of all runs, saved after the same number of epochs."""
         self.epochs_done = states[0]["epoch"]
         buffers = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
         for index, state in enumerate(states):
@@ -289,6 +298,7 @@ class Session:
             self.rows.append((rows[0][0], torch.stack([row[1] for row in rows], 1).to(device), alive))
 
     def results(self) -> list[Trained]:
+        """Return the trained runs."""
         self.refresh_derived_state()
         history = [(epoch, row.T.tolist(), alive.tolist()) for epoch, row, alive in self.rows]
         return [
@@ -304,9 +314,9 @@ class Session:
 
 
 class _Descent:
-    """First-order steps, on all samples or on each run's own next ones.
+    """First-order steps, on all samples or on mini-batches, which each run draws for itself.
 
-    It does not keep its session: that would be a cycle, and its device memory would outlive it.
+    It holds no reference to its session: a cycle would keep the device memory alive.
     """
 
     def __init__(self, session: Session, state: Callable[..., Any]) -> None:
@@ -318,8 +328,8 @@ class _Descent:
         first = [r.spec.optimizer.learning_rate for r in runs]
         rates = torch.outer(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (factors, first)))
         self.table = self.optimizer.table(rates).unsqueeze(-1).to(values.dtype).to(values.device)
-        self.now = self.table[0].clone()  # this step's numbers, always at one place: see CudaGraphStep
-        self.rows = [  # this step's samples (S, B), if it is not all; the last batch of an epoch may be short
+        self.now = self.table[0].clone()  # this step's numbers, always at one address: see CudaGraphStep
+        self.rows = [  # this step's samples (S, B) of a mini-batch; the last one of an epoch may be short
             torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch)
         ]
@@ -327,7 +337,7 @@ class _Descent:
             torch.zeros(len(runs), size, 3, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch) or [session.batch]
         ]
-        # What reads numbers on the host cannot be recorded.
+        # A step that reads numbers on the host cannot be recorded.
         self.run_step = CudaGraphStep(CPU if isinstance(self.optimizer, TorchState) else values.device)
 
     def epoch(self, session: Session) -> None:
@@ -349,13 +359,13 @@ class _Descent:
             self.run_step(short, functools.partial(self.step, session, short))
 
     def step(self, session: Session, kind: int) -> None:
-        """One update of every run that still trains; waits for no device and reads nothing from the host."""
+        """Update every run that still trains, without waiting for the device or reading from the host."""
         values = session.stack.values
         samples = session.train[self.rows[kind]] if self.rows else session.train
         if augmentation := session.spec.augmentation:
             own = self.moves[kind]
             images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
-            images = augmented(images, own, augmentation.shift)
+            images = augment(images, own, augmentation.shift)
             samples = Split(images, samples.labels.expand(own.shape[:2]))
         loss, gradient = session.loss_and_gradient(samples)
         session.drop_diverged(loss)
@@ -365,6 +375,7 @@ class _Descent:
         values.copy_(moved)
 
     def buffers(self) -> dict[str, Tensor]:
+        """Return the optimizer's state, (S, P) each."""
         found: dict[str, Tensor] = self.optimizer.buffers()
         return found
 
@@ -379,8 +390,8 @@ class _Descent:
 def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: torch.device) -> int:
     """Return how many samples of a batch pass through the network at a time on `device`.
 
-    All of them where a sample's part of the gradient depends on the others: through batch norm, or a loss
-    that compares samples; and where the samples' features are parameters.
+    All of them where a sample's gradient depends on the others, through batch norm or a loss that compares
+    samples, and where the samples' features are parameters.
     """
     if compares_samples(spec.loss) or batch_norms(stack.network) or data.kind == "free":
         return len(data.train)
@@ -389,7 +400,7 @@ def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: to
 
 
 def batch_sizes(samples: int, batch: int) -> list[int]:
-    """Of an epoch's mini-batches, each size once; none for full batches."""
+    """Return the distinct sizes of an epoch's mini-batches; [] for full batches."""
     if batch == samples:
         return []
     return [batch, samples % batch] if samples % batch else [batch]
@@ -398,9 +409,9 @@ def batch_sizes(samples: int, batch: int) -> list[int]:
 class _Search:
     """L-BFGS iterations of a stack of one run, on all samples.
 
-    After an iteration that moves nothing, which the next would repeat, the search begins anew: no curvature
-    pairs, first along the gradient. If that moves nothing either, as at a kink of ReLU, the run stays where
-    it is until its learning rate, which scales the first trial step, is another.
+    If an iteration moves nothing, the next would repeat it, so the search restarts without curvature pairs,
+    along the gradient. If that moves nothing either, as at a kink of ReLU, the run stays where it is until
+    its learning rate, which scales the first trial step, changes.
     """
 
     def __init__(self, session: Session) -> None:
@@ -411,7 +422,7 @@ class _Search:
         self.search = torch.optim.LBFGS(
             [self.weights],
             max_iter=1,
-            max_eval=1 + TRIALS,  # by default 1: a step is then taken whole or not at all, without a search
+            max_eval=1 + TRIALS,  # with the default of 1 there is no line search
             history_size=optimizer.memory,
             tolerance_grad=0,
             tolerance_change=0,
@@ -424,27 +435,27 @@ class _Search:
         session.drop_diverged(session.loss_and_gradient(session.train)[0])
         if rate == self.exhausted or not session.alive.all():
             return
-        anew, before = not self.search.state[self.weights], session.stack.values.clone()
+        restarted, before = not self.search.state[self.weights], session.stack.values.clone()
         self.search.param_groups[0]["lr"] = rate
         self.search.step(functools.partial(self._closure, session))
         self.exhausted = None
         if torch.equal(session.stack.values, before):
             self.search.state.clear()
-            self.exhausted = rate if anew else None
+            self.exhausted = rate if restarted else None
 
     def buffers(self) -> dict[str, Tensor]:
         return {}
 
     def state_dict(self) -> State:
-        """The optimizer's curvature pairs and counters; empty where the next step begins a search."""
-        state: State = copied(dict(self.search.state[self.weights]), CPU)
+        """Return the optimizer's curvature pairs and counters; empty after a restart."""
+        state: State = copy_to(dict(self.search.state[self.weights]), CPU)
         return state
 
     def load_state_dict(self, state: State) -> None:
-        self.search.state[self.weights] = copied(state, self.weights.device)
+        self.search.state[self.weights] = copy_to(state, self.weights.device)
 
     def _closure(self, session: Session) -> Tensor:
-        """The loss; inf with no gradient where a trial step went too far: the search then halves it."""
+        """Return the loss; inf without a gradient where a trial step went too far, so that it is halved."""
         loss, gradient = session.loss_and_gradient(session.train)
         finite = loss.isfinite()
         self.weights.grad = torch.where(finite, gradient, math.nan)
@@ -467,7 +478,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 
 
 def method_of(session: Session) -> _Descent | _Search:
-    """Return how the session's optimizer takes its steps, one of study.py's among them."""
+    """Return the steps of the session's optimizer, which may be one of study.py."""
     optimizer = session.spec.optimizer
     if function := loaded().optimizers.get(type(optimizer)):
         return _Descent(session, functools.partial(ByRun, function))

@@ -1,4 +1,6 @@
-"""Networks of one shape laid side by side, so that one call computes all of them.
+"""Stack networks of one shape along a run axis, so that one call computes all of them.
+
+`ncpipe.models.network` says what a network is; `ncpipe.training.session` trains a stack.
 
 S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per run, padding included
 """
@@ -15,6 +17,7 @@ from ncpipe.datasets.prepared import Split
 from ncpipe.models.network import ForwardOutput, Network
 
 Found = TypeVar("Found")
+Tensors = Mapping[str, Tensor]
 
 # Every tensor starts on a 64-byte boundary, wherever its run lies in the stack: CPU kernels choose their
 # order of summation by alignment, and a run's bytes must not depend on its neighbours.
@@ -27,9 +30,9 @@ class Stack:
     All parameters live in one buffer `values` (S, P): an optimizer step is a handful of operations on one
     tensor, and anything per run is a column (S, 1). What the network computes with are views of it.
 
-    A network goes one of two ways, always the same: a `batched` one computes with the stacked parameters
-    itself; any other is an ordinary module, run by vmap. On the CPU vmap takes one run at a time: kernels of
-    several convolutions at once sum in another order, and a run's bytes must not depend on its neighbours.
+    A `batched` network computes with the stacked parameters itself; any other is an ordinary module, run by
+    vmap. On the CPU vmap takes one run at a time: kernels of several convolutions at once sum in another
+    order, and a run's bytes must not depend on its neighbours.
     """
 
     def __init__(self, networks: Sequence[Network], device: torch.device, dtype: torch.dtype) -> None:
@@ -63,7 +66,7 @@ class Stack:
         return len(self.values)
 
     def logits(self, samples: Split) -> Tensor:
-        """(S, N, K) of samples that all runs share, or of each run's own (S, B, ...)."""
+        """Return logits (S, N, K) of samples that all runs share, or of each run's own (S, B, ...)."""
         if self.network.batched:
             logits: Tensor = self.network(samples.inputs, samples.lengths)
             return logits
@@ -77,17 +80,17 @@ class Stack:
 
     @property
     def last_weight(self) -> Tensor:
-        """(S, K, d), those of the last layer."""
+        """Weights (S, K, d) of the last layer."""
         return self.parameters["last.weight"]
 
     @torch.no_grad()
     def set_last(self, weight: Tensor, bias: Tensor) -> None:
-        """Put weight (S, K, d) and bias (S, K) into the last layers."""
+        """Set weight (S, K, d) and bias (S, K) of the last layers."""
         self.parameters["last.weight"].copy_(weight)
         self.parameters["last.bias"].copy_(bias)
 
     def _by_run(self, function: Callable[..., Found], samples: Split) -> Found:
-        """function(parameters, buffers, inputs, lengths) of each run, stacked."""
+        """Return function(parameters, buffers, inputs, lengths) of each run, stacked."""
         own = 0 if samples.labels.dim() == 2 else None
         given = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
         apply = torch.vmap(function, (0, 0, *[own] * len(given)), chunk_size=self._chunk)
@@ -95,21 +98,21 @@ class Stack:
         return found
 
     def train(self, mode: bool) -> None:
-        """Training mode, or evaluation."""
+        """Set training mode, or evaluation mode."""
         self.network.train(mode)
 
     def view(self, buffer: Tensor, name: str) -> Tensor:
-        """The part (S, *shape) of a (S, P) buffer that belongs to one parameter."""
+        """Return the view (S, *shape) of one parameter in a buffer (S, P)."""
         start, shape = self._layout[name]
         return buffer[:, start : start + shape.numel()].unflatten(1, shape)
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Of one run's parameters, by name."""
+        """Number of dimensions of one run's parameters, by name."""
         return {name: len(shape) for name, (_, shape) in self._layout.items()}
 
     def per_parameter(self, numbers: Sequence[Mapping[str, float]]) -> Tensor:
-        """A (S, P) buffer with each run's number on each parameter, else 0."""
+        """Return a buffer (S, P) filled with each run's number for each parameter; 0 on padding."""
         buffer = torch.zeros_like(self.values)
         for name, (_, shape) in self._layout.items():
             column = torch.tensor([own[name] for own in numbers], dtype=buffer.dtype, device=buffer.device)
@@ -117,48 +120,40 @@ class Stack:
         return buffer
 
     def add_gradient(self, loss: Tensor, gradient: Tensor) -> None:
-        """Add to `gradient` (S, P) that of a scalar that `logits` led to; frozen parameters get none."""
+        """Add the gradient of a scalar loss to `gradient` (S, P); frozen parameters get none."""
         learned = [name for name in self.names if self.roles[name] != "frozen"]
         parts = torch.autograd.grad(loss, [self.parameters[name] for name in learned])
         for name, part in zip(learned, parts, strict=True):
             self.view(gradient, name).add_(part)
 
     def state_of(self, index: int) -> dict[str, Tensor]:
-        """One run's parameters and buffers by name, on the CPU."""
+        """Return one run's parameters and buffers by name, copied to the CPU."""
         state = {name: self.view(self.values, name)[index] for name in self.names}
         state |= {name: buffer[index] for name, buffer in self.buffers.items()}
         return {name: tensor.cpu().clone() for name, tensor in state.items()}
 
     def _apply(
-        self,
-        parameters: dict[str, nn.Parameter],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        lengths: Tensor | None = None,
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, lengths: Tensor | None = None
     ) -> Tensor:
         logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
         return logits
 
     def _apply_with_features(
-        self,
-        parameters: dict[str, nn.Parameter],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        lengths: Tensor | None = None,
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, lengths: Tensor | None = None
     ) -> ForwardOutput:
-        given = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
-        found: ForwardOutput = functional_call(self._with_features, given, (x, lengths))
-        return found
+        state = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
+        output: ForwardOutput = functional_call(self._with_features, state, (x, lengths))
+        return output
 
     def _share_parameters(self) -> None:
-        """Put the stacked parameters and buffers in the place of the network's own."""
+        """Replace the network's parameters and buffers by the stacked ones."""
         for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
             *path, leaf = name.split(".")
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
 
 
 class _WithFeatures(nn.Module):
-    """A network whose call gives more than its logits."""
+    """A network whose call returns its features too, for `functional_call`."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

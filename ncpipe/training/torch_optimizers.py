@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ncpipe.config.records import suggest
 from ncpipe.config.specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut
-from ncpipe.training.checkpoints import State, copied
+from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.stack import Stack
 
 
@@ -55,13 +55,13 @@ class TorchState:
     def state_dict(self) -> State:
         """The optimizer's own state, on the CPU."""
         state = [dict(self.optimizer.state[weight]) for weight in self.weights]
-        return {"parameters": copied(state, torch.device("cpu"))}
+        return {"parameters": copy_to(state, torch.device("cpu"))}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
         for weight, own in zip(self.weights, state["parameters"], strict=True):
             self.optimizer.state[weight] = {  # counters, tensors without dimensions, stay on the CPU
-                key: copied(value, weight.device) if isinstance(value, Tensor) and value.dim() else value
+                key: copy_to(value, weight.device) if isinstance(value, Tensor) and value.dim() else value
                 for key, value in own.items()
             }
 

@@ -19,6 +19,7 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "nc0.sgd_left": (nc0.nc0_sgd_left, nc0.nc0_sgd_left_found),
         "nc0.over_limit": (nc0.nc0_over_limit, None),
         "nc0.momentum_gain": (nc0.nc0_momentum_gain, None),
+        "nc0.momentum_gain_at_loss": (nc0.nc0_momentum_gain_at_loss, None),
         "spectral.component_ratio": (spectral.component_ratio, None),
         "spectral.balanced_gap": (spectral.balanced_gap, None),
         "code.margin": (codes.code_margin, None),
@@ -40,11 +41,13 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "modular.norm_advantage": (modular.norm_advantage, modular.norm_advantage_found),
         "modular.norm_slope": (modular.norm_slope, None),
         "modular.entropy_slope": (modular.entropy_slope, None),
+        "modular.critical_decay": (modular.critical_decay, None),
         "modular.critical_slope": (modular.critical_slope, None),
         "modular.circle_over_simplex": (modular.circle_over_simplex, None),
         "path.line_rise": (paths.line_rise, None),
         "path.anchored_within": (paths.anchored_within, None),
         "linear_head.balance_left": (heads.linear_balance_left, heads.linear_balance_left_found),
         "linear_head.metric": (heads.linear_head_metric, None),
+        "linear_head.ratio": (heads.linear_head_ratio, None),
     }
 )

@@ -5,6 +5,7 @@ K  classes    d  width    L  matrices, features included
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -219,6 +220,7 @@ def _alive(classes: int, width: int, matrices: int, decay: float, starts: int) -
     return found
 
 
+@cache
 def _deep_ends(
     classes: int, width: int, matrices: int, decay: float, starts: int
 ) -> list[tuple[float, Array]]:

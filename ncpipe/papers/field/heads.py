@@ -21,6 +21,7 @@ from ncpipe.papers.field.descent import descend
 
 Classes = Annotated[int, Bound(low=2)]
 Linear = Annotated[int, Bound(low=2)]
+HeadMetric = Literal["nc1_trace_ratio", "nc2_identity", "nc3_cosine", "balance"]
 INPUTS = 8
 STEPS = 1000
 
@@ -68,7 +69,7 @@ def linear_balance_left_found(
 
 
 def linear_head_metric(
-    metric: Literal["nc1_trace_ratio", "nc2_identity", "nc3_cosine", "balance"],
+    metric: HeadMetric,
     classes: Classes,
     per_class: Count,
     linear: Linear,
@@ -96,6 +97,24 @@ def linear_head_metric(
         return nc2_identity(torch.stack([features[labels == k].mean(0) for k in range(classes)]))
     rows = measure_arrays(features, labels, matrices[-1])
     return next(row.value for row in rows if row.metric == metric)
+
+
+def linear_head_ratio(
+    metric: HeadMetric,
+    classes: Classes,
+    per_class: Count,
+    linear: Linear,
+    fewer: Linear,
+    hidden: Count,
+    decay: Positive,
+    seed: Index,
+) -> float:
+    """Return `linear_head_metric` with more linear layers over that with fewer."""
+    numbers = [
+        linear_head_metric(metric, classes, per_class, layers, hidden, decay, seed)
+        for layers in (linear, fewer)
+    ]
+    return numbers[0] / numbers[1]
 
 
 def _data(classes: int, per_class: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,8 +6,9 @@ nonlinearity move the sum. All free: W (K, d) and features H (N, d), full batch.
 K  classes    n  samples of a class    N = K n    d  width
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -75,8 +76,8 @@ def nc0_left(
     seed: Index,
 ) -> float:
     """NC0 at the end over NC0 at the start; the rate falls tenfold after each third of the steps."""
-    rates = staircase(rate, steps)
-    path = list(descend(optimizer, classes, per_class, width, rates, decay, momentum, seed))
+    start = drawn(classes, per_class, width, seed)
+    path = list(descend(optimizer, start, staircase(rate, steps), decay, momentum))
     return path[-1].nc0 / path[0].nc0
 
 
@@ -90,7 +91,7 @@ def nc0_sgd_left(
     seed: Index,
 ) -> float:
     """NC0 after steps of gradient descent with coupled decay, without momentum, over NC0 at the start."""
-    path = list(descend("sgd", classes, per_class, width, lambda _: rate, decay, 0.0, seed, steps))
+    path = list(descend("sgd", drawn(classes, per_class, width, seed), repeat(rate, steps), decay, 0.0))
     return path[-1].nc0 / path[0].nc0
 
 
@@ -108,12 +109,14 @@ def nc0_sgd_left_found(
 
 
 def nc0_over_limit(classes: Classes, rate: Positive, decay: Positive, steps: Count) -> float:
-    """NC0 under SignGD with decoupled decay and fixed orthonormal features, over (K - 2)^2/decay^2."""
-    weight, features = np.zeros((classes, classes)), np.eye(classes)
-    state = _Descent("signumw", decay, 0.0)
-    for _ in range(steps):
-        weight = state.moved(weight, _slopes(weight, features, np.arange(classes))[0], rate)
-    return _nc0(weight) / ((classes - 2) / decay) ** 2
+    """NC0 under SignGD with decoupled decay, W = 0 at first and features fixed to a simplex, over its limit.
+
+    The limit is (K - 2)^2/decay^2 [2602.16642, Theorem 3.3]; the theorem leaves out the 1/K of NC0.
+    """
+    simplex = (np.eye(classes) - 1 / classes) / np.sqrt(classes - 1)
+    start = Start(np.zeros((classes, classes)), simplex, np.arange(classes))
+    *_, end = descend("signumw", start, repeat(rate, steps), decay, 0.0, fixed=True)
+    return end.nc0 / ((classes - 2) / decay) ** 2
 
 
 def nc0_momentum_gain(
@@ -123,19 +126,35 @@ def nc0_momentum_gain(
     rate: Positive,
     decay: Positive,
     momentum: Fraction,
+    other: Fraction,
+    steps: Count,
+    seed: Index,
+) -> float:
+    """NC0 with one momentum over NC0 with the other, after the same steps of gradient descent."""
+    start = drawn(classes, per_class, width, seed)
+    ends = [list(descend("sgd", start, repeat(rate, steps), decay, own))[-1] for own in (momentum, other)]
+    return ends[0].nc0 / ends[1].nc0
+
+
+def nc0_momentum_gain_at_loss(
+    classes: Classes,
+    per_class: Count,
+    width: Count,
+    rate: Positive,
+    decay: Positive,
+    momentum: Fraction,
     loss: Positive,
     seed: Index,
 ) -> float:
-    """NC0 with momentum over NC0 without, as shares of the start, where cross-entropy reaches `loss`."""
-    shares = []
+    """NC0 with momentum over NC0 without, where cross-entropy reaches `loss`."""
+    found = []
     for own in (momentum, 0.0):
-        path = descend("sgd", classes, per_class, width, lambda _: rate, decay, own, seed, 1_000_000)
-        first = next(path)
+        path = descend("sgd", drawn(classes, per_class, width, seed), repeat(rate, 1_000_000), decay, own)
         reached = next((step for step in path if step.loss <= loss), None)
         if reached is None:
             raise InputError(f"loss: {loss:g} is not reached; give a larger one or a smaller decay")
-        shares.append(reached.nc0 / first.nc0)
-    return shares[0] / shares[1]
+        found.append(reached.nc0)
+    return found[0] / found[1]
 
 
 def staircase(rate: float, steps: int) -> list[float]:
@@ -143,29 +162,34 @@ def staircase(rate: float, steps: int) -> list[float]:
     return [rate / 10 ** (3 * step // steps) for step in range(steps)]
 
 
-def descend(
-    name: Name,
-    classes: int,
-    per_class: int,
-    width: int,
-    rates: list[float] | Callable[[int], float],
-    decay: float,
-    momentum: float,
-    seed: int,
-    steps: int = 0,
-) -> Iterator[Step]:
-    """Yield the start, and the state after each step; `steps` if the rates are a function."""
+class Start(NamedTuple):
+    """W (K, d), H (N, d) and labels (N,)."""
+
+    weight: Array
+    features: Array
+    labels: Array
+
+
+def drawn(classes: int, per_class: int, width: int, seed: int) -> Start:
+    """Return normal weights and features of variance 1/d."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), per_class)
-    weight = draw.standard_normal((classes, width)) / np.sqrt(width)
-    features = draw.standard_normal((len(labels), width)) / np.sqrt(width)
+    weight, features = (draw.standard_normal((rows, width)) for rows in (classes, len(labels)))
+    return Start(weight / np.sqrt(width), features / np.sqrt(width), labels)
+
+
+def descend(
+    name: Name, start: Start, rates: Iterable[float], decay: float, momentum: float, fixed: bool = False
+) -> Iterator[Step]:
+    """Yield the start, and the state after a step of each rate; fixed: whether the features stay."""
+    weight, features, labels = start
     states = [_Descent(name, decay, momentum) for _ in range(2)]
     yield Step(_nc0(weight), np.inf)
-    for step in range(len(rates) if isinstance(rates, list) else steps):
-        rate = rates[step] if isinstance(rates, list) else rates(step)
+    for rate in rates:
         by_weight, by_features, loss = _slopes(weight, features, labels)
         weight = states[0].moved(weight, by_weight, rate)
-        features = states[1].moved(features, by_features, rate)
+        if not fixed:
+            features = states[1].moved(features, by_features, rate)
         yield Step(_nc0(weight), loss)
 
 

@@ -1,4 +1,4 @@
-"""Optimum of features behind batch normalisation and ReLU [K23 A.4, eq. 60-64].
+"""Solve for the optimum of features behind batch normalisation and ReLU [K23 A.4, eq. 60-64].
 
     1/2 |A max(F_BN, 0) - Y|^2 + lambda/2 sum_j (gamma_j^2 + v_j^2 + |a_j|^2)
 
@@ -27,7 +27,7 @@ class Normalised:
 
 
 def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """F_BN (N, m): columns centred, of length gamma_j, plus v_j/sqrt(N) [eq. 60]; constant ones are 0."""
+    """Return F_BN (N, m): columns centred, of length gamma_j, plus v_j/sqrt(N) [eq. 60]; constants are 0."""
     centred = features - features.mean(0)
     lengths = centred.norm(dim=0)
     unit = centred / torch.where(lengths > 0, lengths, 1.0)
@@ -35,7 +35,7 @@ def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def objective(classes: int, decay: float, point: Normalised) -> Tensor:
-    """The loss with its penalty [eq. 61]."""
+    """Return the loss with its penalty [eq. 61]."""
     features = normalised(point.features, point.scale, point.shift).clamp(min=0)
     targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(len(features) // classes, 0)
     fit = (features @ point.weight.T - targets).square().sum() / 2
@@ -44,7 +44,9 @@ def objective(classes: int, decay: float, point: Normalised) -> Tensor:
 
 
 def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalised]:
-    """Least value, K (lambda sqrt(n) - lambda^2/2), K n/2 from lambda = sqrt(n) on; a minimiser with m = K.
+    """Return the least value and a minimiser with m = K.
+
+    The value is K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
 
     F_BN is proportional to Y: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K),
     v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).

@@ -1,4 +1,4 @@
-"""Stage models of the study in stages/regimes_models: K23's models without networks."""
+"""Run the stage `models` of stages/regimes_models: K23's models without networks."""
 
 import pandas as pd
 import torch
@@ -11,7 +11,7 @@ from ncpipe.system.console import say
 
 
 def write_models() -> None:
-    """Curves of closed forms and of what matrices do -> data/models/curves.csv and models.png, models.svg."""
+    """Write curves of closed forms and numerical results to data/models: curves.csv, models.png and .svg."""
     torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
     rows: list[Point] = []
     for curve in CURVES:

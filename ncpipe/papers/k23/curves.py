@@ -1,4 +1,4 @@
-"""Curves of K23's models without networks: closed forms as lines, and what matrices do as points.
+"""Compute curves of K23's models without networks: closed forms as lines, numerical results as points.
 
 Each function gives rows (panel, series, how, x, y): how is `closed` for a formula, `found` for an integrated
 flow or a numerical minimum. `figures.model_curves` draws them. float64; K classes of n samples.
@@ -13,13 +13,13 @@ import numpy as np
 from ncpipe.papers.k23 import feature_models as features_models
 from ncpipe.papers.k23 import flow_models, imbalance, two_linear
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
-from ncpipe.papers.k23.flows.features_model import Flow, drawn_start, integrate
+from ncpipe.papers.k23.flows.features_model import Flow, integrate, random_start
 
 K, N, WIDTH = 3, 4, 6  # of the flows' examples
 
 
 class Point(NamedTuple):
-    """One row."""
+    """One row of the curves' table."""
 
     panel: str
     series: str
@@ -29,33 +29,33 @@ class Point(NamedTuple):
 
 
 def strong_collapse() -> Iterator[Point]:
-    """The squared error's flow at rest: its three distances [eq. 17] against the size of the start (M2)."""
+    """Yield the three distances [eq. 17] of the squared error's flow at rest, by size of the start (M2)."""
     flow = Flow("se", K, N, 0.0, 0.0, bias=True)
     for size in np.geomspace(0.003, 1.0, 8):
-        end = flow_models.rested(flow, WIDTH, float(size), 0)
+        end = flow_models.rest_point(flow, WIDTH, float(size), 0)
         for name, error in zip(("A", "F", "b"), features_model.snc_errors(flow, end), strict=True):
             yield Point("strong_collapse", name, "found", float(size), error)
 
 
 def subspace() -> Iterator[Point]:
-    """s(t) on S, by its formula and from all matrices (M1); MSE in N times the time (M3)."""
+    """Yield s(t) on S by its formula and from all matrices (M1); MSE takes N times as long (M3)."""
     flows: tuple[tuple[Literal["se", "mse"], int], ...] = (("se", 1), ("mse", K * N))
     for loss, slow in flows:
         for time in np.linspace(0.0, 4.0, 41)[1:]:
             value = flow_models.scale(loss, K, N, 0.01, float(time) * slow)
             yield Point("subspace", loss, "closed", float(time), value)
         for time in np.linspace(0.0, 4.0, 9)[1:]:
-            value = flow_models.scale_found(loss, K, N, 0.01, float(time) * slow)
+            value = flow_models.scale_numerical(loss, K, N, 0.01, float(time) * slow)
             yield Point("subspace", loss, "found", float(time), value)
 
 
 def cross_entropy() -> Iterator[Point]:
-    """Cross-entropy's flow: the margin's share of its bound and NC1, without decay (M4) and with it (M5)."""
+    """Yield margin over its bound and NC1 under cross-entropy's flow, without (M4) and with decay (M5)."""
     times = [float(time) for time in np.geomspace(1.0, 1e8, 25)]
     for decay in (0.0, 0.01):
         flow = Flow("ce", K, N, decay, decay, bias=False)
         series = f"{decay:g}"
-        for time, state in zip(times, integrate(flow, drawn_start(flow, WIDTH, 1.0, 0), times), strict=True):
+        for time, state in zip(times, integrate(flow, random_start(flow, WIDTH, 1.0, 0), times), strict=True):
             within, between = features_model.traces(flow, state)
             yield Point("margin", series, "found", time, features_model.margin_share(flow, state))
             if within > 1e-20 * between:
@@ -63,7 +63,7 @@ def cross_entropy() -> Iterator[Point]:
 
 
 def along_central_path() -> Iterator[Point]:
-    """NC1 ~ 1/omega^2 under both flows that keep Sigma_W = I (M6)."""
+    """Yield NC1 ~ 1/omega^2 under both flows that keep Sigma_W = I (M6)."""
     for kind in get_args(central_path.Kind):
         for time in np.geomspace(1.0, 1e6, 25):
             omega = central_path.signal_at(1.0, float(time), 10, 5, kind)
@@ -71,7 +71,7 @@ def along_central_path() -> Iterator[Point]:
 
 
 def locally_elastic_means() -> Iterator[Point]:
-    """Distance from an ETF of locally elastic class means for beta < 0 and beta > 0 (M7)."""
+    """Yield the distance from an ETF of locally elastic class means for beta < 0 and beta > 0 (M7)."""
     times = [5.0 * step for step in range(13)]
     for other in (-0.6, -0.3, 0.3):
         found = [flow_models.etf_error(4, 1.0, other, time) for time in times]
@@ -85,7 +85,7 @@ def locally_elastic_means() -> Iterator[Point]:
 
 
 def separability() -> Iterator[Point]:
-    """log(|f_i - f_j|/sqrt(t)) for impacts c/t^r (M8)."""
+    """Yield log(|f_i - f_j|/sqrt(t)) for impacts c/t^r (M8)."""
     for power, strength in ((0.5, 0.5), (1.0, 2.6), (1.0, 2.4), (1.5, 9.0)):
         for time in np.geomspace(1.0, 1e8, 33):
             value = locally_elastic.log_separation(5, strength, power, float(time))
@@ -93,7 +93,7 @@ def separability() -> Iterator[Point]:
 
 
 def minorities() -> Iterator[Point]:
-    """Contrast of minority rows against the imbalance, with R* as a mark (M9); under a fixed ETF (M10)."""
+    """Yield the contrast of minority rows by imbalance, with R* (M9), and under a fixed ETF (M10)."""
     for decay in (0.02, 0.03, 0.05):
         for ratio in np.geomspace(1.0, 12.0, 10):
             sizes = imbalance.Classes(2, 3, 4, float(ratio))
@@ -107,61 +107,63 @@ def minorities() -> Iterator[Point]:
 
 
 def balance() -> Iterator[Point]:
-    """|A^T A - F F^T| under decay, over its start: exp(-2 lambda t) (M5)."""
+    """Yield |A^T A - F F^T| under decay, relative to its start: exp(-2 lambda t) (M5)."""
     for decay in (0.01, 0.05):
         for time in np.linspace(1.0, 100.0, 34):
             value = flow_models.balance_left("ce", decay, K, N, WIDTH, float(time))
             yield Point("balance", f"{decay:g}", "closed", float(time), value)
         for time in (10.0, 40.0, 70.0, 100.0):
-            value = flow_models.balance_left_found("ce", decay, K, N, WIDTH, time)
+            value = flow_models.balance_left_numerical("ce", decay, K, N, WIDTH, time)
             yield Point("balance", f"{decay:g}", "found", time, value)
 
 
 def two_layers() -> Iterator[Point]:
-    """z against c of two linear layers (M12)."""
+    """Yield z against c of two linear layers (M12)."""
     for c in np.linspace(0.005, 0.6, 120):
         yield Point("two_linear", "z", "closed", float(c), two_linear.best_logit(float(c)))
     for c in np.linspace(0.03, 0.6, 12):
-        yield Point("two_linear", "z", "found", float(c), features_models.two_linear_logit_found(float(c)))
+        yield Point(
+            "two_linear", "z", "found", float(c), features_models.two_linear_logit_numerical(float(c))
+        )
 
 
 def contrast() -> Iterator[Point]:
-    """The least supervised contrastive loss against the temperature (M11)."""
+    """Yield the least supervised contrastive loss against the temperature (M11)."""
     for include_self in (True, False):
         series = "with i itself" if include_self else "without"
         for temperature in np.geomspace(0.05, 2.0, 40):
             value = features_models.supcon_value(3, 3, float(temperature), include_self)
             yield Point("supcon", series, "closed", float(temperature), value)
         for temperature in np.geomspace(0.2, 2.0, 5):
-            value = features_models.supcon_value_found(3, 3, float(temperature), include_self)
+            value = features_models.supcon_value_numerical(3, 3, float(temperature), include_self)
             yield Point("supcon", series, "found", float(temperature), value)
 
 
 def batch_norm() -> Iterator[Point]:
-    """The least loss behind batch normalisation and ReLU against decay (M13)."""
+    """Yield the least loss behind batch normalisation and ReLU against decay (M13)."""
     for decay in np.linspace(0.02, 3.0, 60):
         yield Point(
             "batch_norm", "", "closed", float(decay), features_models.batch_norm_value(3, 4, float(decay))
         )
     for decay in (0.2, 0.8, 1.4, 2.4):
-        yield Point("batch_norm", "", "found", decay, features_models.batch_norm_value_found(3, 4, decay))
+        yield Point("batch_norm", "", "found", decay, features_models.batch_norm_value_numerical(3, 4, decay))
 
 
 def narrow() -> Iterator[Point]:
-    """Cosines between features of half the width, in order: -1 and 0, an orthoplex (M14)."""
+    """Yield sorted cosines between features of half the width: -1 and 0, an orthoplex (M14)."""
     for classes in (4, 6, 8):
         cosines = features_models.narrow_cosines(classes, 2, 0.01)
-        for place, cosine in enumerate(np.sort(cosines)):
-            yield Point("narrow", f"{classes}", "found", place / (len(cosines) - 1), float(cosine))
+        for rank, cosine in enumerate(np.sort(cosines)):
+            yield Point("narrow", f"{classes}", "found", rank / (len(cosines) - 1), float(cosine))
 
 
 def smoothed() -> Iterator[Point]:
-    """The least cross-entropy with smoothed labels against the smoothing (ours)."""
+    """Yield the least cross-entropy with smoothed labels against the smoothing (ours)."""
     for delta in np.linspace(0.0, 0.95, 39):
         value = features_models.smoothing_value("ce", 4, 3, 0.02, float(delta))
         yield Point("smoothing", "", "closed", float(delta), value)
     for delta in (0.0, 0.2, 0.4, 0.6):
-        value = features_models.smoothing_value_found("ce", 4, 3, 0.02, delta)
+        value = features_models.smoothing_value_numerical("ce", 4, 3, 0.02, delta)
         yield Point("smoothing", "", "found", delta, value)
 
 

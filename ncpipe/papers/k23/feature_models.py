@@ -1,7 +1,7 @@
-"""Numbers of features models' optima, for claims [S25 Lemma 4.2; K23 sec. 3.1, 5].
+"""Compute numbers of features models' optima, for claims [S25 Lemma 4.2; K23 sec. 3.1, 5].
 
-Each takes plain numbers and gives one; `_found` is the same number by numerical minimisation, which shares
-no formula with it.
+Each function takes plain numbers and returns one. The function with `_numerical` behind its name computes the
+same number by numerical minimisation, which shares no formula with it.
 """
 
 import math
@@ -30,11 +30,11 @@ LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
 
 
 def gufm_value(loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False) -> float:
-    """Least regularised loss for features of length sqrt(d)."""
+    """Return the least regularised loss for features of length sqrt(d)."""
     return gufm.optimal_value(loss, classes, width, strength, bias)
 
 
-def gufm_value_found(
+def gufm_value_numerical(
     loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False
 ) -> float:
     return _gufm(loss, classes, width, strength, bias, per_class=1)[0]
@@ -43,7 +43,7 @@ def gufm_value_found(
 def gufm_collapse(
     loss: Loss, classes: Classes, width: Count, strength: Positive, per_class: Count, bias: bool = False
 ) -> float:
-    """The largest of NC1, NC2 and NC3 at a numerical minimum with n free features a class."""
+    """Return the largest of NC1, NC2 and NC3 at a numerical minimum with n free features per class."""
     _, weight, features = _gufm(loss, classes, width, strength, bias, per_class)
     labels = torch.arange(classes).repeat_interleave(per_class)
     found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
@@ -54,7 +54,7 @@ def gufm_collapse(
 def gufm_rescaled(
     loss: Loss, classes: Classes, width: Count, strength: Positive, seed: Index, bias: bool = False
 ) -> float:
-    """Loss of a drawn collapsed pair with W at its best scale, over the least one; the scale is unique."""
+    """Return the loss of a random collapsed pair with W at its best scale, over the least loss."""
     orthogonal = loss == "mse" and not bias
     frame = torch.eye(classes).double() if orthogonal else simplex_frame(classes)
     basis = zero_sum_basis(width)
@@ -77,11 +77,11 @@ def gufm_rescaled(
 def ufm_value(
     loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
 ) -> float:
-    """Least loss with decay on classifier and features, without bias."""
+    """Return the least loss with decay on classifier and features, without bias."""
     return float(ufm.optimum(loss, classes, per_class, width, Decay(weight, features, None)).value)
 
 
-def ufm_value_found(
+def ufm_value_numerical(
     loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
 ) -> float:
     return _ufm(loss, classes, per_class, width, Decay(weight, features, None)).value
@@ -90,12 +90,12 @@ def ufm_value_found(
 def smoothing_value(
     loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
 ) -> float:
-    """Least loss with smoothed labels, decay on classifier and features, a free bias."""
+    """Return the least loss with smoothed labels, decay on classifier and features, a free bias."""
     kappa = ufm.kappa(classes, per_class, Decay(decay, decay, 0.0))
     return smoothing.ufm_value(loss, classes, kappa, delta)
 
 
-def smoothing_value_found(
+def smoothing_value_numerical(
     loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
 ) -> float:
     return _ufm(loss, classes, per_class, classes, Decay(decay, decay, 0.0), delta).value
@@ -104,14 +104,14 @@ def smoothing_value_found(
 def minority_threshold(
     majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
 ) -> float:
-    """The decay sqrt(lambda_A lambda_F) from which on minority classes collapse to one point."""
+    """Return the decay sqrt(lambda_A lambda_F) from which on minority classes collapse to one point."""
     return imbalance.minority_threshold(imbalance.Classes(majority, minority, per_minority, ratio))
 
 
-def minority_threshold_found(
+def minority_threshold_numerical(
     majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
 ) -> float:
-    """The same by bisection on the contrast of numerical minima under cross-entropy; needs two minorities.
+    """Bisect on the contrast of numerical minima under cross-entropy; needs two minorities.
 
     The contrast grows as the square root of the distance from the threshold, so that 1e-3 of W is reached
     1e-6 below it.
@@ -127,7 +127,7 @@ def minority_threshold_found(
 
 
 def minority_contrast(classes: imbalance.Classes, decay: float) -> float:
-    """Length of the minority's rows about their mean, over |W|, at a numerical minimum of cross-entropy."""
+    """Return the norm of the minority's centred rows over |W|, at a numerical minimum of cross-entropy."""
     sizes = [classes.ratio * classes.minority] * classes.majorities + [classes.minority] * classes.minorities
     count = len(sizes)
     found = minimise_ufm(
@@ -144,12 +144,12 @@ def minority_contrast(classes: imbalance.Classes, decay: float) -> float:
 
 
 def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
-    """R*, the imbalance from which on minorities collapse."""
+    """Return R*, the imbalance from which on minorities collapse."""
     return imbalance.largest_ratio(majority, minority, per_minority, decay)
 
 
-def largest_ratio_found(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
-    """The same by bisection on the contrast of numerical minima under cross-entropy, between 1 and 100."""
+def largest_ratio_numerical(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
+    """Bisect between 1 and 100 on the contrast of numerical minima under cross-entropy."""
     low, high = 1.0, 100.0
     for _ in range(14):
         ratio = math.sqrt(low * high)
@@ -160,7 +160,7 @@ def largest_ratio_found(majority: Count, minority: Count, per_minority: Count, d
 
 
 def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, length: Positive) -> float:
-    """NC2 of numerically optimal features under a fixed simplex, one class `ratio` times the others."""
+    """Return NC2 of optimal features under a fixed simplex, one class `ratio` times the others."""
     sizes = torch.ones(classes, dtype=torch.float64)
     sizes[0] = ratio
     rows = length * math.sqrt(classes / (classes - 1)) * (torch.eye(classes).double() - 1 / classes)
@@ -176,11 +176,11 @@ def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, lengt
 
 
 def supcon_value(classes: Classes, per_class: Count, temperature: Positive, include_self: bool) -> float:
-    """Least supervised contrastive loss over unit features."""
+    """Return the least supervised contrastive loss over unit features."""
     return supcon.supcon_optimum(classes, per_class, temperature, include_self=include_self)
 
 
-def supcon_value_found(
+def supcon_value_numerical(
     classes: Classes, per_class: Count, temperature: Positive, include_self: bool
 ) -> float:
     def objective(flat: Tensor) -> Tensor:
@@ -191,18 +191,18 @@ def supcon_value_found(
 
 
 def two_linear_logit(strength: Positive) -> float:
-    """z of two linear layers at c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
+    """Return z of two linear layers at c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
     return two_linear.best_logit(strength)
 
 
-def two_linear_logit_found(strength: Positive) -> float:
-    """The best of a grid of 10^6."""
+def two_linear_logit_numerical(strength: Positive) -> float:
+    """Return the best of a grid of 10^6 values."""
     logits = np.linspace(0, 1, 1_000_001)
     return float(logits[((logits - 1) ** 2 / 2 + 1.5 * strength * logits ** (2 / 3)).argmin()])
 
 
 def two_linear_frame(classes: Classes, strength: Positive) -> float:
-    """Largest distance from eq. 39 at a numerical minimum of eq. 36, at c = K (n lambda^3)^(1/3) with n = 1.
+    """Return the largest distance from eq. 39 at a numerical minimum of eq. 36, for n = 1 and c = `strength`.
 
     Distances of F and of A_2 A_1 from an orthogonal frame, and 1 - cos of the two.
     """
@@ -221,16 +221,16 @@ def two_linear_frame(classes: Classes, strength: Positive) -> float:
 
 
 def two_linear_jump(distance: Positive) -> float:
-    """z just below the jump, at a share `distance` before it."""
+    """Return z just below the jump, at a share `distance` before it."""
     return two_linear.best_logit(two_linear.JUMP * (1 - distance))
 
 
 def batch_norm_value(classes: Classes, per_class: Count, decay: Positive) -> float:
-    """Least loss of features behind batch normalisation and ReLU."""
+    """Return the least loss of features behind batch normalisation and ReLU."""
     return batch_norm.optimum(classes, per_class, decay)[0]
 
 
-def batch_norm_value_found(classes: Classes, per_class: Count, decay: Positive) -> float:
+def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:
     samples = classes * per_class
 
     def objective(flat: Tensor) -> Tensor:
@@ -245,22 +245,22 @@ def batch_norm_value_found(classes: Classes, per_class: Count, decay: Positive) 
 
 
 def orthoplex_value(classes: Classes, per_class: Count, decay: Positive) -> float:
-    """Least loss of collapsed features along an orthoplex, in half the width that K classes need."""
+    """Return the least loss of collapsed features along an orthoplex, in half the width for K classes."""
     return orthoplex.orthoplex_value(classes, per_class, Decay(decay, decay, None))
 
 
-def orthoplex_value_found(classes: Classes, per_class: Count, decay: Positive) -> float:
+def orthoplex_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:
     return _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).value
 
 
 def orthoplex_cosines(classes: Classes, per_class: Count, decay: Positive) -> float:
-    """Largest distance of a cosine between numerical optima's features from -1 and 0, whichever is nearer."""
+    """Return the largest distance of a cosine between optimal features from -1 or 0, whichever is nearer."""
     cosines = narrow_cosines(classes, per_class, decay)
     return float(np.minimum(np.abs(cosines), np.abs(cosines + 1)).max())
 
 
 def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
-    """Cosines (K (K-1),) between features of a numerical minimum in half the width that K classes need."""
+    """Return cosines (K (K-1),) between features of a numerical minimum with half the width for K classes."""
     rows = torch.nn.functional.normalize(
         _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).features
     )
@@ -271,7 +271,7 @@ def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
 def _gufm(
     loss: Loss, classes: int, width: int, strength: float, bias: bool, per_class: int
 ) -> tuple[float, Tensor, Tensor]:
-    """Value, weight and features (N, d) of a numerical minimum."""
+    """Return value, weight and features (N, d) of a numerical minimum."""
     targets = torch.eye(classes).repeat_interleave(per_class, 0)
     found = minimise_gufm(
         LOSSES[loss], targets, torch.ones(len(targets)), width, strength, bias, starts=STARTS, seed=0

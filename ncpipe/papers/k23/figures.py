@@ -86,7 +86,7 @@ PANELS = {
 
 
 def model_curves(points: pd.DataFrame) -> Figure:
-    """All panels that have rows; points: panel, series, how, x, y of `regimes.curves`."""
+    """Draw a panel for each model with rows; points: panel, series, how, x, y of `k23.curves`."""
     shown = [name for name in PANELS if name in set(points["panel"])]
     with paper_style():
         rows = -(-len(shown) // COLUMNS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
-from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, drawn_start, integrate
+from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate, random_start
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["weight", "features", "bias"]
@@ -21,54 +21,58 @@ RESTED = 2000.0  # times 1/sqrt(n): the squared error's flow has come to rest
 
 
 def scale(loss: Plain, classes: Classes, per_class: Count, start: Positive, time: Positive) -> float:
-    """s(t) of A A^T = s E_K on S by its closed form."""
+    """Return s(t) of A A^T = s E_K on S by its closed form."""
     return features_model.squared_error_scale(_plain(loss, classes, per_class), start, time)
 
 
-def scale_found(loss: Plain, classes: Classes, per_class: Count, start: Positive, time: Positive) -> float:
-    """The same from the integrated flow of all matrices."""
+def scale_numerical(
+    loss: Plain, classes: Classes, per_class: Count, start: Positive, time: Positive
+) -> float:
+    """Return it from the integrated flow of all matrices."""
     flow = _plain(loss, classes, per_class)
     (end,) = integrate(flow, aligned_start(flow, classes + 2, start), [time])
     return float(np.trace(end.weight @ end.weight.T) / (classes - 1))
 
 
 def error_slope(part: Part, classes: Classes, per_class: Count, width: Count, seed: Index) -> float:
-    """Slope on log size of the log distance from strong collapse, of the squared error's flow at rest.
+    """Return the slope on log size of the log distance from strong collapse, for the squared error at rest.
 
     Starts of sizes 0.1 and 0.01; the parts are those of eq. 17.
     """
     flow = _plain("se", classes, per_class)
     place = ("weight", "features", "bias").index(part)
-    errors = [features_model.snc_errors(flow, rested(flow, width, size, seed))[place] for size in (0.1, 0.01)]
+    errors = [
+        features_model.snc_errors(flow, rest_point(flow, width, size, seed))[place] for size in (0.1, 0.01)
+    ]
     return math.log10(errors[0] / errors[1])
 
 
 def loss_at_rest(classes: Classes, per_class: Count, width: Count, size: Positive, seed: Index) -> float:
-    """The squared error's flow at rest, from a start of this size: 0 is a global minimum, no saddle."""
+    """Return the squared error's loss at rest, from a start of this size: 0 is a global minimum."""
     flow = _plain("se", classes, per_class)
-    return features_model.risk(flow, rested(flow, width, size, seed))
+    return features_model.risk(flow, rest_point(flow, width, size, seed))
 
 
 def mse_over_se(classes: Classes, per_class: Count, width: Count, time: Positive, seed: Index) -> float:
-    """Distance between MSE's flow at N t and the squared error's at t, over the latter's length."""
+    """Return the distance of MSE's flow at N t from the squared error's at t, over the latter's length."""
     ends = []
     for loss in get_args(Plain):
         flow = _plain(loss, classes, per_class)
         own = time * (flow.samples if loss == "mse" else 1)
-        (end,) = integrate(flow, drawn_start(flow, width, 1.0, seed), [own])
+        (end,) = integrate(flow, random_start(flow, width, 1.0, seed), [own])
         ends.append(np.concatenate([end.weight.ravel(), end.features.ravel(), end.bias]))
     return float(np.linalg.norm(ends[1] - ends[0]) / np.linalg.norm(ends[0]))
 
 
 def margin_share(classes: Classes, per_class: Count, width: Count, time: Positive, seed: Index) -> float:
-    """Least margin over its bound under cross-entropy's flow without decay [below eq. 15]."""
+    """Return the least margin over its bound under cross-entropy's flow without decay [below eq. 15]."""
     flow = Flow("ce", classes, per_class, 0.0, 0.0, bias=False)
-    (end,) = integrate(flow, drawn_start(flow, width, 1.0, seed), [time])
+    (end,) = integrate(flow, random_start(flow, width, 1.0, seed), [time])
     return features_model.margin_share(flow, end)
 
 
 def margin_rate(classes: Classes, per_class: Count, time: Positive) -> float:
-    """risk * t * gap over its limit (K-1) sqrt(n)/2, on S."""
+    """Return risk * t * gap over its limit (K-1) sqrt(n)/2, on S."""
     flow = Flow("ce", classes, per_class, 0.0, 0.0, bias=False)
     gap = float(features_model.cross_entropy_gap(flow, 0.1, [time])[-1])
     risk = math.log1p((classes - 1) * math.exp(-gap))
@@ -76,9 +80,9 @@ def margin_rate(classes: Classes, per_class: Count, time: Positive) -> float:
 
 
 def within_left(classes: Classes, per_class: Count, width: Count, time: Positive, seed: Index) -> float:
-    """tr Sigma_W at t over that at sqrt(t), under cross-entropy's flow without decay: 1 if it freezes."""
+    """Return tr Sigma_W at t over that at sqrt(t), under cross-entropy's flow without decay."""
     flow = Flow("ce", classes, per_class, 0.0, 0.0, bias=False)
-    ends = integrate(flow, drawn_start(flow, width, 1.0, seed), [math.sqrt(time), time])
+    ends = integrate(flow, random_start(flow, width, 1.0, seed), [math.sqrt(time), time])
     first, last = (features_model.traces(flow, end)[0] for end in ends)
     return last / first
 
@@ -91,11 +95,11 @@ def balance_left(
     width: Count,
     time: Positive,
 ) -> float:
-    """|A^T A - F F^T| at time t over its start: exp(-2 lambda t)."""
+    """Return |A^T A - F F^T| at time t over its start: exp(-2 lambda t)."""
     return math.exp(-2 * decay * time)
 
 
-def balance_left_found(
+def balance_left_numerical(
     loss: Literal["mse", "ce"],
     decay: NonNegative,
     classes: Classes,
@@ -103,15 +107,15 @@ def balance_left_found(
     width: Count,
     time: Positive,
 ) -> float:
-    """The same from the integrated flow."""
+    """Return it from the integrated flow."""
     flow = Flow(loss, classes, per_class, decay, decay, bias=False)
-    start = drawn_start(flow, width, 1.0, 0)
+    start = random_start(flow, width, 1.0, 0)
     (end,) = integrate(flow, start, [time])
     return features_model.imbalance(end) / features_model.imbalance(start)
 
 
 def central_path_rate(kind: central_path.Kind, classes: Classes, per_class: Count, time: Positive) -> float:
-    """Slope of log10 NC1, that is 1/omega^2, on log10 t over the decade before t, from omega = 1."""
+    """Return the slope of log10 NC1 = -2 log10 omega on log10 t over the decade before t, from omega = 1."""
     late = [
         central_path.signal_at(1.0, moment, classes, per_class, kind) ** -2 for moment in (time / 10, time)
     ]
@@ -119,31 +123,31 @@ def central_path_rate(kind: central_path.Kind, classes: Classes, per_class: Coun
 
 
 def central_path_spread(kind: central_path.Kind, classes: Classes, per_class: Count, time: Positive) -> float:
-    """Largest over smallest singular value at time t, over what it was at the start, 2 over 1."""
+    """Return largest over smallest singular value at time t, relative to the start, where it is 2."""
     ends = [central_path.signal_at(omega, time, classes, per_class, kind) for omega in (1.0, 2.0)]
     return ends[1] / ends[0] / 2
 
 
 def etf_rate(classes: Classes, own: float, other: float) -> float:
-    """Slope in t of log NC2 of locally elastic class means, beta/(K-1)."""
+    """Return the slope in t of log NC2 of locally elastic class means, beta/(K-1)."""
     return locally_elastic.etf_slope(classes, other)
 
 
-def etf_rate_found(classes: Classes, own: float, other: float) -> float:
-    """The same between t = 30 and 40, by the matrix exponential from a drawn start."""
+def etf_rate_numerical(classes: Classes, own: float, other: float) -> float:
+    """Return the slope between t = 30 and 40, by the matrix exponential from a random start."""
     early, late = (etf_error(classes, own, other, time) for time in (30.0, 40.0))
     return math.log(late / early) / 10
 
 
 def etf_error(classes: Classes, own: float, other: float, time: Positive) -> float:
-    """NC2 of locally elastic class means at a time, from a drawn start."""
+    """Return NC2 of locally elastic class means at a time, from a random start."""
     matrix = locally_elastic.drift(classes, classes, own, other, aligned=True)
     start = np.random.default_rng(0).normal(size=(classes, classes))
     return locally_elastic.etf_error(locally_elastic.means_at(start, matrix, time))
 
 
 def separation(classes: Classes, strength: Positive, power: Positive, time: Positive) -> float:
-    """Growth of log(|f_i - f_j|/sqrt(t)) from sqrt(t) to t, impact strength/t^power: > 0 separates."""
+    """Return the growth of log(|f_i - f_j|/sqrt(t)) from sqrt(t) to t, impact strength/t^power."""
     late = [
         locally_elastic.log_separation(classes, strength, power, moment) for moment in (math.sqrt(time), time)
     ]
@@ -153,7 +157,7 @@ def separation(classes: Classes, strength: Positive, power: Positive, time: Posi
 def separable_pairs(
     classes: Classes, strength: Positive, power: Positive, time: Positive, per_class: Count, seed: Index
 ) -> float:
-    """Share of class pairs that eq. 44 separates at a time, of samples that eq. 42 moves from t = 1.
+    """Return the share of class pairs that eq. 44 separates at a time, of eq. 42's samples from t = 1.
 
     By Euler and Maruyama, in steps of equal ratio. The impact is strength/t^power on the own class and 0 on
     the others, T = I, Sigma = I, and the class means start as a simplex of side sqrt(2). A pair is tried
@@ -177,7 +181,7 @@ def _plain(loss: Plain, classes: int, per_class: int) -> Flow:
     return Flow(loss, classes, per_class, 0.0, 0.0, bias=True)
 
 
-def rested(flow: Flow, width: int, size: float, seed: int) -> features_model.State:
-    """Where the squared error's flow from a drawn start of this size comes to rest."""
+def rest_point(flow: Flow, width: int, size: float, seed: int) -> features_model.State:
+    """Return the rest point of the squared error's flow from a random start of this size."""
     time = (RESTED + 2 * abs(math.log(size))) / math.sqrt(flow.per_class)
-    return integrate(flow, drawn_start(flow, width, size, seed), [time])[0]
+    return integrate(flow, random_start(flow, width, size, seed), [time])[0]

@@ -42,7 +42,7 @@ class Classes:
 
 
 def minority_threshold(classes: Classes) -> float:
-    """sqrt(n_B)/N: minority contrast is 0 iff sqrt(lambda_A lambda_F) is at least this.
+    """Return sqrt(n_B)/N: minority contrast is 0 iff sqrt(lambda_A lambda_F) is at least this.
 
     Exact for cross-entropy and MSE, whatever the bias: at contrast 0 its derivative of the loss is -n_B/N for
     each direction and that of the nuclear norm sqrt(n_B) sqrt(lambda_A lambda_F).
@@ -51,7 +51,7 @@ def minority_threshold(classes: Classes) -> float:
 
 
 def largest_ratio(majorities: int, minorities: int, minority: int, decay: float) -> float:
-    """R* = (1/(sqrt(n_B) decay) - K_B)/K_A, the ratio from which on minorities collapse; below 1: at any.
+    """Return R* = (1/(sqrt(n_B) decay) - K_B)/K_A, from which on minorities collapse; below 1: at any ratio.
 
     decay: sqrt(lambda_A lambda_F).
     """
@@ -59,7 +59,7 @@ def largest_ratio(majorities: int, minorities: int, minority: int, decay: float)
 
 
 def mse_logits(counts: Sequence[int], decay: float) -> np.ndarray:
-    """z_k = max(1 - N decay/sqrt(n_k), 0), each class's own logit under MSE without bias; the others are 0.
+    """Return z_k = max(1 - N decay/sqrt(n_k), 0), a class's own logit under MSE without bias; others are 0.
 
     Rows of A stay orthogonal and shrink to 0, so that the angle between minority rows never closes: a
     minority is lost by its length. decay: sqrt(lambda_A lambda_F).
@@ -70,7 +70,7 @@ def mse_logits(counts: Sequence[int], decay: float) -> np.ndarray:
 
 
 def mse_value(counts: Sequence[int], decay: float) -> float:
-    """Least MSE with its penalties, no bias: sum_k n_k (z_k - 1)^2/(2N) + decay sqrt(n_k) z_k."""
+    """Return the least MSE with penalties, no bias: sum_k n_k (z_k - 1)^2/(2N) + decay sqrt(n_k) z_k."""
     sizes, logits = np.asarray(counts, dtype=float), mse_logits(counts, decay)
     fit = sizes * (logits - 1) ** 2 / (2 * sizes.sum())
     return float((fit + decay * np.sqrt(sizes) * logits).sum())
@@ -90,7 +90,7 @@ class Peeled:
 
 
 def layer_peeled(classes: Classes, weight_bound: float, feature_bound: float) -> Peeled:
-    """Least sum_k n_k/N CE(z_k) with |Z|_* <= K sqrt(Omega_A Omega_F), Z (K, K) [eq. 34].
+    """Return the least sum_k n_k/N CE(z_k) with |Z|_* <= K sqrt(Omega_A Omega_F), Z (K, K) [eq. 34].
 
     The minority's contrast is 0 iff the bound's multiplier is at least n_B/N. Raises InputError unless both
     bounds are positive.
@@ -113,7 +113,7 @@ def layer_peeled(classes: Classes, weight_bound: float, feature_bound: float) ->
 
 
 def _penalised(classes: Classes, multiplier: float) -> tuple[np.ndarray, float, float]:
-    """Minimiser of cross-entropy + multiplier |Z|_*: (a, b, U, V), then |Z|_* and the cross-entropy there.
+    """Minimise cross-entropy + multiplier |Z|_*; return (a, b, U, V), |Z|_* and the cross-entropy.
 
     Z = a (I - u_A u_A^T) + b (I - u_B u_B^T) + [u_A u_B] U V^T [u_A u_B]^T, u the groups' unit vectors of
     equal entries; |U V^T|_* is the least (|U|^2 + |V|^2)/2.
@@ -138,7 +138,7 @@ def _penalised(classes: Classes, multiplier: float) -> tuple[np.ndarray, float, 
 
 
 def _cross_entropy(classes: Classes, a: float, b: float, block: np.ndarray) -> float:
-    """sum_k n_k/N CE(z_k) of the symmetric logits; block (2, 2): group of the sample x group of the logit."""
+    """Return sum_k n_k/N CE(z_k) of the symmetric logits; block (2, 2): sample's group x logit's group."""
     counts = classes.majorities, classes.minorities
     sizes = classes.ratio * classes.minority, classes.minority
     total = 0.0
@@ -157,7 +157,7 @@ def _cross_entropy(classes: Classes, a: float, b: float, block: np.ndarray) -> f
 
 
 def fixed_etf_length(classes: int, samples: float, length: float, decay: float) -> float:
-    """Length of every sample's best features for a classifier fixed to a simplex ETF with rows of `length`.
+    """Return the length of every sample's best features for a fixed simplex with rows of `length`.
 
     Cross-entropy plus decay/2 times all squared features: the samples do not meet, so the least is along the
     sample's own row and of one length, however unequal the classes are: NC1 and NC2 are 0 at every ratio.

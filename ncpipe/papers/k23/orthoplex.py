@@ -17,7 +17,7 @@ from ncpipe.theory.ufm import Decay
 
 
 def orthoplex(classes: int) -> Tensor:
-    """K unit vectors (K, K/2), e_1, -e_1, e_2, ..."""
+    """Return K unit vectors (K, K/2), e_1, -e_1, e_2, ..."""
     if classes < 2 or classes % 2:
         raise InputError(f"classes: {classes}; an orthoplex has an even number of vectors")
     axes = torch.eye(classes // 2, dtype=torch.float64)
@@ -25,7 +25,7 @@ def orthoplex(classes: int) -> Tensor:
 
 
 def orthoplex_value(classes: int, per_class: int, decay: Decay) -> float:
-    """Least loss with penalties of collapsed features and rows along one orthoplex.
+    """Return the least loss with penalties of collapsed features and rows along one orthoplex.
 
     Logits g, -g and 0 (K - 2 times): log(1 + (K-2) exp(-g) + exp(-2 g)) + sqrt(n lambda_A lambda_F) K g.
     """

@@ -44,7 +44,7 @@ class Clusters:
 
 
 def clusters(classes: int, modes: int, per_mode: int, width: int, spread: float, seed: int) -> Clusters:
-    """A draw of them: every class has several, of as many samples each."""
+    """Draw clusters: every class has several, each of as many samples."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes * modes, width, generator=generator, dtype=torch.float64)
     centres = centres / centres.norm(dim=1, keepdim=True)
@@ -54,7 +54,7 @@ def clusters(classes: int, modes: int, per_mode: int, width: int, spread: float,
 
 
 def trained_ranks(data: Clusters, depth: int, decay: float, seed: int) -> list[LayerRank]:
-    """Of a perceptron of L = depth matrices with tanh, at the end of L-BFGS on cross-entropy and decay."""
+    """Train a tanh perceptron of L = depth matrices by L-BFGS and return the ranks of its matrices."""
     width, classes = data.inputs.shape[1], int(data.labels.max()) + 1
     shapes = [(width, width)] * (depth - 1) + [(classes, width)]
     sizes = [rows * columns for rows, columns in shapes]
@@ -70,7 +70,7 @@ def trained_ranks(data: Clusters, depth: int, decay: float, seed: int) -> list[L
 
 
 def layer_ranks(weights: list[Tensor], data: Clusters, decay: float) -> list[LayerRank]:
-    """Of every matrix of the perceptron, wherever its weights stand; not of the last, which has K rows."""
+    """Return the ranks of the perceptron's matrices but the last, which has K rows, for any weights."""
     weights = [weight.detach().requires_grad_() for weight in weights]
     fit, entering, outgoing = _forward(weights, data)
     found = []
@@ -88,7 +88,7 @@ def layer_ranks(weights: list[Tensor], data: Clusters, decay: float) -> list[Lay
 
 
 def _forward(weights: list[Tensor], data: Clusters) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Mean cross-entropy, what enters each matrix (N, d), and what comes out of it."""
+    """Return mean cross-entropy, the input (N, d) of each matrix, and its output."""
     entering, outgoing = [], []
     h = data.inputs
     for weight in weights:

@@ -20,7 +20,7 @@ def largest_share(
     spread: NonNegative,
     seed: Index,
 ) -> float:
-    """The largest share that a matrix's distance from rank K has of its bound by TCV."""
+    """Return the largest share that a matrix's distance from rank K has of its bound by TCV."""
     found = _ranks(classes, modes, per_mode, width, depth, decay, spread, seed)
     return max(rank.distance / rank.bound for rank in found)
 
@@ -35,7 +35,7 @@ def largest_distance(
     spread: NonNegative,
     seed: Index,
 ) -> float:
-    """The largest distance of a matrix of the inner layers from rank K."""
+    """Return the largest distance of a matrix of the inner layers from rank K."""
     found = _ranks(classes, modes, per_mode, width, depth, decay, spread, seed)
     return max(rank.distance for rank in found)
 
@@ -51,7 +51,7 @@ def decay_slope(
     spread: NonNegative,
     seed: Index,
 ) -> float:
-    """Slope of log distance of the first matrix from rank K on log decay, between two decays; TCV stays."""
+    """Return the slope of log distance of the first matrix from rank K on log decay, at a fixed TCV."""
     first = [
         _ranks(classes, modes, per_mode, width, depth, decay, spread, seed)[0].distance
         for decay in (low, high)

@@ -12,7 +12,7 @@ from ncpipe.system.errors import InputError
 
 
 def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_self: bool) -> Tensor:
-    """Mean over samples of -1/n sum_j log(exp(f_i f_j/tau)/sum_l exp(f_i f_l/tau)), j of i's class.
+    """Return the mean of -1/n sum_j log(exp(f_i f_j/tau)/sum_l exp(f_i f_l/tau)), j of i's class.
 
     features (N, d), of any length. include_self: as eq. 32 is printed; else neither sum has i itself (n - 1
     samples j) [Khosla et al. 2020].
@@ -30,7 +30,7 @@ def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_s
 
 
 def supcon_optimum(classes: int, per_class: int, temperature: float, *, include_self: bool) -> float:
-    """Least loss over unit features, that of a collapsed simplex ETF.
+    """Return the least loss over unit features, that of a collapsed simplex ETF.
 
     log n + log(1 + (K-1) exp(-K/((K-1) tau))), and without i itself log(n - 1 + n (K-1) exp(-K/((K-1) tau))).
     Eq. 33 is this for a c_2/c_1 = (K-1) exp(-K Omega_F/((K-1) tau)); the one it prints has an Omega_A, which

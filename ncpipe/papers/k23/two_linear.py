@@ -34,14 +34,14 @@ class TwoLinear:
 
 
 def strength(classes: int, per_class: int, second: float, first: float, features: float) -> float:
-    """c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
+    """Return c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
     if classes < 1 or per_class < 1 or not min(second, first, features) > 0:
         raise InputError("two linear layers need a class, a sample and three positive decays")
     return float(classes * (per_class * second * first * features) ** (1 / 3))
 
 
 def best_logit(strength: float) -> float:
-    """z: the larger root of (1 - z) z^(1/3) = c, or 0 for c of 2^(-4/3) or more."""
+    """Return z: the larger root of (1 - z) z^(1/3) = c, or 0 for c of 2^(-4/3) or more."""
     if strength >= JUMP:
         return 0.0
     return float(brentq(lambda z: (1 - z) * z ** (1 / 3) - strength, 0.5, 1.0, xtol=1e-16))
@@ -50,7 +50,7 @@ def best_logit(strength: float) -> float:
 def optimum(
     classes: int, per_class: int, width: int, *, second: float, first: float, features: float
 ) -> TwoLinear:
-    """A global minimiser; the decays by name. Raises InputError for a width below K."""
+    """Return a global minimiser; the decays by name. Raises InputError for a width below K."""
     c = strength(classes, per_class, second, first, features)
     if width < classes:
         raise InputError(f"width: {width} is below {classes}, the number of classes")

@@ -1,9 +1,9 @@
-"""Low solutions of the deep unconstrained features model: many starts minimised at once, float64.
+"""Minimise the deep unconstrained features model from many starts at once, float64.
 
-Adam on the problem with one decay g for everything, which has the same minima up to the scale of the layers
-(`equal_strength`): the rate falls along a cosine. The best solutions sit where pre-activations are 0, on
-kinks of the ReLU: the gradient does not vanish there and L-BFGS stalls, so judge an end by its loss and its
-ranks.
+Adam with a cosine schedule minimises the problem with one decay g for everything, which has the same minima
+up to the scale of the layers (`equal_strength`). The best solutions have pre-activations of 0, at kinks of
+the
+ReLU: the gradient does not vanish there and L-BFGS stalls, so judge an end by its loss and its ranks.
 
 S  starts    N  samples (K classes, or K n)    d  width of every layer    L  depth
 """
@@ -37,7 +37,7 @@ class Ends:
         return self.values[0].item()
 
     def below(self, level: float) -> int:
-        """Starts that ended below a level."""
+        """Return how many starts ended below a level."""
         return int((self.values < level).sum())
 
 
@@ -51,7 +51,7 @@ def minimise(
     rate: float = 0.02,
     collapsed: bool = True,
 ) -> Ends:
-    """Adam from matrices of N(0, 1/width); start j is drawn from seed + j and does not depend on the others.
+    """Run Adam from matrices of N(0, 1/width); start j uses seed + j and does not depend on the others.
 
     collapsed: one column of features for each class, n of which stand for the model's (Theorem 6 says that
     optima are like this in layer L); else N = K n free ones.
@@ -68,7 +68,7 @@ def minimise(
 
 
 def descend(model: Dufm, starts: Sequence[Solution], *, steps: int = 4000, rate: float = 0.002) -> Ends:
-    """Adam from given matrices, all of one size and a hidden width that all layers share."""
+    """Run Adam from given matrices, all of one size and a hidden width that all layers share."""
     samples, width = starts[0].features.shape
     sizes = _sizes(model, samples, width)
     for start in starts:
@@ -92,20 +92,20 @@ def _sizes(model: Dufm, samples: int, width: int) -> list[tuple[int, int]]:
 
 
 def _decays(model: Dufm) -> list[float]:
-    """n lambda_H, of a class's one column, and lambda_W1..lambda_WL."""
+    """Return n lambda_H, of a class's one column, and lambda_W1..lambda_WL."""
     return [model.per_class * model.features, *model.weights]
 
 
 def _solutions(model: Dufm, matrices: list[Tensor]) -> list[Solution]:
-    """Each start's matrices, from equal decays to the model's: same product of layers, same penalties."""
+    """Rescale each start's matrices from equal decays to the model's, with the same penalties."""
     strength = equal_strength(model)
     scales = [math.sqrt(strength / decay) for decay in _decays(model)]
-    whole = [scale * matrix for scale, matrix in zip(scales, matrices, strict=True)]
-    return [Solution(features, tuple(weights)) for features, *weights in zip(*whole, strict=True)]
+    scaled = [scale * matrix for scale, matrix in zip(scales, matrices, strict=True)]
+    return [Solution(features, tuple(weights)) for features, *weights in zip(*scaled, strict=True)]
 
 
 def _descend(model: Dufm, flat: Tensor, sizes: list[tuple[int, int]], steps: int, rate: float) -> Ends:
-    """Adam on flat (S, P), the matrices of every start side by side."""
+    """Run Adam on flat (S, P), the matrices of all starts."""
     strength = equal_strength(model)
     copies = sizes[0][0] // model.classes
     targets = torch.eye(model.classes, dtype=torch.float64).repeat_interleave(copies, 0)
@@ -132,7 +132,7 @@ def _views(flat: Tensor, sizes: list[tuple[int, int]]) -> list[Tensor]:
 
 
 def _gradient(matrices: list[Tensor], slopes: list[Tensor], targets: Tensor) -> None:
-    """Derivatives of 1/(2N) |f - Y|^2 for each start, written into `slopes`."""
+    """Write the derivatives of 1/(2N) |f - Y|^2 for each start into `slopes`."""
     inputs = [matrices[0]]  # of every layer
     for weight in matrices[1:-1]:
         inputs.append(torch.bmm(inputs[-1], weight.mT).clamp_(min=0))

@@ -1,4 +1,4 @@
-"""Within-class collapse in the deep unconstrained features model with a smoothed ReLU [S24 Def. 7, Thm 8]."""
+"""Bound within-class variability in the deep features model with a smoothed ReLU [S24 Def. 7, Thm 8]."""
 
 import math
 
@@ -9,7 +9,7 @@ from ncpipe.theory.dufm import Dufm
 
 
 def relaxed_relu(inputs: Tensor, epsilon: float) -> Tensor:
-    """A sigma_epsilon of Def. 7: ReLU outside (0, epsilon), x^2 (2 epsilon - x)/epsilon^2 inside.
+    """Return a sigma_epsilon of Def. 7: ReLU outside (0, epsilon), x^2 (2 epsilon - x)/epsilon^2 inside.
 
     Continuously differentiable, with a slope of at most 4/3; below ReLU and rising inside.
     """
@@ -20,7 +20,7 @@ def relaxed_relu(inputs: Tensor, epsilon: float) -> Tensor:
 
 
 def within_class_bound(model: Dufm, width: int, epsilon: float) -> float:
-    """Printed bound on the distance of two samples of a class, in any layer of any optimum [Thm 8].
+    """Return the printed bound on the distance of two samples of a class, in any layer [Thm 8].
 
     6 epsilon sqrt(D (L+1))/((L+1)^(L+1) lambda_H prod_l lambda_Wl sqrt(n)), D = `width` the widest of the
     layers 2..L. Raises InputError for a lambda above 1/(L+1), which the theorem leaves out. docs/low_rank.md

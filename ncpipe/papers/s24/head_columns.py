@@ -15,7 +15,7 @@ from ncpipe.metrics.spectrum import singular_values
 
 
 def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
-    """Class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
+    """Return class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
     head = head_of(run)
     layers = {"M1": head.input_layer}
     for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
@@ -24,7 +24,7 @@ def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """Singular values of M1, M~2, ..., M~L and of ML: layer, place from 1, value."""
+    """Yield singular values of M1, M~2, ..., M~L and of ML: layer, place from 1, value."""
     last = list(means)[-1]
     for name, matrix in means.items():
         if name in ("M1", last) or name.startswith("~"):
@@ -33,7 +33,7 @@ def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any
 
 
 def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """Gram matrix of M_{L-1} over its mean diagonal: layer, row, column, value."""
+    """Yield the Gram matrix of M_{L-1} over its mean diagonal: layer, row, column, value."""
     name = [name for name in means if not name.startswith("~")][-2]
     gram = means[name] @ means[name].T
     for row, line in enumerate((gram / gram.diagonal().mean()).tolist()):

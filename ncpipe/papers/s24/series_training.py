@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 
 @functools.lru_cache(maxsize=8)
 def data_of(spec: Data) -> Prepared:
-    """Data that nothing has to fetch: those without inputs, or that are drawn."""
+    """Return data that need no fetching: those without inputs, or generated ones."""
     return prepare(spec, RAW, None, False)
 
 
@@ -113,7 +113,7 @@ def _train_elsewhere(task: _Task[Found]) -> list[Found]:
 
 @contextlib.contextmanager
 def _fitting(batch: Batch, place: torch.device) -> Iterator[None]:
-    """InputError where the block runs out of memory."""
+    """Raise InputError where the block runs out of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -126,7 +126,7 @@ def _fitting(batch: Batch, place: torch.device) -> Iterator[None]:
 
 
 def _dealt_out(shapes: Sequence[Batch], place: torch.device, workers: int) -> tuple[int, list[Batch]]:
-    """How many batches are to train at a time, and the batches, the longest first.
+    """Return how many batches train at a time, and the batches, the longest first.
 
     Small steps take the same time however many runs do them, so runs of a shape stay together unless they
     take longer than each worker's share of all.

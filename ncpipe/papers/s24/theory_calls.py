@@ -1,4 +1,4 @@
-"""Numbers of the deep unconstrained features model, for claims [S24; docs/low_rank_runs.md]."""
+"""Compute numbers of the deep unconstrained features model, for claims [S24; docs/low_rank_runs.md]."""
 
 import math
 from typing import Annotated
@@ -16,36 +16,36 @@ Depth = Annotated[int, Bound(low=2)]
 def srg_over_dnc(
     classes: Classes, depth: Depth, per_class: Count, decay: Positive, minus: Index = 2
 ) -> float:
-    """Loss of the strongly regular graph's solution over that of deep neural collapse."""
+    """Return the loss of the strongly regular graph's solution over that of deep neural collapse."""
     return dufm.srg_over_dnc(dufm.equal_decays(classes, per_class, depth, decay), minus)
 
 
 def small_decay_ratio(points: Classes, depth: Depth) -> float:
-    """rho, that ratio as decay goes to 0, for K = points (points - 1)/2."""
+    """Return rho, the limit of L_SRG/L_DNC as decay goes to 0, for K = points (points - 1)/2."""
     return dufm.small_decay_ratio(points, depth)
 
 
 def ratio_slope(points: Classes, depth: Depth) -> float:
-    """Slope of log rho on log K from K = points (points - 1)/2 to twice as many points."""
+    """Return the slope of log rho on log K from K = points (points - 1)/2 to twice as many points."""
     ratios = [dufm.small_decay_ratio(r, depth) for r in (points, 2 * points)]
     classes = [r * (r - 1) / 2 for r in (points, 2 * points)]
     return math.log(ratios[1] / ratios[0]) / math.log(classes[1] / classes[0])
 
 
 def dnc_threshold(classes: Classes, depth: Depth) -> float:
-    """Lambda from which on deep neural collapse costs no less than zero."""
+    """Return Lambda from which on deep neural collapse costs no less than zero matrices."""
     return dufm.dnc_threshold(classes, depth)
 
 
 def best_minus(classes: Classes, depth: Depth, per_class: Count, decay: Positive) -> float:
-    """Least loss of the graph's solutions with up to r/2 signs of minus, over that with two [SRG-k]."""
+    """Return the least loss of the graph's solutions with up to r/2 minus signs, over that with two."""
     model = dufm.equal_decays(classes, per_class, depth, decay)
     most = largest_points(classes) // 2
     return min(dufm.srg_loss(model, minus) for minus in range(2, most + 1)) / dufm.srg_loss(model)
 
 
 def built_over_closed(classes: Classes, depth: Depth, per_class: Count, decay: Positive) -> float:
-    """Loss of the built matrices of DNC and SRG over their closed forms, whichever is farther from 1."""
+    """Return the loss of the matrices of DNC or SRG over its closed form, whichever is farther from 1."""
     model = dufm.equal_decays(classes, per_class, depth, decay)
     ratios = []
     for solution, closed in (
@@ -59,7 +59,7 @@ def built_over_closed(classes: Classes, depth: Depth, per_class: Count, decay: P
 def descended_over_srg(
     classes: Classes, depth: Depth, per_class: Count, decay: Positive, noise: Positive, seed: Index
 ) -> float:
-    """Loss where descent from the perturbed SRG solution ends, over the SRG's: 1 if it is a local minimum."""
+    """Return the loss after descent from the perturbed SRG solution, over the SRG's: 1 at a local minimum."""
     model = dufm.equal_decays(classes, per_class, depth, decay)
     start = srg_solution(model, width=3 * classes)
     return descend(model, [perturbed(start, noise, seed)]).value / dufm.srg_loss(model)

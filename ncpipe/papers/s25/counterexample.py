@@ -1,4 +1,4 @@
-"""Two-layer blocks on nearly collapsed data: what moving them costs, and what it gains [S25 App. C].
+"""Compute price and gain of collapsing nearly collapsed data with two-layer blocks [S25 App. C].
 
 X = I_K (x) 1_n^T + E with E of size epsilon, and lin_0 that takes the k-th unit vector to the k-th optimal
 feature. A residual branch without biases moves all features by at most |W_2 relu(W_1 X)|_F <= (|W_1|^2 +
@@ -37,7 +37,7 @@ SHORTEST = 1e-3  # share of a Newton step
 
 
 def near_collapsed_data(classes: int, per_class: int, size: float, place: Place, seed: int) -> Prepared:
-    """X = I_K (x) 1_n^T + E, samples (N, D) by class; E has columns in pairs +e, -e of length `size`.
+    """Return X = I_K (x) 1_n^T + E, samples (N, D) by class; E has columns +e, -e of length `size`.
 
     Directions are uniform. `within`: D = K, as in the text. `beside`: E has K coordinates of its own, D = 2K.
     Both splits are the same. Raises InputError for an odd `per_class`.
@@ -57,7 +57,7 @@ def near_collapsed_data(classes: int, per_class: int, size: float, place: Place,
 
 
 def aligned_embedding(solved: Optimum, inputs: int) -> State:
-    """lin_0 that takes the k-th unit vector to the k-th optimal feature, so that X_1 is close to collapse.
+    """Return lin_0 that maps the k-th unit vector to the k-th optimal feature: X_1 is close to collapse.
 
     Coordinates beyond the K-th, up to `inputs`, go to directions at right angles to all features.
     """
@@ -70,7 +70,7 @@ def aligned_embedding(solved: Optimum, inputs: int) -> State:
 
 
 def motionless_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
-    """The network that leaves the data where they are: no inner weights, W_L the best for `features`.
+    """Return the network that does not move the data: no inner weights, W_L the best for `features`.
 
     features (N, d): of the training samples behind lin_0 and LN.
     """
@@ -81,7 +81,7 @@ def motionless_state(run: Run, data: Prepared, embedding: State, features: Tenso
 
 
 def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
-    """Theorem 4.6's second stage on the same `features`: K groups of (L - 1)/K blocks, each for one class."""
+    """Return Theorem 4.6's second stage on `features`: K groups of (L - 1)/K blocks, one per class."""
     solved = optimum_of(run, data)
     plan = make_plan(features, data.train.labels, solved.features, "sharp", 0)
     assert not any(plan.arcs), "near-collapsed data lie inside the caps"
@@ -96,7 +96,7 @@ def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tenso
 
 
 def collapse_price(features: Tensor, labels: Tensor, strength: float) -> float:
-    """Least penalty of bias-free two-layer blocks that collapse `features` (N, d).
+    """Return the least penalty of bias-free two-layer blocks that collapse `features` (N, d).
 
     lambda/2 sum(|W_1|^2 + |W_2|^2) >= lambda/2 sqrt(tr Sigma_W/d), at any depth. Blocks that leave a spread
     tr Sigma_W' behind cost at least lambda/2 (sqrt(tr Sigma_W) - sqrt(tr Sigma_W'))/sqrt(d). strength: lambda
@@ -107,7 +107,7 @@ def collapse_price(features: Tensor, labels: Tensor, strength: float) -> float:
 
 
 def kept_share(gap: float, price: float) -> float:
-    """The least share of sqrt(tr Sigma_W) behind LN that a best network of bias-free two-layer blocks keeps.
+    """Return the least share of sqrt(tr Sigma_W) after LN that an optimal network of such blocks keeps.
 
     A network that keeps the share s pays (1 - s) `price` at least; staying put costs `gap` above L*_GUFM. So
     no optimum has s < 1 - gap/price, whatever its depth. 0 where this says nothing.
@@ -116,7 +116,7 @@ def kept_share(gap: float, price: float) -> float:
 
 
 def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) -> Optimum:
-    """W_L with the lowest fit + lambda_L/2 |W_L|^2 on `features` (N, d) of `labels` (N,), without bias.
+    """Return W_L without bias with the lowest fit + lambda_L/2 |W_L|^2 on `features` (N, d), `labels` (N,).
 
     Newton's method with step halving from `start`; the problem is strictly convex. W_L has rows of sum 0, as
     the features do. `features` of the result are those of `start`.

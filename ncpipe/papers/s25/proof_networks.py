@@ -1,4 +1,4 @@
-"""Networks built from S25's proofs: their gap against depth, beside trained ones, and App. C's example."""
+"""Draw networks built from S25's proofs: their gap against depth, trained networks, App. C's example."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ DROP = 0.05  # height of its marks, in axes
 
 @dataclass(frozen=True)
 class Kind:
-    """One sort of network and how it is drawn."""
+    """A kind of network and how it is drawn."""
 
     label: str
     colour: Colour
@@ -38,7 +38,7 @@ KINDS = {
 
 
 def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
-    """Gap to L*_GUFM of constructed networks against L, with the proof's bound on their inner penalty.
+    """Draw the gap to L*_GUFM of constructed networks against L, with the proof's bound.
 
     networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. labels:
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
@@ -89,7 +89,7 @@ COLUMNS = {
 def trained_and_constructed(
     networks: pd.DataFrame, trained: pd.DataFrame, labels: Mapping[str, str]
 ) -> Figure:
-    """Gap, NC1, NC2 and NC3 against L: trained networks, least strengths, biases alone.
+    """Draw gap, NC1, NC2 and NC3 against L: trained networks, least strengths, biases alone.
 
     networks: as of `constructed_gap`, with nc2 the distance that the loss asks for. trained: experiment,
     depth, metric (a name of COLUMNS), log10_mean and log10_std over converged seeds. labels: experiment ->
@@ -128,7 +128,7 @@ PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
 
 
 def counterexample(table: pd.DataFrame) -> Figure:
-    """App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps against L.
+    """Draw App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps.
 
     table: rows of `proofs.study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
@@ -185,7 +185,7 @@ def counterexample(table: pd.DataFrame) -> Figure:
 
 
 def _draw(axes: Axes, depth: pd.Series, values: pd.Series, kind: Kind) -> None:
-    """A line of what is above rounding; a mark at the bottom for what is not."""
+    """Draw a line of values above rounding, and a mark at the bottom for the others."""
     seen = values.notna()
     small = seen & (values.abs() < NOTHING)
     place = axes.get_xaxis_transform()
@@ -229,7 +229,7 @@ def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
 
 
 def _scale(axes: Axes) -> None:
-    """Log axes with few ticks."""
+    """Set log axes with few ticks."""
     axes.set(xscale="log", yscale="log")
     axes.margins(y=0.12)
     low, high = axes.get_ylim()

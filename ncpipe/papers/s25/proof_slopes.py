@@ -1,4 +1,4 @@
-"""Constructed networks beside trained ones, in tables."""
+"""Tabulate constructed networks beside trained ones."""
 
 import math
 
@@ -13,7 +13,7 @@ SLOPES_OF = ("stage_one_penalty", "stage_two_penalty", "inner_penalty", "loss_ga
 
 
 def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
-    """Least-squares powers of L of penalties and gap, by experiment and kind.
+    """Return least-squares powers of L of penalties and gap, by experiment and kind.
 
     networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. n_used: values
     above `NOTHING`; the slope is NaN with fewer than two depths.
@@ -31,13 +31,13 @@ def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_nc2(networks: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
-    """The networks with a column nc2, the metric that `nc2` names for their experiment."""
+    """Return the networks with a column nc2, the metric that `nc2` names for their experiment."""
     values = [row[nc2[row["experiment"]]] for _, row in networks.iterrows()]
     return networks.assign(nc2=values)
 
 
 def trained_means(summary: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
-    """Last-layer means of `tables.summary` on training samples and weights, with the named nc2 as `nc2`."""
+    """Return last-layer means of `tables.summary` on training samples and weights, the named nc2 as `nc2`."""
     rows = summary[(summary["layer"] == LAST) & (summary["split"] != "test")].copy()
     rows.loc[rows["metric"] == rows["experiment"].map(nc2), "metric"] = "nc2"
     return rows[["experiment", "depth", "metric", "log10_mean", "log10_std"]]

@@ -1,4 +1,4 @@
-"""Networks whose residual branches hold nothing but biases, at the optimum of the features model.
+"""Construct networks whose residual branches have only biases, at the optimum of the features model.
 
 S25's objective leaves biases out of the penalty [eq. 7]. A block with W = 0 is x -> LN(x + b), at no cost,
 and LN makes it a map that folds the sphere: where -b lies on the line through two samples x and y, outside
@@ -48,7 +48,7 @@ class Shifts:
 
 
 def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
-    """Biases that take the training samples to an optimum of the features model; all inner matrices are 0.
+    """Return biases that move the training samples to an optimum of the features model; inner matrices are 0.
 
     Needs LN without eps: with one, LN does not make two parallel vectors one. The first attention of a
     transformer is the one matrix with a penalty. Raises InputError where an assumption is not met or L is too
@@ -67,7 +67,7 @@ def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
     ends = torch.stack([points[distinct.labels == k][0] for k in range(data.classes)])
     solved = optimum_of(run, data)
     room = run.depth - 1 - len(merging)
-    placing = place(ends, solved.features, room, run.name)
+    placing = place_classes(ends, solved.features, room, run.name)
     for shift in placing:
         ends = on_sphere(ends + shift)
     solved = turned_towards(solved, ends, torch.arange(data.classes))
@@ -77,28 +77,28 @@ def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
 
 
 def merge_classes(points: Tensor, labels: Tensor) -> Tensor:
-    """Shifts (M - K, d) after which all `points` (M, d) of a class are one; labels (M,).
+    """Return shifts (M - K, d) after which all `points` (M, d) of a class are one; labels (M,).
 
     Each merges one pair: of the nearest pairs of a class, and the places of -b on their lines, the choice
     that leaves all other points furthest apart.
     """
     found = []
     while len(points) > len(labels.unique()):
-        best, chosen, dropped = -1.0, points[0], 0
+        largest, best, dropped = -1.0, points[0], 0
         for keep, drop in _nearest_pairs(points, labels):
             offsets = -points[keep] - REACHES.unsqueeze(1) * (points[keep] - points[drop])
             rest = torch.cat([points[:drop], points[drop + 1 :]])
             apart = _separations(rest + offsets.unsqueeze(1))
-            if apart.max() > best:
-                best, chosen, dropped = apart.max().item(), offsets[apart.argmax()], drop
-        found.append(chosen)
-        points = on_sphere(torch.cat([points[:dropped], points[dropped + 1 :]]) + chosen)
+            if apart.max() > largest:
+                largest, best, dropped = apart.max().item(), offsets[apart.argmax()], drop
+        found.append(best)
+        points = on_sphere(torch.cat([points[:dropped], points[dropped + 1 :]]) + best)
         labels = torch.cat([labels[:dropped], labels[dropped + 1 :]])
     return torch.stack(found) if found else points.new_empty(0, points.shape[1])
 
 
-def place(points: Tensor, targets: Tensor, room: int, name: str) -> Tensor:
-    """Shifts (B, d), B <= room the least number found, that take K points to the shape of K targets (K, d).
+def place_classes(points: Tensor, targets: Tensor, room: int, name: str) -> Tensor:
+    """Return shifts (B, d), with the least B <= room found, that move K points to the targets' shape (K, d).
 
     The shape: all cosines, so up to a rotation. Gauss-Newton steps with damping (Levenberg-Marquardt) on all
     biases at once, from small random ones.
@@ -126,14 +126,14 @@ def _nearest_pairs(points: Tensor, labels: Tensor) -> list[tuple[int, int]]:
 
 
 def _separations(points: Tensor) -> Tensor:
-    """1 - largest cosine of two different rows, for every (M, d) of points (T, M, d); (T,)."""
+    """Return 1 - largest cosine of two different rows, for every (M, d) of points (T, M, d); (T,)."""
     units = points / points.norm(dim=2, keepdim=True)
     cosines = units @ units.mT
     return 1 - cosines.diagonal_scatter(cosines.new_full(units.shape[:2], -1.0), dim1=1, dim2=2).amax((1, 2))
 
 
 def _solve(points: Tensor, targets: Tensor, start: Tensor, basis: Tensor) -> tuple[Tensor, float]:
-    """Biases (B, d - 1) in `basis` and the sum of squared errors of the cosines that they leave."""
+    """Return biases (B, d - 1) in `basis` and the sum of squared errors of the cosines after them."""
     width = targets.shape[1]
     first, second = torch.triu_indices(len(targets), len(targets), 1).unbind()
     cosines = (targets[first] * targets[second]).sum(1) / width
@@ -165,7 +165,7 @@ def _solve(points: Tensor, targets: Tensor, start: Tensor, basis: Tensor) -> tup
 
 
 def _bias_block(bias: Tensor, mlp_width: int | None) -> State:
-    """A block that adds `bias` (d,); one-layer blocks up to a multiple of 1, which LN removes."""
+    """Return a block that adds `bias` (d,); one-layer blocks up to a multiple of 1, which LN removes."""
     width = len(bias)
     if mlp_width is None:
         square = torch.zeros(width, width, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Constructed networks measured through the package's own modules: rows of the theory study's tables.
+"""Measure constructed networks with the package's own modules: rows of the theory study's tables.
 
 N  samples    K  classes    d  width    all float64
 """
@@ -41,7 +41,7 @@ Kind = Literal["printed", "sharp", "shifts"]
 
 
 def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> dict[str, Any]:
-    """One constructed network: what it costs, by stage and bound, and where it ends.
+    """Return one constructed network's penalties, by stage and with bounds, and its metrics.
 
     `shifts` is the network of biases of `ncpipe.papers.s25.shifts`; it has no stages and no bounds (NaN).
     Raises InputError where L is too small or an assumption is not met.
@@ -95,7 +95,7 @@ _NO_STAGES = Stages(*[float("nan")] * 10)
 
 @torch.no_grad()
 def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
-    """Objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
+    """Return objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
     network = network_of(run, data, state)
     samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
     features = network.features(samples.inputs, samples.lengths)
@@ -127,7 +127,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
 
 @torch.no_grad()
 def network_of(run: Run, data: Prepared, state: State) -> Network:
-    """The run's network with these weights, float64.
+    """Return the run's network with these weights, float64.
 
     They are copied one by one: load_state_dict takes a time that grows with the square of the depth.
     """
@@ -150,12 +150,13 @@ PLACES: tuple[Place, ...] = ("within", "beside")
 def counterexample_rows(
     run: Run, classes: int, per_class: int, sizes: Sequence[float], depths: Sequence[int], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """App. C's example: gain and price of collapse, by place of the noise, regime, size and depth.
+    """Yield App. C's example: gain and price of collapse, by place of the noise, regime, size and depth.
 
     run: an L-RN2 whose penalty's value is the strength of all regimes. Sizes are varied at the first depth,
-    depths at the first size. motionless_gap: the network that stays put, what collapse could gain.
-    collapsing_gap: the one whose blocks collapse the classes by Theorem 4.6's second stage, with its penalty.
-    shifts_gap: the one of biases alone, NaN where L is too small.
+    depths at the first size. motionless_gap: gap of the network that does not move the data: the possible
+    gain.
+    collapsing_gap: that of Theorem 4.6's second stage, with its penalty. shifts_gap: that of the network of
+    biases, NaN where L is too small.
     """
     if run.spec.model.architecture != "L-RN2" or run.spec.model.last_bias:
         raise InputError("App. C's example is about L-RN2 without a last bias")

@@ -1,6 +1,6 @@
 """Which engine a sweep has, and what it is given."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import groups
@@ -13,7 +13,15 @@ from ncpipe.runs.fingerprint import RunFingerprint
 
 def open_engine(options: Options, settings: Settings) -> Engine:
     """Return the engine that the options name. InputError if what it needs is not installed."""
-    return ENGINES[options.engine](options, settings)
+    if options.engine == "slurm":
+        from ncpipe.runs.engines.slurm import SlurmEngine
+
+        return SlurmEngine(options.slurm, settings.keep_options)
+    if options.engine == "ray":
+        from ncpipe.runs.engines.ray_cluster import RayEngine
+
+        return RayEngine(options.ray, settings)
+    return LocalEngine(settings)
 
 
 def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> DryRun:
@@ -30,22 +38,3 @@ def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> Dry
 def tasks_of(missing: Sequence[RunFingerprint], settings: Settings) -> list[Task]:
     """Return a task for each shape (and number of epochs done) of runs; engines split them further."""
     return [task_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]
-
-
-def _local(options: Options, settings: Settings) -> Engine:
-    return LocalEngine(settings)
-
-
-def _slurm(options: Options, settings: Settings) -> Engine:
-    from ncpipe.runs.engines.slurm import SlurmEngine
-
-    return SlurmEngine(options.slurm, settings.keep_options)
-
-
-def _ray(options: Options, settings: Settings) -> Engine:
-    from ncpipe.runs.engines.ray_cluster import RayEngine
-
-    return RayEngine(options.ray, settings)
-
-
-ENGINES: Mapping[str, Callable[[Options, Settings], Engine]] = {"local": _local, "slurm": _slurm, "ray": _ray}

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncpipe.runs.training_log import DIGITS
 from ncpipe.system.artifacts import LOGS
 from ncpipe.system.console import duration, recorded_lines
 
 JOB_LOG = LOGS / "jobs.csv"
 JOB_LOGS = LOGS / "jobs"  # what jobs printed that have been collected
-DIGITS = 16  # of a run's fingerprint
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,8 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # [days-]number[:n
 MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # Slurm's unit is the megabyte
 Some = Annotated[int, Bound(1, 100_000)]
+Gigabytes = Annotated[float, Bound(0, 100_000, open_low=True)]
+Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; more tasks of the array take more")]
 OURS = {  # options of sbatch that another key sets, and which; ncpipe sets those without a key
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
     "time": "time", "mem": "mem", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gres": "gres",
@@ -90,16 +92,18 @@ class Container:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Other resources for some of the runs. Keys that are left out stay as they are for all runs.
+class Resources:
+    """What a job asks Slurm for, and what a rule may change for some of the runs.
 
-    experiments: names; all of them if it is left out. min_depth, max_depth: of the runs, both included.
-    The others are those of `Slurm`.
+    partition, account, qos, constraint, gres: as sbatch has them; Slurm's defaults if they are left out.
+    time: limit of a job, as sbatch has it, "2:30:00"; minutes: the same as a number (240 if both are left
+    out). A job that reaches it saves its checkpoints and queues again.
+    mem: of a job, as sbatch has it, "8G"; memory_gb: the same as a number.
+    memory_most_gb: most memory to ask for after a job with a single run had too little; if it is left out,
+    memory grows once.
+    cpus: cores of a job. gpus: of a job, none or one.
     """
 
-    experiments: tuple[str, ...] = ()
-    min_depth: Some | None = None
-    max_depth: Some | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -108,10 +112,22 @@ class Rule:
     time: str | None = None
     minutes: Some | None = None
     mem: str | None = None
-    memory_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
-    memory_most_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
+    memory_gb: Gigabytes | None = None
+    memory_most_gb: Gigabytes | None = None
     cpus: Some | None = None
-    gpus: Annotated[int, Bound(0, 1)] | None = None
+    gpus: Gpus | None = None
+
+
+@dataclass(frozen=True)
+class Rule(Resources):
+    """Other resources for some of the runs. Keys that are left out stay as they are for all runs.
+
+    experiments: names; all of them if it is left out. min_depth, max_depth: of the runs, both included.
+    """
+
+    experiments: tuple[str, ...] = ()
+    min_depth: Some | None = None
+    max_depth: Some | None = None
 
     def applies_to(self, experiment: str, depth: int) -> bool:
         """Return whether a run is among those that the rule is for."""
@@ -122,22 +138,16 @@ class Rule:
         )
 
     def resources(self) -> dict[str, Any]:
-        """Return the keys of `Slurm` that the rule sets."""
-        chosen = ("experiments", "min_depth", "max_depth")
-        return {name: value for name, value in vars(self).items() if name not in chosen and value is not None}
+        """Return the keys of `Resources` that the rule sets."""
+        found = {field.name: getattr(self, field.name) for field in fields(Resources)}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Resources):
     """Jobs of Slurm: the tasks of an array, each of which trains one or more batches one after the other.
 
-    partition, account, qos, constraint, gres: as sbatch has them; Slurm's defaults if they are left out.
-    time: limit of a job, as sbatch has it, "2:30:00"; minutes: the same as a number (240 if both are left
-    out). A job that reaches it saves its checkpoints and queues again.
-    mem: of a job, as sbatch has it, "8G"; memory_gb: the same as a number.
     memory_growth: by which factor more memory is asked for after a job with a single run had too little.
-    memory_most_gb: most memory to ask for then; if it is left out, memory grows once.
-    cpus: cores of a job. gpus: of a job, none or one.
     array: most tasks of an array. at_once: most tasks of a sweep that run at a time.
     signal_seconds: how long before the time limit a job is told to save: longer than its longest epoch.
     sbatch: further options, "--exclusive". setup: lines of shell before the worker, "module load cuda".
@@ -146,19 +156,9 @@ class Slurm:
     rules: other resources for some of the runs; a later rule wins.
     """
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    gres: str | None = None
-    time: str | None = None
-    minutes: Some | None = None
-    mem: str | None = None
-    memory_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
-    memory_growth: Annotated[float, Bound(1, 100)] = 2.0
-    memory_most_gb: Annotated[float, Bound(0, 100_000, open_low=True)] | None = None
     cpus: Some = 1
-    gpus: Annotated[int, Bound(0, 1, why="a job trains on one GPU; more tasks of the array take more")] = 0
+    gpus: Gpus = 0
+    memory_growth: Annotated[float, Bound(1, 100)] = 2.0
     array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
     at_once: Some = 256
     signal_seconds: Some = 90

@@ -1,7 +1,7 @@
-"""The engine that trains on a Ray cluster: a task for each batch, as large as its device has room for.
+"""The engine that trains on a Ray cluster.
 
-The memory of a run is measured where it would train. A task then asks Ray for that share of a GPU, or for
-that much memory, and trains one batch. Ray does not try a task again: the driver does (`protocol.run_tasks`).
+A task has a GPU, or the cores of one batch, and trains runs of one shape in batches as large as its device
+has room for. Ray does not try a task again: the driver does (`protocol.run_tasks`).
 
 Ray is imported here and nowhere else, and only where a sweep asks for it.
 """
@@ -19,54 +19,35 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from ncpipe.config.specs import Compute
-from ncpipe.runs.batches import MEMORY_SHARE
 from ncpipe.runs.engines.archive import pack, receive
 from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, digests_of, write_costs
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.remote import Origin, data_of, need_there, origin, train_there
+from ncpipe.runs.engines.remote import Origin, data_of, origin, train_there
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
-from ncpipe.runs.engines.worker import Need
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-CONTEXT = 1e9  # bytes that a process takes on a GPU before it trains anything
-STEP = 0.05  # of a GPU, in which its share is counted
-TURNS = 2  # batches for each place, so that a long one at the end leaves few places idle
+TURNS = 2  # tasks for each place, so that a long one at the end leaves few places idle
 LOOK = 0.5  # seconds between two looks at what a task's process has to know
 PATIENCE = 20.0  # seconds that tasks have to save their checkpoints when they are cancelled
 QUIET = 60.0  # seconds without an end after which it is said what the cluster still has
 
-Kind = Literal["need", "train"]
-
 
 @dataclass(frozen=True)
 class Cluster:
-    """What tasks can ask for: GPUs and cores in all, cores and bytes of memory of the largest machine.
-
-    machines: that train.
-    """
+    """What tasks can ask for: GPUs and cores in all, and cores of the largest of the machines that train."""
 
     gpus: float
     cores: float
     most_cores: float
-    most_memory: float
     machines: int = 1
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """What a task of Ray's does, and into how many batches, at least, its runs are to be split."""
-
-    kind: Kind
-    task: Task
-    pieces: int = 1
 
 
 @dataclass
@@ -84,9 +65,8 @@ class RayEngine:
         self.stack.callback(self.ray.shutdown)
         self.origin = self.stack.enter_context(origin())
         self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
-        self.tasks: dict[Any, Submitted] = {}  # by the reference of what they return
+        self.tasks: dict[Any, Task] = {}  # by the reference of what they return
         self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of tasks that ended, until collected
-        self.needs: dict[str, Need] = {}  # by the keys of runs
         self.data: dict[str, Any] = {}  # references of prepared data, by name and by digest
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -95,27 +75,15 @@ class RayEngine:
         new = sum(task.epochs_before < 0 for task in tasks)
         for task in tasks:
             pieces = pieces_of(new, self.settings.compute, cluster) if task.epochs_before < 0 else 1
-            if task.keys[0] in self.needs:
-                self._train(task, pieces)
-            else:
-                share = self._shares(1e-3 if self.uses_gpu else 0, 0)
-                self._start(Submitted("need", task, pieces), _need, share)
+            for part in task.in_parts(pieces):
+                self._start(dataclasses.replace(part.submitted(), shares=self._places(cluster)))
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         heard = time.monotonic()
         while self.tasks:
             patience = 1.0 if wait else 0.0
             ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=patience)
-            results = []
-            for reference in ready:
-                submitted = self.tasks.pop(reference)
-                found = self._result(reference, submitted)
-                if isinstance(found, Need):
-                    self.needs |= dict.fromkeys(submitted.task.keys, found)
-                    self._train(submitted.task, submitted.pieces)
-                else:
-                    results.append(found)
-            if results:
+            if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
                 yield results
             if ready:
                 heard = time.monotonic()
@@ -131,7 +99,7 @@ class RayEngine:
             receive(key, archive)
 
     def more_memory(self, task: Task) -> Task | None:
-        """A task has the memory that its runs were measured to take; there is no more to ask for."""
+        """A task's memory is its machine's; there is no more to ask for."""
         return None
 
     def cancel(self) -> None:
@@ -145,25 +113,15 @@ class RayEngine:
                 self.ray.wait(references, num_returns=len(references), timeout=PATIENCE if not force else 1.0)
         self.stack.close()
 
-    def _train(self, task: Task, pieces: int) -> None:
-        need = self.needs[task.keys[0]]
-        for part in parts_of(task, need, pieces):
-            share = gpu_share(len(part.runs), need) if self.uses_gpu else 0.0
-            own = Submitted("train", part.submitted())
-            self._start(own, _train, self._shares(share, len(part.runs) * need.run))
+    def _places(self, cluster: Cluster) -> int:
+        """Return how many tasks may share a machine's memory; a GPU is one task's."""
+        return 1 if self.uses_gpu else int(cluster.most_cores // self.settings.compute.threads)
 
-    def _shares(self, gpu: float, memory: float) -> dict[str, float]:
-        """Return what a task asks for; no more memory than some machine has, or it would wait for ever."""
-        asked = {"num_cpus": self.settings.compute.threads, "num_gpus": gpu}
-        if not self.uses_gpu:
-            asked["memory"] = int(min(memory, cluster_of(self.ray).most_memory))
-        return asked
-
-    def _start(self, submitted: Submitted, function: Any, shares: Mapping[str, float]) -> None:
-        task = submitted.task
+    def _start(self, task: Task) -> None:
         data = {name: self._archive(name) for name in data_of(task)}
-        remote = self.ray.remote(function).options(max_retries=0, name=task.name, **shares)
-        self.tasks[remote.remote(task, self.origin, data)] = submitted
+        asked = {"num_cpus": self.settings.compute.threads, "num_gpus": int(self.uses_gpu)}
+        remote = self.ray.remote(_train).options(max_retries=0, name=task.name, **asked)
+        self.tasks[remote.remote(task, self.origin, data)] = task
 
     def _archive(self, name: str) -> Any:
         """Return the reference of a prepared data set as an archive; equal ones are stored once."""
@@ -175,21 +133,15 @@ class RayEngine:
             self.data[name] = self.data[digest]
         return self.data[name]
 
-    def _result(self, reference: Any, submitted: Submitted) -> Need | TaskResult:
-        task = submitted.task
+    def _result(self, reference: Any, task: Task) -> TaskResult:
         try:
-            found = self.ray.get(reference)
+            result, archives, machine = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             return TaskResult(task, state_of(error), f"{task.name}: {reason_of(error)}")
-        if isinstance(found, Need):
-            return found
-        result, archives, machine = found
-        if archives:
-            self.archives[task.keys] = archives
-        if submitted.kind == "train":
-            self._log(task, result, machine)
-        if result.state == "done" and submitted.kind == "train":
-            left = sum(len(other.task.runs) for other in self.tasks.values())
+        self.archives[task.keys] = archives
+        self._log(task, result, machine)
+        if result.state == "done":
+            left = sum(len(other.runs) for other in self.tasks.values())
             done, runs = self.settings.runs - left, self.settings.runs
             say(f"ray: {done} of {runs} runs, {task.name} by {machine.name}")
         return TaskResult(task, result.state, result.reason)
@@ -200,17 +152,12 @@ class RayEngine:
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"on {machine.name}\n{result.log}", encoding="utf-8")
-        need = self.needs[task.keys[0]]
-        gpus = gpu_share(len(task.runs), need) if self.uses_gpu else 0.0
-        asked = None if self.uses_gpu else len(task.runs) * need.run / 2**20
-        write_costs(
-            [
-                JobCost(
-                    "ray", machine.name, result.state, self.settings.compute.threads, gpus, machine.seconds,
-                    None, machine.megabytes, asked, 0, len(task.runs), str(file), digests_of(task.keys),
-                )
-            ]
+        cost = JobCost(
+            "ray", machine.name, result.state, self.settings.compute.threads, int(self.uses_gpu),
+            machine.seconds, None, machine.megabytes, None, 0, len(task.runs), str(file),
+            digests_of(task.keys),
         )  # fmt: skip
+        write_costs([cost])
 
     def _say_how_it_stands(self) -> None:
         cluster = cluster_of(self.ray)
@@ -269,7 +216,6 @@ def cluster_of(ray: Any) -> Cluster:
         sum(resources.get("GPU", 0.0) for resources in own),
         sum(resources.get("CPU", 0.0) for resources in own),
         max((resources.get("CPU", 0.0) for resources in own), default=0.0),
-        max((resources["memory"] for resources in own if resources.get("CPU")), default=0.0),
         sum(bool(resources.get("CPU")) for resources in own),
     )
 
@@ -294,7 +240,7 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
 
 
 def pieces_of(tasks: int, compute: Compute, cluster: Cluster) -> int:
-    """Return into how many batches, at least, to split each of so many shapes, so that no place is idle."""
+    """Return into how many tasks, at least, to split each of so many shapes, so that no place is idle."""
     places = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
     return math.ceil(TURNS * places / tasks)
 
@@ -307,34 +253,21 @@ def dry_run(tasks: Sequence[Task], options: Ray, compute: Compute) -> DryRun:
     finally:
         ray.shutdown()
     check_cluster(compute, cluster, options)
-    batches = [part for task in tasks for part in task.in_parts(pieces_of(len(tasks), compute, cluster))]
+    parts = [part for task in tasks for part in task.in_parts(pieces_of(len(tasks), compute, cluster))]
     where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
     has = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
     counted = ", ".join(f"{count} {name if count == 1 else f'{name}s'}" for count, name in has if count)
     cores = f"{compute.threads} {'core' if compute.threads == 1 else 'cores'}"
-    asked = f"a share of a GPU and {cores}" if uses_gpu(compute, cluster) else f"{cores} and its memory"
+    asked = f"a GPU and {cores}" if uses_gpu(compute, cluster) else cores
     runs = sum(len(task.runs) for task in tasks)
     return DryRun(
-        [[batch] for batch in batches],
-        "batches",
+        [[part] for part in parts],
+        "tasks",
         [
-            f"{runs} runs for {where} ({counted}): {len(batches)} batches or more, each asks for {asked}",
-            "a device of the cluster decides how many runs fit into a batch, and how long it takes",
+            f"{runs} runs for {where} ({counted}): {len(parts)} tasks, each asks for {asked}",
+            "a task's device decides how many runs train side by side, and how long it takes",
         ],
     )
-
-
-def parts_of(task: Task, need: Need, pieces: int) -> list[Task]:
-    """Return batches, at least `pieces`, that fit into a device with as much memory free as was measured."""
-    free = MEMORY_SHARE * (need.free - (0 if need.device == "cpu" else CONTEXT))
-    fit = max(1, int(free / need.run))
-    return task.in_parts(max(pieces, math.ceil(len(task.runs) / fit)))
-
-
-def gpu_share(runs: int, need: Need) -> float:
-    """Return the share of a GPU for a batch of so many runs: that of its memory, in steps of STEP."""
-    share = (runs * need.run / MEMORY_SHARE + CONTEXT) / need.free
-    return min(1.0, math.ceil(share / STEP - 1e-9) * STEP)
 
 
 def state_of(error: Exception) -> State:
@@ -363,11 +296,6 @@ class Machine:
     began: float
     seconds: float
     megabytes: float
-
-
-def _need(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    found = need_there(task, source, _loads(data))
-    return found if isinstance(found, Need) else (found, {}, None)
 
 
 def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.code_digests import PIPELINE, study_files
 from ncpipe.runs.engines.archive import pack, unpack_as
 from ncpipe.runs.engines.task import Task, TaskResult
-from ncpipe.runs.engines.worker import Need, need_of, train_task
+from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.store import has, stored
 from ncpipe.runs.store_layout import ALONE, begin_store
 from ncpipe.system.artifacts import PREPARED, remove
@@ -71,15 +71,6 @@ def _code_of_study() -> list[Path]:
 def data_of(task: Task) -> set[str]:
     """Return the names of a task's prepared data sets, below the folder of all."""
     return {data_place(run["experiment"], run["value"]).as_posix() for run in task.runs}
-
-
-def need_there(task: Task, source: Origin, data: Mapping[str, Load]) -> Need | TaskResult:
-    """Return the memory that a run takes on this machine, or why that is not known."""
-    try:
-        with _in_workdir(task, source, data):
-            return need_of(task)
-    except InputError as error:
-        return TaskResult(task, "failed", str(error))
 
 
 def train_there(

@@ -6,6 +6,7 @@ preempted, it saves checkpoints and queues again.
 """
 
 import contextlib
+import functools
 import json
 import re
 import time
@@ -64,7 +65,6 @@ class SlurmEngine:
         self.options, self.keep_options = options, keep_options
         self.jobs = {job.id: job for job in read_jobs()}
         self._options_before: dict[str, Slurm] = {}  # of jobs that have ended, by their runs' fingerprints
-        self._resolved: dict[tuple[str, int], Slurm] = {}  # rules applied, by experiment and depth
 
     def submit(self, tasks: Sequence[Task]) -> None:
         groups = self.by_options(tasks)
@@ -122,12 +122,7 @@ class SlurmEngine:
         return None if options.grown(more.memory_tries) is None else more
 
     def _options_of(self, key: str, run: Mapping[str, Any]) -> Slurm:
-        if key in self._options_before:
-            return self._options_before[key]
-        shape = run["experiment"], run["depth"]
-        if shape not in self._resolved:
-            self._resolved[shape] = self.options.of(*shape)
-        return self._resolved[shape]
+        return self._options_before.get(key) or _with_rules(self.options, run["experiment"], run["depth"])
 
     def by_options(self, tasks: Sequence[Task]) -> list[tuple[Slurm, list[Task]]]:
         """Group tasks by what their jobs ask for, memory not grown; a task is split where its runs differ."""
@@ -160,6 +155,11 @@ class SlurmEngine:
             f"sweep: {runs} runs in {len(pieces)} {'task' if len(pieces) == 1 else 'tasks'} of job {number} "
             f"({time.monotonic() - start:.1f} s)"
         )
+
+
+@functools.cache
+def _with_rules(options: Slurm, experiment: str, depth: int) -> Slurm:
+    return options.of(experiment, depth)
 
 
 def check_slurm(options: Slurm) -> None:

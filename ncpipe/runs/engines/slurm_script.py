@@ -57,7 +57,8 @@ def container_command(options: Slurm) -> list[str]:
         gpu = ["--nv"] if uses_gpu else []
         return ["apptainer", "exec", *gpu, *binds, "--pwd", str(here), *own.options, own.image]
     mounts = [word for folder in folders for word in ("--mount", f"{folder}:{folder}")]
-    told = ["--env", "SLURM_MEM_PER_NODE", "--env", "SLURM_RESTART_COUNT"]
+    names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_RESTART_COUNT")
+    told = [word for name in names for word in ("--env", name)]
     enter = ["sh", "-c", 'cd "$0" && exec "$@"', str(here)]
     return ["enroot", "start", *mounts, *told, *own.options, own.image, *enter]
 

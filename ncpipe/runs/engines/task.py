@@ -26,6 +26,7 @@ class Task:
     checkpoint_seconds: between two checkpoints. workers: batches at a time; None leaves it to the worker.
     tries: earlier attempts that made no progress. memory_tries: earlier attempts that ran out of memory with
     this one run. epochs_before: epochs that were saved when the task was submitted, -1 if it never was.
+    shares: tasks among which a machine's free memory is divided.
     """
 
     runs: tuple[dict[str, Any], ...]
@@ -37,6 +38,7 @@ class Task:
     tries: int = 0
     memory_tries: int = 0
     epochs_before: int = -1
+    shares: int = 1
 
     @property
     def name(self) -> str:

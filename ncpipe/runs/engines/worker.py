@@ -6,7 +6,6 @@ the store there.
 
 import threading
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncpipe.config.records import read
@@ -14,24 +13,15 @@ from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
-from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.engines.task import State, Task, TaskResult
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.cost import bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
+from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped
-
-
-@dataclass(frozen=True)
-class Need:
-    """Bytes that one run takes on a worker's device, those that are free there, and the device's name."""
-
-    run: int
-    free: int
-    device: str
 
 
 def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
@@ -54,14 +44,6 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     return fingerprints
 
 
-def need_of(task: Task) -> Need:
-    """Return the memory that each run takes, measured on the device that would train it."""
-    fingerprint = fingerprints_of_task(task)[0]
-    place, dtype = prepare_device(fingerprint.compute), DTYPES[fingerprint.compute.precision]
-    data = read_prepared(PREPARED / fingerprint.run.data)
-    return Need(bytes_per_run(fingerprint.run, data, place, dtype), free_bytes(place), str(place))
-
-
 def train_task(
     task: Task, stop: threading.Event | None = None, progress: Progress | Unseen | None = None
 ) -> TaskResult:
@@ -78,13 +60,22 @@ def train_task(
     except Stopped:
         raise
     except NotEnoughMemory as error:
-        return TaskResult(task, "memory", str(error))
+        return TaskResult(task, _too_large(task), str(error))
     except InputError as error:
         return TaskResult(task, "refused" if len(task.runs) == 1 else "failed", str(error))
     except Exception as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        return TaskResult(task, "memory" if is_out_of_memory(error) else "failed", reason)
+        return TaskResult(task, _too_large(task) if is_out_of_memory(error) else "failed", reason)
     return TaskResult(task, "done")
+
+
+def _too_large(task: Task) -> State:
+    """Return how a task ended for which its device has too little memory.
+
+    Memory that a job may ask for is the machine's: for one run on a GPU more of it is of no use.
+    """
+    on_cpu = prepare_device(Compute(**task.compute)).type == "cpu"
+    return "memory" if on_cpu or len(task.runs) > 1 else "refused"
 
 
 def _train(
@@ -97,7 +88,8 @@ def _train(
     need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, task.workers)
     found = groups(fingerprints)
     parts = parts_of_each(found, workers)
-    batches = [batch for group in found for batch in batches_that_fit(group, need, place, workers, parts)]
+    at_once = workers * task.shares
+    batches = [batch for group in found for batch in batches_that_fit(group, need, place, at_once, parts)]
     errors = train_batches(
         batches,
         workers,

@@ -1,4 +1,4 @@
-"""What S25's theorems ask of a run and its data, checked one by one.
+"""Check the assumptions of S25's theorems for a run and its data, one by one.
 
 N  samples    K  classes    d  width    V  vocabulary
 """
@@ -32,14 +32,14 @@ class Assumption:
 
 
 def paper_loss(run: Run) -> Literal["ce", "mse"]:
-    """The run's loss if it is one of the paper's, with a last layer of its own; else InputError."""
+    """Return the run's loss if it is one of the paper's with a learned last layer; else raise InputError."""
     if not is_plain(run.spec.loss) or run.spec.model.has_fixed_classifier:
         raise InputError(f"{run.name}: S25's theorems are for plain `ce` and `mse` and a learned classifier")
     return "ce" if run.spec.loss_name == "ce" else "mse"
 
 
 def paper_model(run: Run) -> ResNetModel | TransformerModel:
-    """The run's spec as one of the architectures that the proofs are about; InputError for any other."""
+    """Return the run's spec if it is an architecture of the proofs; else raise InputError."""
     model = run.spec.model
     if isinstance(model, ResNetModel | TransformerModel):
         return model
@@ -58,7 +58,7 @@ def check_assumptions(run: Run, data: Prepared) -> None:
 
 
 def assumptions(run: Run, data: Prepared) -> Iterator[Assumption]:
-    """The conditions of Theorems 4.3 and 4.6 and of their proofs' constructions, with what fails of each."""
+    """Yield the conditions of Theorems 4.3 and 4.6 and of their constructions, with what fails of each."""
     model = paper_model(run)
     counts = torch.bincount(data.train.labels, minlength=data.classes)
     yield Assumption(
@@ -96,10 +96,10 @@ def assumptions(run: Run, data: Prepared) -> Iterator[Assumption]:
 
 
 def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
-    """The training samples without repetitions, by class, and the place of every sample among them.
+    """Return the training samples without repetitions, by class, and each sample's row among them.
 
-    Token sequences are the same context if they agree up to their last real token. The second is (N,), for
-    every training sample its row among the distinct ones. Inputs are float64.
+    The rows are (N,). Token sequences are the same context if they agree up to their last real token. Inputs
+    are float64.
     """
     samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
     rows = samples.inputs.flatten(1).double()

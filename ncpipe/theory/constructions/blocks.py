@@ -1,8 +1,8 @@
-"""The networks of S25's existence proofs: which rank-one blocks move which sample where [S25 App. A].
+"""Build the rank-one blocks of S25's existence proofs, which move one sample at a time [S25 App. A].
 
-The blocks take the samples, one after the other, along an arc to the rim of a cap about their class's optimal
+Blocks move the samples, one after the other, along an arc to the rim of a cap about their class's optimal
 feature (stage 1: N groups of L_1 blocks), then all samples of a class at once into the cap's centre (stage 2:
-K groups of L_2 blocks). All other samples stay where they are: for them the ReLU is closed.
+K groups of L_2 blocks). All other samples stay where they are: for them the ReLU is 0.
 
 M  distinct samples    K  classes    d  width    B  blocks    all float64
 On the sphere |x| = sqrt(d), x^T 1 = 0; `margin` m and `cap` kappa (the text's c m) are shares of d:
@@ -58,7 +58,7 @@ class Plan:
         return len(self.targets)
 
     def rests(self) -> Tensor:
-        """Where stage 1 leaves the samples, (M, d)."""
+        """Return the positions (M, d) of the samples after stage 1."""
         rows = [
             start if arc is None else arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
             for start, arc in zip(self.starts, self.arcs, strict=True)
@@ -86,7 +86,7 @@ class Blocks:
         return len(self.strength)
 
     def square(self, layers: int, biases: bool = False) -> float:
-        """sum |W|^2 over all matrices, and |b|^2 if `biases`, of one-layer or two-layer blocks."""
+        """Return sum |W|^2 over all matrices, plus |b|^2 if `biases`, of one-layer or two-layer blocks."""
         matrices = self.strength.square() if layers == 1 else 2 * self.strength
         if not biases:
             return matrices.sum().item()
@@ -108,11 +108,11 @@ class Layout:
 
 
 def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Constants, detours: int) -> Plan:
-    """Cap, arcs and margin for samples `starts` (M, d) of classes `labels` (M,), towards `targets` (K, d).
+    """Choose cap, arcs and margin for samples `starts` (M, d) of classes `labels` (M,) and targets (K, d).
 
-    A sample takes the geodesic, or of the arcs through `detours` points drawn around the sphere the one that
-    keeps clear of the others, if the geodesic comes nearer to one than two samples are at the start.
-    Raises InputError where two samples start at one place or no arc is free.
+    A sample moves along the geodesic. If that comes nearer to another sample than any two samples are at the
+    start, it takes the arc with the largest margin of those through `detours` random points of the sphere.
+    Raises InputError where two samples start at the same point or no arc is free.
     """
     width = starts.shape[1]
     products = (starts @ starts.T).fill_diagonal_(-math.inf) / width
@@ -120,7 +120,7 @@ def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Consta
     if apart < LEAST_MARGIN:
         first, second = divmod(int(products.argmax()), len(starts))
         raise InputError(
-            f"samples {first} and {second} of the construction start at one place (1 - cos = {apart:.1e}); "
+            f"samples {first} and {second} of the construction start at one point (1 - cos = {apart:.1e}); "
             "take another seed, a larger width or other data"
         )
     cap = cap_size(targets, constants)
@@ -144,7 +144,7 @@ def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Consta
 
 
 def cap_size(targets: Tensor, constants: Constants) -> float:
-    """kappa of the caps about the targets (K, d), at most 1/2.
+    """Return kappa of the caps about the targets (K, d), at most 1/2.
 
     printed: 10 kappa = 1 - max cos [S25 App. A, property 5]. sharp: CAP_SHARE of the largest kappa for which
     every sample in another cap, at an angle of at least phi - arccos(1 - kappa), leaves the ReLU closed:
@@ -168,7 +168,7 @@ def cap_size(targets: Tensor, constants: Constants) -> float:
 
 
 def stage_one(plan: Plan, blocks: int) -> Blocks:
-    """M groups of `blocks` blocks; group i takes sample i along its arc [S25 eq. 14]."""
+    """Return M groups of `blocks` blocks; group i moves sample i along its arc [S25 eq. 14]."""
     positions = plan.starts.clone()
     groups = []
     for index, arc in enumerate(plan.arcs):
@@ -182,7 +182,7 @@ def stage_one(plan: Plan, blocks: int) -> Blocks:
 
 
 def stage_two(plan: Plan, blocks: int, factor: float) -> Blocks:
-    """K groups of `blocks` equal blocks; group j takes class j to its target.
+    """Return K groups of `blocks` equal blocks; group j moves class j to its target.
 
     One block of strength s divides the tangent of the angle to the target by exactly
     1 + s kappa/sqrt(d + kappa^2); together they divide it by `factor`.
@@ -206,13 +206,13 @@ def stage_two(plan: Plan, blocks: int, factor: float) -> Blocks:
 
 
 def printed_factor(plan: Plan, blocks: int) -> float:
-    """The factor of the text's strength 16 sqrt(d) log(L_2)/(kappa L_2), about L_2^16 where L_2 would do."""
+    """Return the factor of the text's strength 16 sqrt(d) log(L_2)/(kappa L_2); L_2 would suffice."""
     root, norm = plan.width**0.5, math.hypot(plan.width**0.5, plan.cap)
     return (1 + 16 * root * math.log(blocks) / (norm * blocks)) ** blocks
 
 
 def stage_one_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
-    """Upper bound on lambda/2 sum |W|^2 of stage 1 with lambda = `strength` [S25 App. A].
+    """Return the upper bound on lambda/2 sum |W|^2 of stage 1 with lambda = `strength` [S25 App. A].
 
     One-layer blocks 32 d pi^2 lambda M/(L_1 m^2), two-layer blocks 16 sqrt(d) pi lambda M/m.
     """
@@ -222,9 +222,10 @@ def stage_one_bound(plan: Plan, blocks: int, strength: float, layers: int) -> fl
 
 
 def stage_two_bound(plan: Plan, blocks: int, strength: float, layers: int) -> float:
-    """The same for stage 2: 2^7 K d lambda log(L_2)^2/(kappa^2 L_2), and 16 K sqrt(d) log(L_2) lambda/kappa.
+    """Return the bound for stage 2: 2^7 K d lambda log(L_2)^2/(kappa^2 L_2).
 
-    The text writes N for the number K of groups, and m for kappa = c m. Holds for factors up to L_2^4 and for
+    With two-layer blocks it is 16 K sqrt(d) log(L_2) lambda/kappa. The text writes N for the number K of
+    groups, and m for kappa = c m. Holds for factors up to L_2^4 and for
     the printed one.
     """
     logarithm = math.log(blocks)
@@ -234,13 +235,13 @@ def stage_two_bound(plan: Plan, blocks: int, strength: float, layers: int) -> fl
 
 
 def idle(blocks: int, width: int) -> Blocks:
-    """Identity blocks."""
+    """Return identity blocks."""
     rows, entries = torch.zeros(blocks, width).double(), torch.zeros(blocks).double()
     return Blocks(entries, rows, rows, entries, rows)
 
 
 def join(groups: list[Blocks]) -> Blocks:
-    """Blocks one after the other."""
+    """Concatenate groups of blocks."""
     fields = zip(*(vars(group).values() for group in groups), strict=True)
     return Blocks(*(torch.cat(parts) for parts in fields))
 
@@ -248,7 +249,7 @@ def join(groups: list[Blocks]) -> Blocks:
 def _free_arc(
     start: Tensor, target: Tensor, others: Tensor, cap: float, apart: float, waypoints: Tensor
 ) -> tuple[Arc, float]:
-    """The arc to the cap's rim and its margin to the others, at most `apart`; the shortest of the widest."""
+    """Return the arc to the cap's rim with the largest margin to the others, and the margin."""
     level = len(start) * (1 - cap)
     best: tuple[float, float, Arc] | None = None
     for through in (None, *waypoints):
@@ -263,7 +264,7 @@ def _free_arc(
 
 
 def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
-    """Blocks that take one sample along its arc, past `others` (M - 1, d) [S25 eq. 14].
+    """Return blocks that move one sample along its arc, past `others` (M - 1, d) [S25 eq. 14].
 
     Displacement r needs strength 2 r sqrt(d + m^2/4)/(m sqrt(d)).
     """
@@ -290,7 +291,7 @@ def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
 
 
 def _margins(points: Tensor, others: Tensor, plan: Plan) -> Tensor:
-    """The margin that each block counts on: the plan's, or its own, which is never smaller; (B,)."""
+    """Return the margin (B,) that each block uses: the plan's, or its own, which is never smaller."""
     if plan.constants == "printed":
         return torch.full((len(points),), plan.margin, dtype=torch.float64)
     return _own_margins(points, others)
@@ -301,7 +302,7 @@ def _own_margins(points: Tensor, others: Tensor) -> Tensor:
 
 
 def _printed_places(arc: Arc, blocks: int, plan: Plan) -> Tensor:
-    """Places (blocks + 1,) for the text's strength 4 sqrt(d) beta/(L_1 m), sqrt(d) beta the arc's length.
+    """Return places (blocks + 1,) for the text's strength 4 sqrt(d) beta/(L_1 m), arcs sqrt(d) beta long.
 
     beta must be the whole angle: with the angle still to go, as printed, a share e^-2 of it is never covered.
     The sample arrives after about half of the blocks; the last block that moves it takes what is left.
@@ -313,7 +314,7 @@ def _printed_places(arc: Arc, blocks: int, plan: Plan) -> Tensor:
 
 
 def _equalised_places(arc: Arc, others: Tensor, blocks: int) -> Tensor:
-    """Places (blocks + 1,) that make all blocks about equally strong, where small margins take small steps.
+    """Return places (blocks + 1,) that make all blocks about equally strong: small margins, small steps.
 
     By convexity this is the least sum of squares in the limit of many blocks.
     """
@@ -332,7 +333,7 @@ def _equalised_places(arc: Arc, others: Tensor, blocks: int) -> Tensor:
 
 
 def _waypoints(count: int, width: int) -> Tensor:
-    """Points (count, d) drawn evenly around the sphere, the same on every call."""
+    """Draw points (count, d) uniformly on the sphere, the same on every call."""
     generator = seeded_generator(0, "construction detours")
     points = torch.randn(count, width, generator=generator, dtype=torch.float64)
     points = points - points.mean(1, keepdim=True)

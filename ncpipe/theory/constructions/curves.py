@@ -1,4 +1,4 @@
-"""Circular arcs on the sphere where LN puts features, and how near they come to other points.
+"""Construct circular arcs on LN's sphere, and measure how near they come to other points.
 
 The sphere is {x in R^d : |x| = sqrt(d), x^T 1 = 0}. A geodesic is the arc of a great circle; the arc through
 a third point is the detour of a sample that has another one in its way. Arcs are smooth, and none is longer
@@ -32,12 +32,12 @@ class Arc:
         return self.radius * self.angle
 
     def at(self, t: Tensor) -> Tensor:
-        """Points (T, d) at t (T,)."""
+        """Return points (T, d) at t (T,)."""
         circle = torch.cos(t).unsqueeze(1) * self.first + torch.sin(t).unsqueeze(1) * self.second
         return self.centre + self.radius * circle
 
     def nearest_products(self, points: Tensor) -> Tensor:
-        """max over the arc of x^T y for each y of points (M, d), (M,).
+        """Return for each y of points (M, d) the maximum over the arc of x^T y, (M,).
 
         On the circle x(t)^T y = a + r cos(t - phi); its maximum a + r counts where phi lies on the arc, else
         the larger of the two ends.
@@ -50,7 +50,7 @@ class Arc:
 
 
 def arc_between(start: Tensor, end: Tensor, through: Tensor | None = None) -> Arc:
-    """The arc from `start` to `end` on their sphere: the geodesic, or the circle's arc through a third point.
+    """Return the arc from `start` to `end` on their sphere: the geodesic, or through a third point.
 
     All (d,), of one length; start and end neither equal nor opposite, the three points distinct.
     """
@@ -71,7 +71,7 @@ def arc_between(start: Tensor, end: Tensor, through: Tensor | None = None) -> Ar
 
 
 def cut_at(arc: Arc, end: Tensor, level: float) -> Arc:
-    """The arc up to where x^T end reaches `level` for the last time; `end` (d,) is its end point."""
+    """Cut the arc where x^T end reaches `level` for the last time; `end` (d,) is its end point."""
     along, across = (arc.first @ end).item(), (arc.second @ end).item()
     reach = (level - (arc.centre @ end).item()) / (arc.radius * math.hypot(along, across))
     angle = arc.angle - math.acos(max(-1.0, min(1.0, reach)))
@@ -79,5 +79,5 @@ def cut_at(arc: Arc, end: Tensor, level: float) -> Arc:
 
 
 def _angle(spoke: Tensor, first: Tensor, second: Tensor) -> float:
-    """Angle of a spoke (d,) in the plane of first and second, in [0, 2 pi)."""
+    """Return the angle of a spoke (d,) in the plane of first and second, in [0, 2 pi)."""
     return math.atan2((spoke @ second).item(), (spoke @ first).item()) % (2 * math.pi)

@@ -1,4 +1,4 @@
-"""First layers that set all samples apart: lin_0; embedding and first attention [S25 App. A].
+"""Build first layers that separate all samples: lin_0; embedding and first attention [S25 App. A].
 
 M  distinct samples    D  input size    d  width    C  tokens    V  vocabulary    p  patch size    all float64
 """
@@ -17,10 +17,10 @@ State = dict[str, Tensor]
 
 
 def resnet_embedding(run: Run, inputs: Tensor, draws: int) -> State:
-    """lin_0: Gaussian weights on whitened inputs (M, D), the draw of `draws` with samples furthest apart.
+    """Return lin_0: Gaussian weights on whitened inputs (M, D), the best of `draws` draws.
 
-    The proof takes any draw from a continuous distribution; the penalty of all blocks falls with the square
-    of the smallest distance, and lin_0 has none.
+    The best draw has the largest smallest distance between samples. The proof takes any draw of a continuous
+    distribution; the penalty of all blocks falls with the square of this distance, and lin_0 has no penalty.
     """
     width = paper_model(run).width
     mean = inputs.mean(0)
@@ -42,7 +42,7 @@ def resnet_embedding(run: Run, inputs: Tensor, draws: int) -> State:
 
 
 def transformer_embedding(run: Run, data: Prepared, shift: float) -> State:
-    """Embedding and attention of the first block; its MLP and all later attention are 0.
+    """Return the embedding and the attention of the first block; its MLP and later attention are 0.
 
     W_QK = 0, so that attention averages; W_VO = `shift` A, where A moves the first half of the coordinates to
     the second, so that the sum over the past stands beside the present [S25 App. A]. With two matrices W_V
@@ -75,7 +75,7 @@ def transformer_embedding(run: Run, data: Prepared, shift: float) -> State:
 
 
 def _token_embedding(vocabulary: int, context: int, width: int) -> State:
-    """W_e and W_p that write a token as sqrt(d) 2^-(i+1) on its own coordinate, i places before the last.
+    """Return W_e and W_p that write a token as sqrt(d) 2^-(i+1) on its coordinate, i places before the last.
 
     W_p has a and b on the coordinates 2V+1 and 2V+2 with a + b = -1 and a^2 + b^2 = 4^(i+1) - 1 (so not both
     positive, as the text has it): the sum is 0 and the norm 2^(i+1).
@@ -92,7 +92,7 @@ def _token_embedding(vocabulary: int, context: int, width: int) -> State:
 
 @torch.no_grad()
 def starts_of(run: Run, data: Prepared, samples: Split, embedding: State) -> Tensor:
-    """Where `samples` (M) lie before the first block that moves them, (M, d): the module's own forward pass.
+    """Return the features (M, d) of `samples` before the first block that moves them, by a forward pass.
 
     Behind lin_0 and LN, or behind the first block and LN of a transformer.
     """
@@ -104,6 +104,6 @@ def starts_of(run: Run, data: Prepared, samples: Split, embedding: State) -> Ten
 
 
 def on_sphere(rows: Tensor) -> Tensor:
-    """LN of rows (M, d) without eps."""
+    """Return LN of rows (M, d) without eps."""
     centred = rows - rows.mean(1, keepdim=True)
     return rows.shape[1] ** 0.5 * centred / centred.norm(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The constructed networks of S25 App. A as weights of this package's own modules.
+"""Build the networks of S25 App. A as weights of this package's modules.
 
 M  distinct samples    K  classes    d  width    B  blocks    all float64
 """
@@ -73,12 +73,12 @@ class Construction:
 
 
 def constructed_state(run: Run, data: Prepared, choices: Choices) -> State:
-    """Weights of the network of `run` that App. A constructs, by the names of its module; see `construct`."""
+    """Return the weights of the network that App. A constructs for `run`, by name; see `construct`."""
     return construct(run, data, choices).state
 
 
 def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None = None) -> Construction:
-    """Theorem 4.3's construction (4.6's for two-layer blocks) on the training samples of `data`.
+    """Build Theorem 4.3's construction (4.6's for two-layer blocks) on the training samples of `data`.
 
     L = M L_1 + K L_2 + 1 + idle blocks. Without a given layout, `printed` constants take L_1 = L_2 as large
     as L allows (`even_layout`), and `sharp` ones the layout with the lowest regularised loss (`best_layout`):
@@ -103,14 +103,14 @@ def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None 
 
 
 def embedding_of(run: Run, data: Prepared, distinct: Split, choices: Choices) -> State:
-    """The first layer, and a transformer's first attention, that set `distinct` samples apart."""
+    """Return the first layer, and a transformer's first attention, which separate `distinct` samples."""
     if isinstance(run.spec.model, TransformerModel):
         return transformer_embedding(run, data, run.depth**-choices.attention_exponent)
     return resnet_embedding(run, distinct.inputs, choices.draws)
 
 
 def optimum_of(run: Run, data: Prepared) -> Optimum:
-    """The features model's optimum with the run's loss, width and lambda_L."""
+    """Return the features model's optimum for the run's loss, width and lambda_L."""
     spec = run.spec
     strength = spec.penalty.last_strength(run.depth)
     model = paper_model(run)
@@ -118,7 +118,7 @@ def optimum_of(run: Run, data: Prepared) -> Optimum:
 
 
 def even_layout(run: Run, plan: Plan) -> Layout:
-    """L_1 = L_2, as large as L allows; angles divided by L_2 (`sharp`) or as the text's strengths do."""
+    """Return L_1 = L_2, as large as L allows; angles divided by L_2 (`sharp`) or as the text does."""
     length, rest = divmod(run.depth - 1, plan.samples + plan.classes)
     least = LEAST_SECOND * (plan.samples + plan.classes) + 1
     if length < LEAST_SECOND:
@@ -128,7 +128,7 @@ def even_layout(run: Run, plan: Plan) -> Layout:
 
 
 def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
-    """The layout of L with the lowest regularised loss among those tried; see `construct`."""
+    """Return the layout of L with the lowest regularised loss among those tried; see `construct`."""
     room = run.depth - 1 - plan.samples
     if room < LEAST_SECOND * plan.classes:
         least = plan.samples + LEAST_SECOND * plan.classes + 1
@@ -154,6 +154,7 @@ def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
 
 
 def too_shallow(run: Run, plan: Plan, least: str) -> InputError:
+    """Return the error for an L below the construction's least depth."""
     return InputError(
         f"{run.name}: L = {run.depth} is too shallow for {plan.samples} distinct samples of {plan.classes} "
         f"classes: the construction needs L >= {least}; deepen it or take fewer samples"
@@ -161,12 +162,12 @@ def too_shallow(run: Run, plan: Plan, least: str) -> InputError:
 
 
 def moving_blocks(plan: Plan, layout: Layout) -> tuple[Blocks, Blocks]:
-    """Stage 1 and stage 2."""
+    """Return the blocks of stage 1 and of stage 2."""
     return stage_one(plan, layout.first), stage_two(plan, layout.second, layout.factor)
 
 
 def end_features(plan: Plan, factor: float) -> Tensor:
-    """Features (M, d) behind both stages, in closed form; see `stage_two`."""
+    """Return the features (M, d) after both stages, in closed form; see `stage_two`."""
     targets = plan.targets[plan.labels]
     rests = plan.rests()
     along = (rests * targets).sum(1, keepdim=True) / plan.width * targets
@@ -175,9 +176,9 @@ def end_features(plan: Plan, factor: float) -> Tensor:
 
 
 def turned_towards(solved: Optimum, starts: Tensor, labels: Tensor) -> Optimum:
-    """The optimum nearest to the samples: rotated within the zero-sum space to maximise sum x^T h.
+    """Rotate the optimum within the zero-sum space to be nearest to the samples: maximise sum x^T h.
 
-    starts (M, d), labels (M,). All rotations are optima; this one makes the ways short.
+    starts (M, d), labels (M,). All rotations are optima; this one makes the paths short.
     """
     basis = zero_sum_basis(starts.shape[1])
     u, _, v = torch.linalg.svd((solved.features @ basis.T)[labels].T @ (starts @ basis.T))
@@ -186,9 +187,9 @@ def turned_towards(solved: Optimum, starts: Tensor, labels: Tensor) -> Optimum:
 
 
 def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Optimum) -> State:
-    """All parameters of the run's module from its first layers, the MLPs of L - 1 blocks, and the last layer.
+    """Return all parameters of the run's module: first layers, MLPs of L - 1 blocks, last layer.
 
-    A transformer's L - 1 blocks come after a first one that attends only; what is not given is 0.
+    A transformer's L - 1 blocks follow a first one that only attends; all other parameters are 0.
     """
     model = paper_model(run)
     state = dict(embedding)
@@ -210,17 +211,15 @@ def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Opt
 
 
 def block_weights(blocks: Blocks, index: int, mlp_width: int | None) -> State:
-    """Weights and biases of one block's MLP, one-layer, or two-layer with inner width `mlp_width` >= d.
+    """Return weights and biases of one block's MLP, with one layer or two of width `mlp_width` >= d.
 
     Two layers share the strength as square roots; the second projects on `kept` [S25 Theorem 4.6]. Units
     beyond the d-th are not used.
     """
     strength, output, key = blocks.strength[index], blocks.output[index], blocks.key[index]
     width = len(key)
-    matrix, shift = (
-        torch.outer(output, key),
-        -blocks.threshold[index] * torch.ones(width, dtype=torch.float64),
-    )
+    matrix = torch.outer(output, key)
+    shift = -blocks.threshold[index] * torch.ones(width, dtype=torch.float64)
     if mlp_width is None:
         return {"lin.weight": strength * matrix, "lin.bias": strength * shift}
     root = strength.sqrt()

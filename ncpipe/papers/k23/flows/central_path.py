@@ -24,7 +24,7 @@ Kind = Literal["tangent", "whitening"]
 
 
 def least_squares_loss(features: np.ndarray, classes: int) -> float:
-    """1/(2N) min over A, b of |A F + b - Y|^2."""
+    """Return 1/(2N) min over A, b of |A F + b - Y|^2."""
     _, within, means = parts(features, classes)
     centred = means - means.mean(0)
     scatter = within.T @ within / len(features) + centred.T @ centred / classes
@@ -33,12 +33,12 @@ def least_squares_loss(features: np.ndarray, classes: int) -> float:
 
 
 def loss_of(omega: np.ndarray, classes: int) -> float:
-    """1/2 sum_j 1/(K + omega_j^2) of white features."""
+    """Return 1/2 sum_j 1/(K + omega_j^2) of white features."""
     return float((1 / (classes + omega**2)).sum() / 2)
 
 
 def signal(features: np.ndarray, classes: int) -> np.ndarray:
-    """omega_j (K-1,), largest first: singular values of Sigma_W^(-1/2) times the centred class means."""
+    """Return omega_j (K-1,), descending: singular values of Sigma_W^(-1/2) times the centred class means."""
     white = whitened(features, classes)
     _, _, means = parts(white, classes)
     values: np.ndarray = np.linalg.svd(means - means.mean(0), compute_uv=False)[: classes - 1]
@@ -46,7 +46,7 @@ def signal(features: np.ndarray, classes: int) -> np.ndarray:
 
 
 def whitened(features: np.ndarray, classes: int) -> np.ndarray:
-    """Features times Sigma_W^(-1/2); InputError where Sigma_W is singular (N - K below the width)."""
+    """Return features times Sigma_W^(-1/2); raise InputError if Sigma_W is singular (N - K < width)."""
     _, within, _ = parts(features, classes)
     values, vectors = np.linalg.eigh(within.T @ within / len(features))
     if values[0] <= values[-1] * len(values) * np.finfo(float).eps:
@@ -57,14 +57,14 @@ def whitened(features: np.ndarray, classes: int) -> np.ndarray:
 
 
 def parts(features: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Class means for every sample (N, m), deviations from them (N, m), the means (K, m)."""
+    """Return class means for every sample (N, m), deviations from them (N, m), and the means (K, m)."""
     means = features.reshape(classes, -1, features.shape[1]).mean(1)
     spread = np.repeat(means, len(features) // classes, axis=0)
     return spread, features - spread, means
 
 
 def velocity(features: np.ndarray, classes: int, kind: Kind) -> np.ndarray:
-    """The flow of white, centred features (N, m): minus the loss's gradient, with what keeps Sigma_W = I."""
+    """Return the flow of white, centred features (N, m): the negative gradient, projected to Sigma_W = I."""
     spread, within, means = parts(features, classes)
     samples = len(features)
     scatter = features.T @ features / samples
@@ -80,7 +80,7 @@ def velocity(features: np.ndarray, classes: int, kind: Kind) -> np.ndarray:
 
 
 def follow(features: np.ndarray, classes: int, kind: Kind, time: float, steps: int) -> np.ndarray:
-    """The flow of features (N, m) from their whitened, centred form, by the classical Runge-Kutta method."""
+    """Whiten and centre features (N, m), and integrate their flow by the classical Runge-Kutta method."""
     here = whitened(features - features.mean(0), classes)
     size = time / steps
     for _ in range(steps):
@@ -93,7 +93,7 @@ def follow(features: np.ndarray, classes: int, kind: Kind, time: float, steps: i
 
 
 def clock(omega: float, classes: int, per_class: int, kind: Kind) -> float:
-    """A time at which a singular value of the signal is omega, up to a constant that its start decides.
+    """Return the time at which a singular value is omega, up to a constant that depends on its start.
 
     n (K^2 log omega + K omega^2 + omega^4/4) for the tangent flow: omega ~ (4 t/n)^(1/4), so that NC1 ~
     t^(-1/2). N (K log omega + omega^2/2) for whitening: omega ~ (2 t/N)^(1/2) and NC1 ~ 1/t.
@@ -104,7 +104,7 @@ def clock(omega: float, classes: int, per_class: int, kind: Kind) -> float:
 
 
 def signal_at(omega: float, time: float, classes: int, per_class: int, kind: Kind) -> float:
-    """omega(t) from omega(0) = omega."""
+    """Return omega(t) from omega(0) = omega."""
     goal = clock(omega, classes, per_class, kind) + time
     highest = 2 * omega
     while clock(highest, classes, per_class, kind) < goal:

@@ -34,7 +34,7 @@ class State:
 
     @property
     def logits(self) -> np.ndarray:
-        """A F + b, (N, K)."""
+        """Return A F + b, (N, K)."""
         found: np.ndarray = self.features @ self.weight.T + self.bias
         return found
 
@@ -66,13 +66,13 @@ class Flow:
 
     @property
     def targets(self) -> np.ndarray:
-        """Y^T (N, K), one-hot."""
+        """Return Y^T (N, K), one-hot."""
         found: np.ndarray = np.repeat(np.eye(self.classes), self.per_class, axis=0)
         return found
 
 
 def risk(flow: Flow, state: State) -> float:
-    """R, the loss with its penalties."""
+    """Return R, the loss with its penalties."""
     logits, targets = state.logits, flow.targets
     if flow.loss == "ce":
         largest = logits.max(1, keepdims=True)
@@ -87,7 +87,7 @@ def risk(flow: Flow, state: State) -> float:
 
 
 def velocity(flow: Flow, state: State) -> State:
-    """(A', F', b')."""
+    """Return (A', F', b')."""
     outputs = softmax(state.logits, axis=1) if flow.loss == "ce" else state.logits
     residual = flow.targets - outputs
     if flow.loss != "se":
@@ -100,7 +100,7 @@ def velocity(flow: Flow, state: State) -> State:
 
 
 def integrate(flow: Flow, start: State, times: Sequence[float]) -> list[State]:
-    """The flow from t = 0 at rising times (T,); in log(1 + t), so that times of 10^8 cost little."""
+    """Integrate the flow from t = 0 to rising times (T,), in log(1 + t), so that t = 10^8 costs little."""
     places = np.log1p(np.asarray(times, dtype=float))
     if len(places) == 0 or places[0] < 0 or (np.diff(places) <= 0).any():
         raise InputError("times must be rising, the first of them at least 0")
@@ -128,8 +128,8 @@ def integrate(flow: Flow, start: State, times: Sequence[float]) -> list[State]:
     return [state_of(column) for column in found.y.T]
 
 
-def drawn_start(flow: Flow, width: int, size: float, seed: int) -> State:
-    """Normal A and F of norm `size` each, b = 0 [K23 Fig. 3]."""
+def random_start(flow: Flow, width: int, size: float, seed: int) -> State:
+    """Draw normal A and F of norm `size` each, b = 0 [K23 Fig. 3]."""
     generator = np.random.default_rng(seed)
     weight = generator.normal(size=(flow.classes, width))
     features = generator.normal(size=(flow.samples, width))
@@ -138,7 +138,7 @@ def drawn_start(flow: Flow, width: int, size: float, seed: int) -> State:
 
 
 def aligned_start(flow: Flow, width: int, scale: float) -> State:
-    """A point of S with A A^T = scale E_K and b = 0 [eq. 20]; width >= K."""
+    """Return a point of S with A A^T = scale E_K and b = 0 [eq. 20]; width >= K."""
     if width < flow.classes:
         raise InputError(f"width: {width} is below {flow.classes}, the number of classes")
     centred = np.eye(flow.classes) - 1 / flow.classes
@@ -147,7 +147,7 @@ def aligned_start(flow: Flow, width: int, scale: float) -> State:
 
 
 def spread_rows(flow: Flow, weight: np.ndarray) -> np.ndarray:
-    """Features (N, m) that are the class's row of A over sqrt(n) [SNC2 in eq. 17]."""
+    """Return features (N, m) equal to the class's row of A over sqrt(n) [SNC2 in eq. 17]."""
     found: np.ndarray = np.repeat(weight, flow.per_class, axis=0) / math.sqrt(flow.per_class)
     return found
 
@@ -156,7 +156,9 @@ def spread_rows(flow: Flow, weight: np.ndarray) -> np.ndarray:
 
 
 def squared_error_scale(flow: Flow, scale: float, time: float) -> float:
-    """s(t) of A A^T = s E_K on S, without decay: sqrt(n)/(1 + (sqrt(n)/s(0) - 1) exp(-2 sqrt(n) t)).
+    """Return s(t) of A A^T = s E_K on S, without decay.
+
+    s(t) = sqrt(n)/(1 + (sqrt(n)/s(0) - 1) exp(-2 sqrt(n) t)).
 
     For `mse` time runs N times slower [A.3]. b = (1 - exp(-N t))/K, or 1 - exp(-t) over K, beside it [eq.
     19].
@@ -188,7 +190,7 @@ def cross_entropy_gap(flow: Flow, gap: float, times: Sequence[float]) -> np.ndar
 
 
 def linear_solution(flow: Flow, start: State, time: float) -> State:
-    """The flow linearised at 0, b apart [before eq. 19]: a small start's first steps, for `se` and `mse`.
+    """Return the flow linearised at 0, without b [before eq. 19], for `se` and `mse`.
 
     The part of the start in T = {F = A's rows/sqrt(n), sum 0} grows as exp(sqrt(n) t), its mirror
     image falls at that rate, the common parts change by a factor of at most exp(1/(K sqrt(n))), and the rest
@@ -213,7 +215,7 @@ def linear_solution(flow: Flow, start: State, time: float) -> State:
 
 
 def snc_errors(flow: Flow, state: State) -> tuple[float, float, float]:
-    """Distances [eq. 17] of A A^T from sqrt(n) E_K, of F from A's rows over sqrt(n), of b from 1/K."""
+    """Return distances [eq. 17] of A A^T from sqrt(n) E_K, of F from A's rows over sqrt(n), of b from 1/K."""
     centred = np.eye(flow.classes) - 1 / flow.classes
     return (
         float(np.linalg.norm(state.weight @ state.weight.T - math.sqrt(flow.per_class) * centred)),
@@ -223,12 +225,12 @@ def snc_errors(flow: Flow, state: State) -> tuple[float, float, float]:
 
 
 def imbalance(state: State) -> float:
-    """|A^T A - F F^T|_F: constant without decay, and exp(-2 lambda t) times its start for lambda on both."""
+    """Return |A^T A - F F^T|_F: constant without decay, else its start times exp(-2 lambda t)."""
     return float(np.linalg.norm(state.weight.T @ state.weight - state.features.T @ state.features))
 
 
 def margin_share(flow: Flow, state: State) -> float:
-    """Least margin over its bound (|A|^2 + |F|^2)/(2 (K-1) sqrt(n)), attained by collapse [below eq. 15]."""
+    """Return the least margin over its bound (|A|^2 + |F|^2)/(2 (K-1) sqrt(n)) [below eq. 15]."""
     logits, right = state.features @ state.weight.T, flow.targets.astype(bool)
     margins = logits[right] - np.where(right, -np.inf, logits).max(1)
     size = (state.weight**2).sum() + (state.features**2).sum()
@@ -236,7 +238,7 @@ def margin_share(flow: Flow, state: State) -> float:
 
 
 def traces(flow: Flow, state: State) -> tuple[float, float]:
-    """tr Sigma_W and tr Sigma_B of the features."""
+    """Return tr Sigma_W and tr Sigma_B of the features."""
     grouped = state.features.reshape(flow.classes, flow.per_class, -1)
     means = grouped.mean(1)
     within = ((grouped - means[:, None]) ** 2).sum() / flow.samples

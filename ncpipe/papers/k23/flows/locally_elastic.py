@@ -19,15 +19,15 @@ from ncpipe.system.errors import InputError
 
 
 def residuals(classes: int) -> np.ndarray:
-    """d_j (K, K), rows e_j - 1/K: a simplex ETF."""
+    """Return d_j (K, K), rows e_j - 1/K: a simplex ETF."""
     found: np.ndarray = np.eye(classes) - 1 / classes
     return found
 
 
 def drift(classes: int, width: int, own: float, other: float, *, aligned: bool) -> np.ndarray:
-    """B (K m, K m) for impacts alpha = own and beta = other; aligned: along the residuals, m = K, else T = I.
+    """Return B (K m, K m) for impacts alpha = own and beta = other.
 
-    (E x 11^T) o T/K: K23 writes E x I_K, which would keep only T's diagonals.
+    aligned: along the residuals, with m = K; else T = I.
     """
     if classes < 2:
         raise InputError(f"classes: {classes}; locally elastic features need at least 2")
@@ -43,7 +43,7 @@ def drift(classes: int, width: int, own: float, other: float, *, aligned: bool) 
 
 
 def rates(classes: int, own: float, other: float) -> tuple[float, float]:
-    """Growth rates along the residuals: (alpha - beta)/K once, (alpha + beta/(K-1))/K in K - 1 directions.
+    """Return growth rates along the residuals: (alpha - beta)/K once, (alpha + beta/(K-1))/K K - 1 times.
 
     The remaining K (K-1) directions rest. K23's multiplicities after eq. 46 are permuted.
     """
@@ -51,13 +51,13 @@ def rates(classes: int, own: float, other: float) -> tuple[float, float]:
 
 
 def means_at(start: np.ndarray, matrix: np.ndarray, time: float) -> np.ndarray:
-    """Class means (K, m) at a time [eq. 43]."""
+    """Return class means (K, m) at a time [eq. 43]."""
     found: np.ndarray = (expm(time * matrix) @ start.ravel()).reshape(start.shape)
     return found
 
 
 def etf_error(means: np.ndarray) -> float:
-    """|M M^T/|M M^T| - E_K/sqrt(K-1)| of the centred class means (K, m), 0 for a simplex ETF [K23 eq. 7]."""
+    """Return |M M^T/|M M^T| - E_K/sqrt(K-1)| of the centred means (K, m), 0 for a simplex ETF [K23 eq. 7]."""
     centred = means - means.mean(0)
     gram = centred @ centred.T
     goal = residuals(len(means)) / math.sqrt(len(means) - 1)
@@ -65,7 +65,7 @@ def etf_error(means: np.ndarray) -> float:
 
 
 def etf_slope(classes: int, other: float) -> float:
-    """Slope in t of log `etf_error`, beta/(K-1): only for beta < 0 do class means go to an ETF.
+    """Return the slope in t of log `etf_error`, beta/(K-1): only for beta < 0 do class means go to an ETF.
 
     nu = min(alpha - beta, alpha + (K-1) beta) > 0, K23's condition for separation, does not imply that sign.
     """
@@ -75,7 +75,7 @@ def etf_slope(classes: int, other: float) -> float:
 def simulate(
     start: np.ndarray, matrix: np.ndarray, noise: float, time: float, *, steps: int, per_class: int, seed: int
 ) -> np.ndarray:
-    """Samples (K, n, m) of eq. 42 that start at the class means, by Euler-Maruyama; sigma = noise."""
+    """Simulate samples (K, n, m) of eq. 42 from the class means, by Euler-Maruyama; sigma = noise."""
     classes, width = start.shape
     generator = np.random.default_rng(seed)
     size = time / steps
@@ -89,13 +89,13 @@ def simulate(
 
 
 def nc1_trace_ratio(means: np.ndarray, noise: float, time: float) -> float:
-    """tr Sigma_W/tr Sigma_B = m sigma^2 t/tr Sigma_B of infinitely many samples that started at the means."""
+    """Return tr Sigma_W/tr Sigma_B = m sigma^2 t/tr Sigma_B of infinitely many samples."""
     centred = means - means.mean(0)
     return means.shape[1] * noise**2 * time * len(means) / float((centred**2).sum())
 
 
 def log_separation(classes: int, strength: float, power: float, time: float) -> float:
-    """log(|f_i - f_j|/sqrt(t)) at time t, from 0 at t = 1, T = I and alpha - beta = strength/t^power.
+    """Return log(|f_i - f_j|/sqrt(t)) at t, from 0 at t = 1, T = I and alpha - beta = strength/t^power.
 
     Differences of class means grow by exp(int_1^t (alpha - beta)/K), the noise as sqrt(t): separable in the
     end iff this goes to infinity, that is for power < 1, and for power = 1 iff strength > K/2.

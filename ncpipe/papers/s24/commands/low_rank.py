@@ -1,4 +1,4 @@
-"""Stage low_rank: deep features models beside DNC and SRG [S24 sec. 6]."""
+"""Run the stage low_rank: compare deep features models with DNC and SRG [S24 sec. 6]."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -33,6 +33,7 @@ from ncpipe.system.artifacts import FEATURES, LOW_RANK, RESULTS, SERIES, publish
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
+from ncpipe.tables.keys import rows_at
 from ncpipe.theory.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
 from ncpipe.theory.dufm_runs import solution_split
 from ncpipe.theory.dufm_solutions import dnc_solution, srg_solution
@@ -44,12 +45,12 @@ AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "pen
 
 
 def low_rank() -> None:
-    """data/results and data/features -> data/low_rank, tables and figures as PNG and SVG.
+    """Write tables and figures to data/low_rank, from data/results and data/features.
 
-    Of the sweep: loss_curves, singular_values, class_means, rank_penalty, loss_split and run_EXPERIMENT, the
-    one of the lowest loss; of the theory: level_ratios, solutions. Of each series NAME with an axis
-    against_axis_NAME; of others through_training_NAME, where weights were kept on the way, and run_NAME.
-    Where one lambda is shown it is the experiment's own penalty.value.
+    Figures of the sweep: loss_curves, singular_values, class_means, rank_penalty, loss_split and
+    run_EXPERIMENT, the run of the lowest loss. Of the theory: level_ratios, solutions. Of each series NAME
+    with an axis: against_axis_NAME; of others: run_NAME and, with snapshots, through_training_NAME. A figure
+    of one lambda takes the experiment's own penalty.value.
 
     The tables runs and series have a row for each run of the sweep and of the series.
     """
@@ -95,7 +96,7 @@ def low_rank() -> None:
         }
         title = "Closed solutions: class means (columns are classes) and their Gram matrices"
         figures["solutions"] = partial(class_means, solutions, {"SRG": "SRG", "DNC": "DNC"}, title)
-        rows = {row["experiment"]: _said(row) for row in best.to_dict("records")}
+        rows = {row["experiment"]: _row_label(row) for row in best.to_dict("records")}
         title = "Class means (columns are classes) of the runs of the lowest loss, and their Gram matrices"
         figures["class_means"] = partial(class_means, means, rows, title)
         for row in best.to_dict("records"):
@@ -117,7 +118,7 @@ def _series_tables(name: str) -> dict[str, pd.DataFrame]:
 
 
 def _series_runs(name: str) -> pd.DataFrame:
-    """The runs of a series, with what `layer_numbers` adds; one that ended finite counts as converged."""
+    """Return a series' runs with the columns of `layer_numbers`; finite ones count as converged."""
     tables = _series_tables(name)
     runs = tables["runs"]
     runs = runs.assign(converged=runs["finished"].astype(bool))
@@ -125,15 +126,15 @@ def _series_runs(name: str) -> pd.DataFrame:
 
 
 def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]:
-    """A series' figures; the table of its counts is written, and a line for each of its values said."""
+    """Return a series' figures; write the table of its counts and print a line for each value."""
     tables = _series_tables(name)
     runs = tables["runs"]
-    place = rf"$K = {runs['classes'].iloc[0]}$, $L = {series.depth}$"
+    setting = rf"$K = {runs['classes'].iloc[0]}$, $L = {series.depth}$"
     if series.axis:
         label = AXES.get(series.axis, series.axis)
         counts = counts_by_value(runs)
         counts.to_csv(folder / f"against_axis_{name}.csv", index=False, lineterminator="\n")
-        title = f"{place}, {counts['runs'].max()} runs at each {label}"
+        title = f"{setting}, {counts['runs'].max()} runs at each {label}"
         for row in counts.to_dict("records"):
             say(
                 f"{name} {series.axis}={row['x']:g}: DNC found by {row['dnc_found']} of {row['runs']} runs, "
@@ -143,7 +144,7 @@ def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]
     figures: dict[str, Drawn] = {}
     say(f"{name}: {low_rank_sentence(runs.assign(experiment=name))}")
     if "spread" in tables:
-        title = rf"{place}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"
+        title = rf"{setting}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"
         figures[f"through_training_{name}"] = partial(
             through_training, tables["history"], tables["spread"], tables["singular_values"], runs, title
         )
@@ -155,15 +156,12 @@ def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]
 
 
 def _of(table: pd.DataFrame, row: dict[Any, Any]) -> pd.DataFrame:
-    """The rows of one run."""
+    """Return the rows of one run."""
     keys = [key for key in ("experiment", "seed", "x") if key in table and not pd.isna(row.get(key))]
-    rows = table
-    for key in keys:
-        rows = rows[rows[key] == row[key]]
-    return rows
+    return rows_at(table, {key: row[key] for key in keys})
 
 
-def _said(row: dict[Any, Any]) -> str:
+def _row_label(row: dict[Any, Any]) -> str:
     return f"$K = {row['classes']}$\n{row['ranks']}\n{row['loss_over_dnc']:.3f} DNC\n{row['structure']}"
 
 
@@ -178,7 +176,7 @@ def _classes(params: Params, name: str) -> int:
 
 
 def _run_of(params: Params, row: Any) -> Run:
-    """The run of a row of runs.csv."""
+    """Return the run of a row of runs.csv."""
     for run in read_grid(params, row["experiment"]):
         if (run.depth, run.seed) == (row["depth"], row["seed"]) and run.spec.penalty.value == row[
             "penalty_value"
@@ -190,7 +188,7 @@ def _run_of(params: Params, row: Any) -> Run:
 
 
 def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Singular values and class means of each run."""
+    """Return singular values and class means of each run."""
     singular: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     for run in chosen:
@@ -203,9 +201,9 @@ def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _split(best: pd.DataFrame, chosen: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Error, W_L's penalty and the rest, of the best runs and of the solutions beside them."""
+    """Yield error, W_L's penalty and the rest, of the best runs and of the closed solutions."""
     for row, run in zip(best.to_dict("records"), chosen, strict=True):
-        place = {"experiment": row["experiment"], "classes": row["classes"]}
+        key = {"experiment": row["experiment"], "classes": row["classes"]}
         parts = {
             "trained": (row["fit"], row["last_penalty"], row["inner_penalty"]),
             "DNC": solution_split(run, "dnc"),
@@ -213,17 +211,17 @@ def _split(best: pd.DataFrame, chosen: Sequence[Run]) -> Iterator[dict[str, Any]
         if row["classes"] >= LEAST_CLASSES:
             parts["SRG"] = solution_split(run, "srg")
         for name, (fit, last, rest) in parts.items():
-            yield place | {"solution": name, "fit": fit, "last_penalty": last, "rest": rest}
+            yield key | {"solution": name, "fit": fit, "last_penalty": last, "rest": rest}
 
 
 def _solutions() -> Iterator[dict[str, Any]]:
-    """Class means of S24's example, built."""
+    """Yield class means of S24's example, constructed."""
     for name, found in (("SRG", srg_solution(EXAMPLE)), ("DNC", dnc_solution(EXAMPLE))):
         yield from ({"experiment": name} | row for row in solution_rows(found))
 
 
 def _ratios() -> Iterator[dict[str, Any]]:
-    """L_SRG/L_DNC and its limit for small lambda, for K = r(r-1)/2."""
+    """Yield L_SRG/L_DNC and its limit for small lambda, for K = r(r-1)/2."""
     for depth in RATIO_DEPTHS:
         for points in RATIO_POINTS:
             model = equal_decays(points * (points - 1) // 2, RATIO_PER_CLASS, depth, RATIO_DECAY)

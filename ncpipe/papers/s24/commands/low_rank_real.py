@@ -1,4 +1,4 @@
-"""Stage low_rank_real: networks with S24's head on data, beside DNC and SRG [S24 sec. 6.2, 6.3]."""
+"""Run the stage low_rank_real: compare networks with S24's head on data with DNC and SRG [S24 6.2, 6.3]."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
 def low_rank_real() -> None:
-    """data/results, data/metrics and data/features -> data/low_rank, tables and figures as PNG and SVG.
+    """Write tables and figures to data/low_rank, from data/results, data/metrics and data/features.
 
     runs, by_value, singular_values, gram, spreads; rank_value, loss_value, collapse, gram, and for each
     experiment training_NAME and singular_values_NAME.
@@ -94,7 +94,7 @@ def _title(params: Params, name: str) -> str:
 
 
 def _matrices(runs: list[Run]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Singular values and Gram matrices of every run that ended finite, and K."""
+    """Return singular values and Gram matrices of every run that ended finite, and K."""
     singular: list[dict[str, Any]] = []
     gram: list[dict[str, Any]] = []
     for run in runs:
@@ -106,7 +106,7 @@ def _matrices(runs: list[Run]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
 
 
 def _spreads(run: Run, metric: str) -> pd.DataFrame:
-    """A metric of H_1, ..., H_L of each run of an experiment, as measured: layer (M1, ...) and value."""
+    """Return a metric of H_1, ..., H_L of each run of an experiment: layer (M1, ...) and value."""
     table = read_table(METRICS / run.experiment / "measurements.csv", "measure")
     head = head_of(run)
     layers = {layer: f"M{at}" for at, layer in enumerate((head.input_layer, *head.after), start=1)}

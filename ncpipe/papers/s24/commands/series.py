@@ -1,4 +1,4 @@
-"""Stage series: further runs of one deep features model, trained and measured at one go [S24 sec. 6]."""
+"""Run the stage series: train and measure further runs of one deep features model [S24 sec. 6]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ def series(
     workers: int | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> None:
-    """series.EXPERIMENT of params.yaml -> data/series/EXPERIMENT, tables of all its runs.
+    """Train the runs of series.EXPERIMENT and write their tables to data/series/EXPERIMENT.
 
-    runs: how each ended, as in runs.csv of the sweep. history: losses through training. spread: DNC1 of every
-    layer at the epochs that the experiment's `history` keeps, where samples of a class differ.
-    singular_values: of every layer's class means. class_means: of the run of the lowest loss at each value.
+    runs: final state of each, as in the sweep's runs.csv. history: losses through training. spread: DNC1 of
+    every layer at the epochs in the experiment's `history`, where samples of a class differ. singular_values:
+    of every layer's class means. class_means: of the run of the lowest loss at each value.
     """
     params = load_params()
     runs = params.series_runs(experiment)
@@ -56,7 +56,7 @@ def series(
 
 
 def _measured(trained: Trained, compute: Compute) -> dict[str, list[dict[str, Any]]]:
-    """A run's rows of each table, from features in float64."""
+    """Return a run's rows of each table, from features in float64."""
     double = prepare_device(dataclasses.replace(compute, device="cpu", precision="float64"))
     run, data = trained.run, data_of(trained.run.spec.data)
     key = {"experiment": run.experiment, "depth": run.depth, "x": run.value, "seed": run.seed}
@@ -81,7 +81,7 @@ def _announce(batch: Sequence[Run]) -> None:
 
 
 def _ending(trained: Trained, features: Features) -> dict[str, Any]:
-    """A run's row: its loss by terms and where it stands beside DNC and SRG, from features in float64."""
+    """Return a run's row: its loss by terms and its comparison with DNC and SRG, from features in float64."""
     run, data = trained.run, trained.run.spec.data
     assert isinstance(data, FreeData)
     last = (features.train.inputs, features.train.labels, features.weight, features.bias)

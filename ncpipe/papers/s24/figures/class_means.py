@@ -1,4 +1,4 @@
-"""Class means of low-rank solutions as images: the matrices, and their Gram matrices [S24 Fig. 1, 5-8].
+"""Draw class means of low-rank solutions as images, with their Gram matrices [S24 Fig. 1, 5-8].
 
 means: columns of `features.low_rank.mean_rows` (layer, class, unit, value), and experiment.
 """
@@ -28,16 +28,16 @@ DEEP = 6  # layers from which on the first and the last ReLU are shown in place 
 
 
 def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Figure:
-    """M_{L-1} and M~_L, each beside its Gram matrix, a row for each experiment [Fig. 1, 5].
+    """Draw M_{L-1} and M~_L, each with its Gram matrix, a row for each experiment [Fig. 1, 5].
 
-    rows: what to say of each, by name. A column is a class; units that are silent for all are left out, and
-    the others are ordered by the classes that they answer to. Colours go from minus to plus the largest
-    entry; Gram matrices are over their mean diagonal.
+    rows: a label for each experiment. A column is a class. Units that respond to no class are left out, the
+    others are ordered by the classes that they respond to. Colours go from minus to plus the largest entry;
+    Gram matrices are divided by their mean diagonal.
     """
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.45 * len(rows) + 0.6), layout="constrained")
         grid = figure.subplots(len(rows), 4, squeeze=False)
-        for place, (line, (name, said)) in enumerate(zip(grid, rows.items(), strict=True)):
+        for index, (line, (name, label)) in enumerate(zip(grid, rows.items(), strict=True)):
             own = means[means["experiment"] == name]
             depth = int(own["layer"].str.removeprefix("~").str[1:].astype(int).max())
             for at, layer in enumerate((f"M{depth - 1}", f"~M{depth}")):
@@ -45,10 +45,10 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
                 show_means(line[2 * at], matrix)
                 line[2 * at].set_box_aspect(1)
                 image = show_gram(line[2 * at + 1], matrix)
-                if place == 0:
+                if index == 0:
                     line[2 * at].set_title(layer_name(layer))
                     line[2 * at + 1].set_title(f"Gram of {layer_name(layer)}")
-            line[0].set_ylabel(said, fontsize=8)
+            line[0].set_ylabel(label, fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6 / len(rows) ** 0.5, aspect=18, pad=0.02)
         figure.suptitle(title, fontsize=10)
         figure.draw_without_rendering()
@@ -58,7 +58,7 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
 def run_figure(
     history: pd.DataFrame, singular: pd.DataFrame, means: pd.DataFrame, run: Mapping[Any, Any]
 ) -> Figure:
-    """One run: its loss by terms through training, singular values by layer, class means [Fig. 5, 6, 7, 8].
+    """Draw one run: loss by terms through training, singular values by layer, class means [Fig. 5-8].
 
     history, singular, means: of this run alone. run: its row, with loss_dnc, loss_srg, ranks, structure.
     Up to five layers the matrices are the Gram matrix of M~_{L-1}, M~_{L-1} and M~_L, beyond it M~_2,
@@ -95,14 +95,14 @@ def run_figure(
 
 
 def matrix_of(means: pd.DataFrame, layer: str) -> np.ndarray:
-    """Class means of one layer as a matrix (units, K), units in the order of the network."""
+    """Return class means of one layer as a matrix (units, K), units in the order of the network."""
     own = means[means["layer"] == layer]
     matrix: np.ndarray = own.pivot(index="unit", columns="class", values="value").to_numpy()
     return matrix
 
 
 def ordered(matrix: np.ndarray) -> np.ndarray:
-    """The units (rows) that answer to some class, those with the same classes side by side."""
+    """Return the units (rows) that respond to some class, those with the same classes side by side."""
     size = np.abs(matrix).max()
     loud = matrix[np.abs(matrix).max(axis=1) > SILENT * size]
     order = np.lexsort((np.abs(loud) > 0.3 * np.abs(loud).max(axis=1, keepdims=True)).T[::-1].astype(int))
@@ -111,14 +111,14 @@ def ordered(matrix: np.ndarray) -> np.ndarray:
 
 
 def show_means(axes: Axes, matrix: np.ndarray) -> AxesImage:
-    """A matrix of class means (units, K) as an image whose colours are even about 0."""
+    """Draw a matrix of class means (units, K) as an image with colours symmetric about 0."""
     rows = ordered(matrix)
     size = np.abs(rows).max() if rows.size else 1.0
     return _image(axes, rows, size)
 
 
 def show_gram(axes: Axes, matrix: np.ndarray) -> AxesImage:
-    """Gram matrix of the class means, the columns of (units, K), over its mean diagonal."""
+    """Draw the Gram matrix of the class means, the columns of (units, K), over its mean diagonal."""
     gram = matrix.T @ matrix
     image = _image(axes, gram / np.diagonal(gram).mean(), 1.0)
     axes.set_box_aspect(1)
@@ -134,11 +134,11 @@ def _image(axes: Axes, values: np.ndarray, size: float) -> AxesImage:
 
 
 def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) -> None:
-    """Loss, its error and its penalty against the step, and the levels."""
+    """Draw loss, error and penalty against the step, and the levels."""
     rows = history[history["epoch"] > 0]
     colours = metric_colours(3)
-    for (column, said), colour in zip(TERMS.items(), colours, strict=True):
-        axes.plot(rows["epoch"], rows[column], color=colour, linewidth=1.2, label=said)
+    for (column, label), colour in zip(TERMS.items(), colours, strict=True):
+        axes.plot(rows["epoch"], rows[column], color=colour, linewidth=1.2, label=label)
     mark_levels(axes, run["loss_dnc"], run["loss_srg"], label=True)
     axes.set(xscale="log", xlabel="step", ylim=(0, 1.6 * run["loss_dnc"]), title="loss by its terms")
     axes.legend(frameon=False, fontsize=7, ncols=2, loc="best", handlelength=1.4, columnspacing=1)

@@ -1,4 +1,4 @@
-"""Networks with a head on data, beside DNC and SRG of its features model: S24's Figures 2 (bottom), 4, 9, 10.
+"""Draw networks with a head on data with DNC and SRG of their features model [S24 Fig. 2, 4, 9, 10].
 
 runs: those of a study, with the columns of `ncpipe.papers.s24.tables.heads`; each experiment's values of `at`
 are its panels, or the places on its axis. What loses classes or diverges is drawn apart and enters no mean.
@@ -23,7 +23,7 @@ MOST = 7  # columns of a legend
 
 
 def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str, title: str) -> Figure:
-    """Loss against the levels, and last-layer NC1 below it, through training: a column for each value.
+    """Draw loss with the levels, and last-layer NC1, through training: a column for each value.
 
     spread: a column of `history`, empty where it was not measured. label: of the values. title: of all.
     """
@@ -54,7 +54,7 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
 
 
 def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, label: str, title: str) -> Figure:
-    """s_i/s_1 of every layer's class means at the end, of runs that keep their classes: a panel a value.
+    """Draw s_i/s_1 of every layer's class means at the end, of runs that keep their classes.
 
     cut: the share of s_1 above which a value counts for the rank.
     """
@@ -87,7 +87,7 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
 
 
 def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Mapping[str, str]) -> Figure:
-    """Gram matrices of M_{L-1} over their mean diagonal, of each best run: a row for each experiment.
+    """Draw Gram matrices of M_{L-1} over their mean diagonal, of each best run: a row per experiment.
 
     names: of experiments, for the rows. Nothing stands where no run keeps its classes.
     """
@@ -123,7 +123,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
 
 
 def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[str, str]) -> Figure:
-    """Mean rank of M_2, ..., M_{L-1} against lambda or another key, a panel for each experiment."""
+    """Draw the mean rank of M_2, ..., M_{L-1} against lambda or another key, a panel per experiment."""
     with paper_style():
         figure, panels = _panels(names, 2.3)
         for axes, name in zip(panels, names, strict=True):
@@ -150,7 +150,7 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
 
 
 def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) -> Figure:
-    """Loss over L_DNC against lambda or another key, a panel for each experiment that has such a level.
+    """Draw loss over L_DNC against lambda or another key, a panel per experiment with such a level.
 
     Filled: low rank; hollow: all classes, full rank. Those that lose classes stand above, near 1/2.
     """
@@ -195,7 +195,7 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
 def collapse_by_layer(
     spreads: pd.DataFrame, runs: pd.DataFrame, label: str, names: Mapping[str, str]
 ) -> Figure:
-    """tr Sigma_W / tr Sigma_B of H_1, ..., H_L at the end: a panel for each experiment, a colour for a value.
+    """Draw tr Sigma_W / tr Sigma_B of H_1, ..., H_L at the end: a panel per experiment, a colour per value.
 
     spreads: layer (M1, M2, ...) and value for each run that keeps its classes.
     """

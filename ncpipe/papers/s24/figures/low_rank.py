@@ -24,7 +24,7 @@ TRAINED, DROPPED = metric_colours(2)
 
 
 def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Loss through training against L_DNC and L_SRG, a panel for each experiment [Fig. 2 top, left].
+    """Draw loss through training with L_DNC and L_SRG, a panel for each experiment [Fig. 2 top, left].
 
     Faint lines are runs, the strong one their mean, with one standard deviation about it; runs that lose
     classes or diverge are drawn in another colour and enter no mean.
@@ -67,7 +67,7 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
 
 
 def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figure:
-    """Singular values of the class means of every layer, over the largest, at the end of the best run."""
+    """Draw singular values of every layer's class means, over the largest, at the end of the best run."""
     layers = list(singular["layer"].unique())
     colours = metric_colours(len(layers))
     with paper_style():
@@ -90,7 +90,7 @@ def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figu
 
 
 def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
-    """Mean rank of M_2, ..., M_{L-1} against lambda, a panel for each experiment [Fig. 3 middle].
+    """Draw the mean rank of M_2, ..., M_{L-1} against lambda, a panel for each experiment [Fig. 3 middle].
 
     Points are runs, the line is their mean. Numbers count runs that lose classes.
     """
@@ -130,7 +130,7 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
 
 
 def loss_split(split: pd.DataFrame) -> Figure:
-    """Loss by its terms, of the best runs and of the solutions beside them [Fig. 5 left]."""
+    """Draw the loss by terms, of the best runs and of the closed solutions [Fig. 5 left]."""
     parts = {"fit": "error", "last_penalty": "penalty of $W_L$", "rest": "penalty of all else"}
     colours = metric_colours(len(parts))
     with paper_style():
@@ -161,7 +161,7 @@ def loss_split(split: pd.DataFrame) -> Figure:
 
 
 def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
-    """L_SRG/L_DNC against r for several L, and its limit rho for small lambda [Fig. 3 left]."""
+    """Draw L_SRG/L_DNC against r for several L, and its limit rho for small lambda [Fig. 3 left]."""
     with paper_style():
         figure = Figure(figsize=(0.6 * PAGE_WIDTH, 2.6), layout="constrained")
         axes = figure.subplots()
@@ -180,7 +180,7 @@ def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
 
 
 def _panels(table: pd.DataFrame, height: float) -> tuple[Figure, Sequence[Axes]]:
-    """A panel for each experiment."""
+    """Return a panel for each experiment."""
     count = table["experiment"].nunique()
     rows, columns = -(-count // COLUMNS), min(count, COLUMNS)
     figure = Figure(figsize=(PAGE_WIDTH, height * rows + 0.5), layout="constrained")
@@ -197,7 +197,7 @@ def _outer_labels(panels: Sequence[Axes], below: str, left: str) -> None:
 
 
 def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None:
-    """Lines at L_DNC and L_SRG, if there is one; label: for a legend."""
+    """Draw lines at L_DNC and L_SRG, if there is one; label: for a legend."""
     for level, dashes, name in ((dnc, DNC_DASHES, "DNC"), (srg, SRG_DASHES, "SRG")):
         if math.isfinite(level):
             axes.axhline(
@@ -206,7 +206,7 @@ def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None
 
 
 def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any]) -> None:
-    """Singular values over the largest, a line for each layer of `colours`; rings are behind the ReLU."""
+    """Draw singular values over the largest, a line per layer of `colours`; rings are after the ReLU."""
     for layer, colour in colours.items():
         line = singular[singular["layer"] == layer]
         shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
@@ -219,7 +219,7 @@ def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any
 
 
 def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str, columns: int | None = None) -> None:
-    """Title, and a legend below, of so many columns at most."""
+    """Add the title, and a legend below with at most so many columns."""
     figure.suptitle(title, fontsize=10)
     ncols = min(len(handles), columns or len(handles))
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
@@ -231,7 +231,7 @@ def place_name(run: Mapping[Any, Any]) -> str:
 
 
 def layer_name(name: str) -> str:
-    """Mathtext of `~M3` or `M3`."""
+    """Return the mathtext of `~M3` or `M3`."""
     return rf"$\tilde M_{{{name[2:]}}}$" if name.startswith("~") else f"$M_{{{name[1:]}}}$"
 
 

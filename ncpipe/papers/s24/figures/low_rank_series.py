@@ -23,7 +23,7 @@ FORMS = {
 
 
 def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: str) -> Figure:
-    """Share of runs that find DNC, with its interval, and mean rank, against an axis [Fig. 3, 9].
+    """Draw the share of runs that find DNC, with its interval, and mean rank, against an axis [Fig. 3, 9].
 
     counts: `tables.low_rank.counts_by_value` of the runs. label: the axis. Numbers at the lower edge count
     runs that lose classes or diverge; they are no runs that find DNC, and have no rank.
@@ -76,7 +76,7 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
 def through_training(
     history: pd.DataFrame, spread: pd.DataFrame, singular: pd.DataFrame, runs: pd.DataFrame, title: str
 ) -> Figure:
-    """Loss against the levels, DNC1 of every layer in two forms, singular values at the end [Fig. 2 top].
+    """Draw loss with the levels, DNC1 of every layer in two forms, singular values at the end [Fig. 2 top].
 
     Lines are means over the runs that keep all samples (over all if none does), with one standard deviation
     about them (of log10, for DNC1); thin lines are runs, dark those that give samples up, of whose layers the
@@ -136,12 +136,12 @@ def through_training(
 
 
 def _of(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Rows of these runs."""
+    """Return the rows of these runs."""
     return table[table["seed"].isin(runs["seed"])]
 
 
 def _band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: object) -> None:
-    """Mean of y at each x, and one standard deviation about it."""
+    """Draw the mean of y at each x, and one standard deviation about it."""
     steady = table.groupby(x)[y].agg(["mean", "std"]).fillna(0)
     axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
     low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]

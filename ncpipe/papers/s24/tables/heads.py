@@ -10,7 +10,7 @@ PLACE = ["experiment", "at"]
 
 
 def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
-    """runs with mean_rank and kept (`tables.low_rank.with_ranks`), at, low_rank and below_dnc.
+    """Return runs with mean_rank and kept (`tables.low_rank.with_ranks`), at, low_rank and below_dnc.
 
     at: lambda of the inner layers, or the axis's value where that is another key. low_rank: kept, with a mean
     rank below K. below_dnc: kept, with a loss below L_DNC; never where there is no such level.
@@ -27,7 +27,7 @@ def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
 
 
 def by_value(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row for each experiment and value of `at`: counts of runs, and what those that are kept have.
+    """Return a row for each experiment and value of `at`: counts of runs, and means of those that are kept.
 
     runs, lost (give classes up, merge some, or diverge), low_rank, low_rank_below_dnc, mean_rank with
     rank_low and rank_high, loss_over_dnc with loss_low and loss_high, srg_over_dnc, test_error.
@@ -57,13 +57,13 @@ def by_value(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_by_value(runs: pd.DataFrame) -> pd.DataFrame:
-    """The run of the lowest loss of each experiment and value, among those that are kept, if any is."""
+    """Return the run of the lowest loss of each experiment and value, of those that keep their classes."""
     kept = runs[runs["kept"]]
     return kept.loc[kept.groupby(PLACE, sort=False)["loss"].idxmin()]
 
 
 def heads_sentence(runs: pd.DataFrame) -> str:
-    """Counts of one experiment's runs in words."""
+    """Return the counts of one experiment's runs in words."""
     low, lost = runs[runs["low_rank"]], int((~runs["kept"]).sum())
     parts = [f"{len(low)} of {len(runs)} runs of low rank"]
     if runs["loss_dnc"].notna().any():

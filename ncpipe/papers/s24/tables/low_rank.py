@@ -5,13 +5,15 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
+from ncpipe.system.artifacts import LOW_RANK
+from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
 
 LEVEL = 0.95  # of intervals of a share
 
 
 def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
-    """runs with mean_rank, the mean rank of M_2, ..., M_{L-1} (of M_2 for L = 2), and `kept`.
+    """Return runs with mean_rank, the mean rank of M_2, ..., M_{L-1} (of M_2 for L = 2), and `kept`.
 
     kept: the run ended finite, gives no class up and errs on no training sample; others are reported and
     enter no mean. Two classes with the same features cost as much as one that is given up, with no output 0;
@@ -22,6 +24,14 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
     mean_rank = [sum(own) / len(own) if own else float("nan") for own in means]
     return runs.assign(mean_rank=mean_rank, kept=kept)
+
+
+def claim_runs() -> pd.DataFrame | None:
+    """Return the runs of data/low_rank, which have ranks, and its series, with `claim_numbers`, if any."""
+    paths = [path for name in ("runs", "series") if (path := LOW_RANK / f"{name}.csv").is_file()]
+    if not paths:
+        return None
+    return claim_numbers(pd.concat([read_table(path, "low_rank") for path in paths], ignore_index=True))
 
 
 def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
@@ -90,13 +100,13 @@ def layer_numbers(
 
 
 def _ranks(joined: pd.Series) -> list[list[float]]:
-    """Ranks of each layer from '5-5-10'; NaN where there are none."""
+    """Return ranks of each layer from '5-5-10'; NaN where there are none."""
     parts = joined.fillna("nan").astype(str).str.split("-")
     return [[float(rank) for rank in own] for own in parts]
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The run of the lowest loss of each experiment, in their order, among those that are kept if any is."""
+    """Return each experiment's run of the lowest loss, of those that keep their classes."""
     chosen = [
         (own[own["kept"]] if own["kept"].any() else own).nsmallest(1, "loss")
         for _, own in runs.groupby("experiment", sort=False)
@@ -105,7 +115,7 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs at each x: how many, kept, below L_DNC, DNC found; its share with low and high; their mean rank.
+    """Return per x the runs, kept, below L_DNC, DNC found, its share with low and high, their mean rank.
 
     The interval is Clopper and Pearson's: it covers the probability at least 95 times in 100. What a run that
     loses classes or diverges has found is no DNC. mean_rank: over runs that are kept.
@@ -134,7 +144,7 @@ def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def share_interval(found: int, of: int, level: float = LEVEL) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a probability of which `found` of `of` draws tell."""
+    """Return Clopper and Pearson's interval of a probability, from `found` of `of` draws."""
     tail = (1 - level) / 2
     low = 0.0 if found == 0 else float(special.betaincinv(found, of - found + 1, tail))
     high = 1.0 if found == of else float(special.betaincinv(found + 1, of - found, 1 - tail))
@@ -142,7 +152,7 @@ def share_interval(found: int, of: int, level: float = LEVEL) -> tuple[float, fl
 
 
 def low_rank_sentence(runs: pd.DataFrame) -> str:
-    """Counts of one experiment's runs and what the best of them is."""
+    """Return the counts of one experiment's runs and a description of the best one."""
     kept = runs[runs["kept"]]
     best = best_runs(runs).iloc[0]
     found = f"{int((kept['loss_over_dnc'] < 1).sum())} of {len(runs)} runs below L_DNC"

@@ -1,4 +1,4 @@
-"""Stage construct: networks of S25's existence proofs on an experiment's data."""
+"""Run the stage construct: networks of S25's existence proofs on an experiment's data."""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,9 +17,9 @@ from ncpipe.theory.constructions.networks import Choices
 
 
 def construct(experiment: str) -> None:
-    """data/prepared/EXPERIMENT -> data/constructed/EXPERIMENT/{networks,assumptions}.csv.
+    """Construct networks on prepared data; write data/constructed/EXPERIMENT/{networks,assumptions}.csv.
 
-    A depth that is too small for a kind of network has no row, and a line on the terminal.
+    A depth that is too small for a kind of network has no row but a line on the terminal.
     """
     params = load_params()
     torch.set_num_threads(params.compute.threads)

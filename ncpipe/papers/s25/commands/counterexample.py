@@ -1,4 +1,4 @@
-"""Stage counterexample: S25 App. C's example."""
+"""Run the stage counterexample: S25 App. C's example."""
 
 import pandas as pd
 import torch
@@ -9,7 +9,7 @@ from ncpipe.system.artifacts import COUNTEREXAMPLE, publish_file
 
 
 def write_counterexample() -> None:
-    """theory.counterexample of params.yaml -> data/counterexample.csv."""
+    """Compute theory.counterexample of params.yaml and write data/counterexample.csv."""
     params = load_params()
     torch.set_num_threads(params.compute.threads)
     study = params.study().counterexample

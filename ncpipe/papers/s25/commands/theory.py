@@ -1,19 +1,20 @@
-"""Stage theory: trained and constructed networks side by side."""
+"""Run the stage theory: compare trained and constructed networks."""
 
 import pandas as pd
 
 from ncpipe.config.params import load_params
-from ncpipe.figures.labels import by_experiment, caption, paper_columns, row_label
+from ncpipe.figures.labels import by_experiment, caption, row_label
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.s25.proof_networks import constructed_gap, counterexample, trained_and_constructed
 from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
 from ncpipe.system.artifacts import CONSTRUCTED, COUNTEREXAMPLE, RESULTS, THEORY, publish_folder
 from ncpipe.system.console import say
 from ncpipe.tables.files import read_table
+from ncpipe.tables.headlines import nc2_of
 
 
 def theory() -> None:
-    """Constructed networks, App. C's example and data/results -> data/theory, tables and figures.
+    """Compare constructed networks, App. C's example and data/results in tables and figures of data/theory.
 
     networks.csv, slopes.csv (powers of L of the constructed networks), assumptions.csv, counterexample.csv;
     constructed_gap, trained_and_constructed, counterexample as PNG and SVG.
@@ -46,5 +47,5 @@ def _joined(order: tuple[str, ...], name: str) -> pd.DataFrame:
 
 
 def _nc2_of(run: pd.Series) -> str:
-    """The NC2 that an experiment's loss asks for."""
-    return paper_columns(str(run["loss_name"]), bool(run["last_bias"]))[1].metric
+    """Return the NC2 metric for an experiment's loss."""
+    return nc2_of(str(run["loss_name"]), bool(run["last_bias"]))

@@ -42,7 +42,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Abscissa:
+class XAxis:
     """A column of the tables, the label of its axis, its symbol (mathtext without $), and its scale."""
 
     column: str
@@ -95,14 +95,14 @@ class Abscissa:
         ]
 
 
-def abscissa_of(runs: pd.DataFrame) -> Abscissa:
+def x_axis_of(runs: pd.DataFrame) -> XAxis:
     """What a study's metrics are drawn against; a logarithmic axis wherever there can be one."""
     column = abscissa(runs)
     if column == "depth":
-        return Abscissa("depth", "depth $L$", "L", log=True)
+        return XAxis("depth", "depth $L$", "L", log=True)
     axis = str(runs["axis"].iloc[0])
     label, symbol = NAMES.get(axis, (axis, "x"))
-    return Abscissa(column, label, symbol, log=bool((runs[column] > 0).all()))
+    return XAxis(column, label, symbol, log=bool((runs[column] > 0).all()))
 
 
 def with_lines(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""How fast S25's bounds for global optima fall with depth, as lines beside what training reached.
+"""Slopes of S25's bounds for global optima in depth, to be drawn beside what training reached.
 
 Bounds up to constants and logarithms, proved for the optimum: training promises none of them.
 """
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.metrics.catalogue import entry
+from ncpipe.tables.gaps import HOLDS
 
 # The gap's power of 1/L at constant lambda [S25 App. A], which lambda(L) multiplies.
 GAP_RATES = {"L-RN1": Fraction(1), "L-T11": Fraction(1, 2), "L-T21": Fraction(1, 2)}
@@ -18,7 +19,7 @@ BOUNDED = ("NC1", "NC2", "NC3", "gap")  # the optimum's training samples and los
 
 
 @dataclass(frozen=True)
-class Guide:
+class ReferenceSlope:
     """L^-exponent (log L)^logarithm."""
 
     exponent: Fraction
@@ -39,11 +40,14 @@ class Guide:
         return rf"${power}\,{logarithm}$"
 
 
-def guide_of(metric: str, runs: pd.DataFrame) -> Guide | None:
-    """The bound of a metric for one experiment's runs; None where the theory has none that falls.
+def reference_slope_of(metric: str, runs: pd.DataFrame) -> ReferenceSlope | None:
+    """Return the slope of a metric's bound for one experiment, or None where the theory has none that falls.
 
-    runs: with architecture, penalty_rule and last_strength. lambda_L has to be the same at every depth.
+    runs: with architecture, penalty_rule, last_strength and bound. lambda_L has to be the same at every
+    depth, and the optimum's conditions hold, such as balanced classes that are no more than d.
     """
+    if not (runs["bound"] == HOLDS).any():  # `theory.gap` has checked the conditions
+        return None
     architecture, rule = (str(runs[name].iloc[0]) for name in ("architecture", "penalty_rule"))
     known = entry(metric)
     if known.order is None or known.group not in BOUNDED or runs["last_strength"].nunique() != 1:
@@ -55,4 +59,4 @@ def guide_of(metric: str, runs: pd.DataFrame) -> Guide | None:
     if not rate:
         return None
     power = Fraction(known.order, 2)  # distances to the optimum go with the square root of the gap's bound
-    return Guide(rate * power, power if two_layers else Fraction(0))
+    return ReferenceSlope(rate * power, power if two_layers else Fraction(0))

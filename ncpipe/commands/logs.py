@@ -1,0 +1,49 @@
+"""`ncpipe logs`: what the processes printed that trained a run, on whatever machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncpipe.config.bounds import Number
+from ncpipe.config.params import load_params
+from ncpipe.datasets.stored import data_checksum
+from ncpipe.runs.engines.job_log import JOB_LOGS, read_costs
+from ncpipe.runs.engines.jobs import LOG, keys_in_jobs
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.heartbeat import heartbeats
+from ncpipe.runs.training_log import DIGITS, failure_log
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.errors import InputError
+
+
+def logs(experiment: str, depth: int, seed: int, value: Number | None = None) -> None:
+    """Print every log of a run, the oldest first, each below a line that names its job and file.
+
+    The run is that of params.yaml, data and code as they are now. Runs that trained together share a log.
+    InputError if there is none.
+    """
+    params = load_params()
+    run = params.run(experiment, depth, seed, value)
+    key = RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key()
+    found = [(head, path) for head, path in _logs_of(key) if path.is_file()]
+    if (failed := failure_log(run)).is_file():
+        found.append(("why it failed", failed))
+    if not found:
+        raise InputError(
+            f"{run.name}: no log here of this run with params.yaml, data and code as they are now; "
+            "ncpipe status tells its state"
+        )
+    for head, path in found:
+        print(f"==> {head}: {path}")
+        print(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _logs_of(key: str) -> Iterator[tuple[str, Path]]:
+    for cost in read_costs():
+        if key[:DIGITS] in cost.digests.split():
+            yield f"{cost.engine} {cost.job} ({cost.state})", Path(cost.log)
+    if job := keys_in_jobs().get(key):
+        yield f"slurm {job.id} (submitted)", job.file(LOG)
+    for heartbeat in heartbeats():
+        if key in heartbeat.keys:
+            for path in JOB_LOGS.glob(f"local-*-{heartbeat.process}{LOG}"):
+                yield "local (training)", path

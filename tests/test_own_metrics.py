@@ -240,8 +240,56 @@ MISTAKES = {
     "labels": (
         '"labels": labels}',
         '"labels": labels + 1}',
-        "",
-        "spirals gives: labels has no sample of class 0",
+        "def spirals(",
+        "what spirals gives: labels has no sample of class 0",
+    ),
+    "other role": (
+        '{"inner": [self.maps], "last": [self.last]}',
+        '{"inner": [self.maps], "classifier": [self.last]}',
+        "class Sine(",
+        r"Sine, L = 2: parameter_groups\(\) has the role 'classifier'; the roles are embedding, inner, head,",
+    ),
+    "last among the inner": (
+        '{"inner": [self.maps], "last": [self.last]}',
+        '{"inner": [self.maps, self.last]}',
+        "class Sine(",
+        r"Sine, L = 2: the role of self\.last is inner; write it as last",
+    ),
+    "build": (
+        "def __init__(self, spec, shape, classes, depth):",
+        "def __init__(self, spec, shape, classes):",
+        "class Sine(",
+        r"TypeError: Sine\.__init__\(\) takes 4 positional arguments but 5 were given",
+    ),
+    "lengths": (
+        "def layers(self, x, lengths=None):",
+        "def layers(self, x):",
+        "class Sine(",
+        r"TypeError: Sine\.layers\(\) takes 2 positional arguments but 3 were given",
+    ),
+    "type of a key": (
+        "    width: Count\n",
+        "    width: bytes\n",
+        "class SineModel(",
+        r"an annotation of SineModel is no type \(bytes is no type of a key",
+    ),
+    "state": (
+        'state = ("mean",)',
+        'state = ("mean")',
+        "class SignumOptimizer",
+        r"the state of SignumOptimizer is a text; write a tuple: \('mean',\)",
+    ),
+    "scale": (
+        '"[0, ∞)", "", "last, weights")\nDIREC',
+        '"[0, ∞)", "", "last, weights", "lin")\nDIREC',
+        "METRICS =",
+        "the metric 'nc0' has the scale 'lin'; write log or linear",
+    ),
+    "gradient": (
+        "return -log_p + spec.epsilon * (1 - log_p.exp())",
+        "return -log_p.detach()",
+        "class PolyLoss",
+        "the loss poly of this network has no gradient: .*does not require grad",
     ),
     "gain": (
         "        self.maps = ",
@@ -259,7 +307,7 @@ def test_a_mistake_is_one_line_that_names_its_class_and_line(name: str) -> None:
     assert before in STUDY
     text = STUDY.replace(before, after, 1)
     said = refusal(text)
-    where = rf"study\.py: line {line_of(at, text)}: " if at else r"study\.py: "
+    where = rf"study\.py: line {line_of(at, text)}: "
     assert re.match(rf"{where}.*{message}", said), said
 
 

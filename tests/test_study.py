@@ -372,8 +372,8 @@ def test_a_network_without_a_method_is_one_line_with_its_place() -> None:
     ("gives", "words"),
     [
         ("1 / 0", r"^study\.py: line \d+: rings: ZeroDivisionError"),
-        ("[1]", r"^study\.py: what rings gives is of type list; expected arrays by name$"),
-        ('{"labels": labels}', r"^study\.py: what rings gives: has no 'inputs'; it has labels$"),
+        ("[1]", r"^study\.py: line \d+: what rings gives is of type list; expected arrays by name$"),
+        ('{"labels": labels}', r"^study\.py: line \d+: what rings gives: has no 'inputs'; it has labels$"),
         ('{"inputs": points, "labels": labels + 1}', r"what rings gives: labels has no sample of class 0"),
         ('{"inputs": points, "labels": labels, "label": 1}', r"what rings gives: nothing reads label;"),
     ],
@@ -389,7 +389,9 @@ def test_what_a_data_function_gives_is_checked_like_a_file(gives: str, words: st
 def test_a_kind_that_no_array_has_is_one_line() -> None:
     text = WHOLE.replace('kind: ClassVar[str] = "vector"', 'kind: ClassVar[str] = "vectors"')
     write_study(text.replace('if kind == "vector" else', "if True else"))
-    with pytest.raises(InputError, match=r"^study\.py: the kind of RingsData has to be one of vector, image"):
+    with pytest.raises(
+        InputError, match=r"^study\.py: line \d+: the kind of RingsData has to be one of vector, image"
+    ):
         prepare(load_params().experiments["own"].data, Path("raw"), None, progress=False)
 
 

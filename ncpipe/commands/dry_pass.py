@@ -8,14 +8,14 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.watched import check_watched
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
-from ncpipe.config.study import loaded, own_mistakes
+from ncpipe.config.study import loaded, own_mistake, own_mistakes
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
 
@@ -79,7 +79,14 @@ def _try_out(experiment: str, runs: list[Run]) -> None:
     )
     run = dataclasses.replace(run, spec=spec)
     session = Session([run], data, cpu, torch.float32)
-    loss, gradient = session.loss_and_gradient(session.train)
+    try:
+        loss, gradient = session.loss_and_gradient(session.train)
+    except RuntimeError as error:  # of autograd, below which no line of study.py is
+        if own_mistake(error):
+            raise
+        own = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        what = " ".join(str(error).split())
+        raise _of(own, f"the loss {spec.loss_name} of this network has no gradient: {what}") from None
     if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
         what = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
         raise _of(spec.loss, f"the loss {spec.loss_name} {what} not finite before the first step")
@@ -101,7 +108,7 @@ def _check_network(run: Run, data: "Prepared") -> None:
     import torch
 
     from ncpipe.models.build import build_network, prepare_split
-    from ncpipe.models.network import Network
+    from ncpipe.models.network import Network, Role
 
     model = run.spec.model
     network = build_network(run, data)
@@ -109,10 +116,16 @@ def _check_network(run: Run, data: "Prepared") -> None:
         raise _of(model, f"its Family builds a {type(network).__name__}; expected a Network")
     name = f"{type(network).__name__}, L = {run.depth}"
     try:
-        network.roles()
+        roles = network.roles()
         length = network.length
     except ValueError as error:
         raise _of_network(network, f"{name}: {error}") from None
+    known = get_args(Role)
+    if unknown := sorted(set(roles.values()) - set(known)):
+        what = f"the role {unknown[0]!r}; the roles are {', '.join(known)}"
+        raise _of_network(network, f"{name}: parameter_groups() has {what}")
+    if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
+        raise _of_network(network, f"{name}: the role of self.last is {role}; write it as last")
     if not length > 0:
         raise _of_network(network, f"{name}: length is {length}; expected the number of blocks, above 0")
     samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)

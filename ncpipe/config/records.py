@@ -102,7 +102,13 @@ def schema_of(kind: Any, describe: Describe | None = None, own: Own = ()) -> Cor
         return _number_schema(kind, Bound())
     if kind is Any:  # what its reader checks
         return core_schema.any_schema()
-    return core_schema.bool_schema(strict=True) if kind is bool else core_schema.str_schema(strict=True)
+    if kind is bool:
+        return core_schema.bool_schema(strict=True)
+    if kind is str:
+        return core_schema.str_schema(strict=True)
+    raise TypeError(
+        f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
+    )
 
 
 def _record_schema(kind: type, describe: Describe | None, own: Own) -> CoreSchema:

@@ -17,6 +17,7 @@ params.yaml. The file is code of the study: who reads the params.yaml beside it 
 import ast
 import contextlib
 import functools
+import re
 import sys
 import traceback
 import types
@@ -29,6 +30,7 @@ from typing import Any, Literal
 from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
+from ncpipe.config.records import schema_of
 from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
 from ncpipe.system.errors import InputError, cut
 
@@ -128,9 +130,17 @@ def own_mistakes() -> Iterator[None]:
 
 
 def own_mistake(error: Exception) -> InputError | None:
-    """An error that was raised in study.py, or below it, in one line with its line; None of any other."""
-    place = None if isinstance(error, InputError) else _last_place(error, _loaded.path)
-    return None if place is None else _failure(error, *place)
+    """An error that was raised in study.py, or below it, in one line with its line; None of any other.
+
+    A call with wrong arguments is raised where the call is, so Python's words tell the function:
+    `Sine.layers() takes 2 positional arguments but 3 were given`.
+    """
+    if isinstance(error, InputError):
+        return None
+    if place := _last_place(error, _loaded.path):
+        return _failure(error, *place)
+    called = re.match(r"(\w+)(\.\w+)*\(\) ", str(error)) if isinstance(error, TypeError) else None
+    return _failure(error, _loaded.lines[called[1]], "") if called and called[1] in _loaded.lines else None
 
 
 @functools.cache  # the same classes as long as the file is the same
@@ -229,10 +239,13 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
             )
         if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
+        if isinstance(state := getattr(spec, "state", ()), str):
+            raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({state!r},)")
         if _first_key(spec) != key:
             raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
         try:
             words = _words(spec, key)
+            schema_of(spec)
         except (NameError, TypeError) as error:
             raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
         if not words or not all(isinstance(word, str) for word in words):

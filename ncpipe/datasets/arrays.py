@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.specs import ArraysData
-from ncpipe.config.study import call
+from ncpipe.config.study import call, loaded
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
@@ -58,8 +58,10 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
     """
     if spec.kind not in SHAPES:
-        raise InputError(f"study.py: the kind of {type(spec).__name__} has to be one of {', '.join(SHAPES)}")
-    where = f"study.py: what {function.__name__} gives"
+        own = type(spec).__name__
+        raise loaded().mistake(own, f"the kind of {own} has to be one of {', '.join(SHAPES)}")
+    name = function.__name__
+    where = str(loaded().mistake(name if name in loaded().lines else "DATA", f"what {name} gives"))
     stored = call(function, spec)
     if not isinstance(stored, Mapping):
         raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")

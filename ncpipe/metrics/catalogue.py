@@ -748,6 +748,10 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
             what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
             raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+        if metric.scale not in ("log", "linear"):
+            raise study.mistake(
+                "METRICS", f"the metric {metric.name!r} has the scale {metric.scale!r}; write log or linear"
+            )
     for metric, function in study.metrics.items():
         if problem := unreadable(function, READABLE["METRICS"]):
             name = getattr(function, "__name__", "")

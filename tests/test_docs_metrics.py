@@ -40,9 +40,9 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names: dict[str, object] = {}
-    for library in ("accelerate", "dvclive", "lightning", "torchmetrics"):
+    for library in ("accelerate", "dvclive", "lightning", "timm", "torchmetrics"):
         pytest.importorskip(
-            library, reason="the page's examples need it: pip install 'ncpipe[integrations]' dvclive"
+            library, reason="the page's examples need it: pip install 'ncpipe[integrations]' dvclive timm"
         )
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)

@@ -105,7 +105,7 @@ def test_own_code_is_watched_and_reads(checkout: Path) -> None:
     params = load_params(study / "params.yaml")
     assert params.sweep.experiments == ("sine", "patches")
     claims = load_claims(study / "claims.yaml", lambda: params)
-    assert [claim.id for claim in claims] == ["separated-sine", "separated-patches"]
+    assert [claim.id for claim in claims] == ["separated-sine", "separated-patches", "directional"]
     load_study(checkout)
 
 
@@ -115,7 +115,7 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     new("wider", Wanted(own_code, axis="model.width"))
     study = checkout / "stages/wider"
     params = load_params(study / "params.yaml")
-    assert (params.sweep.axis, params.sweep.values) == ("model.width", (16, 32))
+    assert (params.sweep.axis, params.sweep.values) == ("model.width", (32, 64) if own_code else (16, 32))
     stages, shipped = (
         read_yaml(path)["stages"] for path in (study / "dvc.yaml", ROOT / "stages/penalty/dvc.yaml")
     )

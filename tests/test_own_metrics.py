@@ -1,5 +1,6 @@
 """Metrics of a study.py, and the pass that finds a study's mistakes before anything trains."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from ncpipe.config.specs import Run
 from ncpipe.config.study import load_study
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import extract
+from ncpipe.figures.labels import Column
+from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.runs.fingerprint import forget_code
 from ncpipe.system.errors import InputError
@@ -128,6 +131,22 @@ def test_an_own_metric_has_panels_that_show_its_values() -> None:
     assert list(mean.get_ydata()) == [1.0, 1.0]
 
 
+def test_titles_of_long_names_do_not_overlap() -> None:
+    """Red: a title that is wider than its panel and the gap beside it."""
+    names = [f"a_metric_with_a_long_name_of_many_words_{number}" for number in range(4)]
+    program = STUDY.replace("METRICS = {", "METRICS = {**{replace(NC0, name=n): nc0 for n in NAMES}, ")
+    written(f"from dataclasses import replace\nNAMES = {names}\n{program}")
+    load_params()
+    runs = pd.DataFrame({"experiment": "sine", "depth": [2, 3], "seed": 0, "converged": True})
+    points = pd.concat(
+        runs.assign(layer="last", split="weights", metric=name, value=1.0, log10=0.0) for name in names
+    )
+    figure = own_metrics_figure(points, runs, {"sine": "sine"}, [Column(name, "weights") for name in names])
+    boxes = [axes.title.get_window_extent() for axes in figure.axes]
+    assert len(boxes) == 4
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
 # ---- Mistakes, before anything trains -------------------------------------------------------------------
 
 
@@ -205,6 +224,12 @@ MISTAKES = {
         "return weight.sum(5).norm()",
         "return weight.sum(5)",
         "nc0: IndexError",
+    ),
+    "statistics": (
+        "def nc0(weight):\n    return weight.sum(0).norm()",
+        "def nc0(weight, classes):\n    return weight.norm() / classes",
+        "    return weight.norm() / classes",
+        r"nc0: TypeError: .*ClassStatistics.; .* are statistics: K is len\(classes.counts\)",
     ),
     "argument": (
         "def nc0(weight)",

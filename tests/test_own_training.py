@@ -21,6 +21,7 @@ from ncpipe.config.specs import Experiment, Run, as_json
 from ncpipe.config.study import load_study, loaded
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
+from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
 from ncpipe.runs.fingerprint import code_digest, forget_code
@@ -153,6 +154,20 @@ def test_ldam_by_cosines_is_the_authors_code() -> None:
     logits = network(session.train.inputs).detach().numpy()
     np.testing.assert_allclose(logits, cosines(w), rtol=1e-12, atol=1e-14)
     assert session.evaluate(session.train)[1].item() == (cosines(w).argmax(1) != y).mean()
+
+
+def test_features_of_cosines_are_measured_with_the_rows_that_decide() -> None:
+    """Red: rows of the last layer as they are learned, whose lengths the network's decisions ignore."""
+    loss = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
+    run, data = Run("x", 3, 0, spec_of(loss=loss)), vector_data()
+    (trained,) = train_batch([run], data, CPU, "float32")
+    features = extract(run, trained.state, data, CPU)
+    found = features.train.inputs @ features.weight.mT
+    rows = trained.state["last.weight"].double()
+    h = features.train.inputs / features.train.inputs.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(found, h @ (rows / rows.norm(dim=1, keepdim=True)).mT)
+    wrong = (found.argmax(1) != data.train.labels).double().mean().item()
+    assert pytest.approx(wrong, rel=1e-6) == trained.history[-1].train_error  # a share in float32
 
 
 def test_cosines_have_no_bias() -> None:

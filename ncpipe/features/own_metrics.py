@@ -17,6 +17,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
@@ -103,7 +104,12 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
 
 def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any]) -> float:
     """Return what a metric of study.py gives; InputError, with its line, if that is no number."""
-    value = call(function, **{name: given[name] for name in argument_names(function)})
+    try:
+        value = call(function, **{name: given[name] for name in argument_names(function)})
+    except InputError as error:
+        if ClassStatistics.__name__ not in str(error):
+            raise
+        raise InputError(f"{error}; `classes` and `train` are statistics: K is len(classes.counts)") from None
     if isinstance(value, Tensor) and value.numel() != 1:
         raise _mistake(metric, function, f"gives a tensor of shape {tuple(value.shape)}; expected one number")
     try:

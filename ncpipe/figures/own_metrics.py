@@ -1,5 +1,6 @@
 """The metrics of a study.py against depth, or the study's axis: a row per experiment, a column per metric."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 WIDEST = 4  # columns of a page
+LONGEST = 30  # characters of a line of a title, as mathtext; more would overlap the next title
 
 
 def own_metrics_figure(
@@ -39,7 +41,8 @@ def own_metrics_figure(
                 _draw(axes, last_layer(points, name, column), np.unique(own[of.column]), of, column, colour)
             line[0].set_ylabel(label)
         for axes, column in zip(grid[0], columns, strict=True):
-            axes.set_title(column.title.replace(", test", "\ntest"))
+            lines = [textwrap.fill(line, LONGEST) for line in column.title.split(", ")]
+            axes.set_title("\n".join(lines))
         for axes in grid[-1]:
             axes.set_xlabel(of.label)
         figure.legend(

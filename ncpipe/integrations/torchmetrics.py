@@ -153,7 +153,7 @@ class SampleCollapse(Metric):
         """
         super().__init__(**options)
         self.ignore_index = ignore_index
-        rows: Any = slice(None) if measured is None else list(measured)
+        rows: Any = slice(None) if measured is None else sorted(measured)
         given = _given(OWN, own) | ({} if train is None else _given(TRAIN, train))
         if weight is not None:
             given["weight"] = weight.detach().double()[rows]

@@ -18,7 +18,7 @@ from conftest import experiment_tree, image_data, vector_data, write_params
 from scipy.optimize import minimize_scalar
 
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, Run, recorded
+from ncpipe.config.specs import Compute, Experiment, Run, as_json
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import load_network
 from ncpipe.features.gradient import gradient_norm
@@ -498,7 +498,7 @@ def fingerprint(spec: Experiment) -> RunFingerprint:
 
 
 def test_absent_keys_leave_no_trace() -> None:
-    written = recorded(spec_of())
+    written = as_json(spec_of())
     assert written["loss"] == "ce"
     assert "classifier" not in written["model"]
     assert set(written["penalty"]) == {"rule", "value", "last_layer"}

@@ -90,6 +90,7 @@ EXPERIMENTS = {
         loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
         optimizer={"name": "sign_sgd", "learning_rate": 0.1, "momentum": 0.9},
     ),
+    "modular": experiment_tree(data={"source": "modular", "modulus": 5, "per_class": 2, "seed": 0}),
     "adjusted": experiment_tree(loss={"name": "logit_adjusted", "tau": 1.0}),
     "smoothed": experiment_tree(loss={"name": "ce", "smoothing": 0.1}),
     "fixed": experiment_tree(loss={"name": "dot_regression"})

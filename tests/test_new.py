@@ -230,29 +230,3 @@ def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
     project.run("git", "add", "--all")
     found = project.run("git", "ls-files").out.split()
     assert set(found) == ALONE | {"dvc.lock"}
-
-
-@pytest.mark.pipeline
-@pytest.mark.skipif(os.name == "nt", reason="the project's programs are found by a POSIX path")
-def test_own_code_runs_to_its_report(tmp_path: Path) -> None:
-    """Every stage, on the starters at smaller sizes. Red: a starter that only a later stage finds wrong,
-    such as parameters without `about`, which the report needs."""
-    study = Clone(tmp_path / "mine")
-    Clone(tmp_path).run("ncpipe", "new", "./mine", "--own-code")
-    params = study.folder / "params.yaml"
-    text = params.read_text(encoding="utf-8")
-    for whole, part in (
-        ("epochs: 300", "epochs: 100"),
-        ("depths: [2, 3], seeds: [0, 1]", "depths: [2], seeds: [0]"),
-    ):
-        assert text.count(whole) == 1
-        text = text.replace(whole, part)
-    params.write_text(text, encoding="utf-8")
-    output = study.repro()
-    assert {"train@patches-2-0", "train@sine-2-0"} <= set(output.ran)
-    assert output.ran[-1] == "report"
-    page = (study.folder / "data/report.html").read_text(encoding="utf-8")
-    assert "Do a network, loss and optimizer of our own collapse?" in page
-    assert "separated-patches" in page
-    for name in ("own_metrics", "curves_sine"):
-        assert (study.folder / f"data/figures/{name}.png").is_file()

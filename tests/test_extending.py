@@ -61,6 +61,7 @@ def test_the_page_runs_to_its_report_and_a_metric_trains_nothing_again(tmp_path:
     assert len(values) == 8 * 4  # runs x shares of the epochs
     assert (values > 0).all()
     assert values.nunique() == len(values)
+    study.run("ncpipe", "report")
     page = (study.folder / "data/report.html").read_text(encoding="utf-8")
     assert "The study&#39;s own metrics" in page
     assert "Do a network, loss and optimizer of our own collapse?" in page

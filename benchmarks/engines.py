@@ -12,9 +12,9 @@ they share counts once. Files are those of the store, of submitted jobs at most,
 
 The second call measures what the driver of a sweep does beside Slurm, which the stand-in of the tests plays
 with four jobs: seconds of its processor to plan, to submit, to watch and collect, to place all runs in
-data/runs and to answer `ncpipe status`; its largest memory; files of the submitted jobs and of the store.
-From --dry-from on jobs train nothing: they leave empty folders in place of runs. Below the table: by which
-power of the number of runs each column grows.
+data/runs, as the stage of an experiment does, and to answer `ncpipe status`; its largest memory; files of the
+submitted jobs and of the store. From --dry-from on jobs train nothing: they leave empty folders in place of
+runs. Below the table: by which power of the number of runs each column grows.
 """
 
 import argparse
@@ -38,13 +38,16 @@ from typing import TypeVar
 import psutil
 from ruamel.yaml import YAML
 
+from ncpipe.commands.code import write_code
+from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_script
 from ncpipe.runs.engines.choice import open_engine, tasks_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.store import sweep_fingerprints, take
+from ncpipe.runs.fast_path import take_stored
+from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, store_folder
 from ncpipe.system.artifacts import JOBS, LOGS
 
@@ -69,6 +72,8 @@ def sweep(runs: int) -> Iterator[Params]:
             yaml.dump(params, file)
         subprocess.run([sys.executable, "-m", "ncpipe", "fetch", name], check=True, capture_output=True)
         ALONE.mkdir(parents=True)
+        write_grid()
+        write_code()
         yield load_params()
     finally:
         os.chdir(before)
@@ -204,9 +209,8 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         files = count_files(JOBS)
         assert run_tasks(engine, [], keep_going=False) == []
         lap()
-        fingerprints = sweep_fingerprints(params, settings.compute)
         if not dry:
-            assert all(map(take, fingerprints))
+            assert take_stored(["--experiment", *params.sweep.experiments])
         lap()
         look()
         lap()

@@ -371,6 +371,14 @@ def test_white_is_the_etf_value_and_every_other_cosine_is_in_range(maps):
     assert "ETF \N{MINUS SIGN}0.33" in [label.get_text() for label in bar.get_yticklabels()]
 
 
+def test_more_classes_than_a_simplex_has_name_no_etf():
+    """Red: -1/(K-1) called the ETF's cosine where K > d + 1 classes have no simplex ETF."""
+    figure = heat_maps(made_gram(RUNS), RUNS, {"rn": "x", "tf": "y"}, {"rn"})
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    middle = [bar.get_yticklabels()[1].get_text() for bar in bars]
+    assert middle == ["\N{MINUS SIGN}0.33", "ETF \N{MINUS SIGN}0.33"]
+
+
 def test_the_diagonal_and_the_rest_are_stated(maps):
     off = [cosine(2, 1, "duality", i, j) for i in range(CLASSES) for j in range(CLASSES) if i != j]
     mean = f"{np.mean(off):.2f}".replace("-", "\N{MINUS SIGN}")

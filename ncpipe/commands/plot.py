@@ -74,7 +74,8 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
-    """depth_sweep and loss_gap, a row for each experiment of the tables."""
+    """Yield depth_sweep and, if any run has a gap, loss_gap, with a row for each experiment of the tables."""
     figures = sweep_figures(list(tables["runs"]["experiment"].unique()), tables.__getitem__)
     for name in ("depth_sweep", "loss_gap"):
-        yield name, figures[name]()
+        if name in figures:
+            yield name, figures[name]()

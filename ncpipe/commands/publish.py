@@ -32,9 +32,9 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
-from ncpipe.tables.headlines import HEADLINES
+from ncpipe.tables.headlines import PAPER_METRICS
 
-SHOWN = {*HEADLINES, *(column.metric for column in GAP_COLUMNS)} - {"strong_test_collapse"}
+SHOWN = {*PAPER_METRICS, *(column.metric for column in GAP_COLUMNS)}
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"

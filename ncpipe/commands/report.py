@@ -38,7 +38,7 @@ from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.headlines import headline_series
-from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.sentences import rate, short_answer
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
@@ -139,7 +139,7 @@ def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Con
         read_measured(table, params.sweep.experiments) for table in ("measurements", "places")
     )
     runs = runs.assign(reason=runs["reason"].fillna(""))
-    against = "depth L" if abscissa(runs) == "depth" else symbol(runs)
+    against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
     headline, *pictures = read_pictures(_present_folder(FIGURES, "plot"), "", against, alts)

@@ -25,7 +25,7 @@ from ncpipe.report.page import Contents, Provenance
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.system.artifacts import COMPARISON, METRICS, RESULTS
 from ncpipe.system.errors import InputError
-from ncpipe.tables.keys import abscissa
+from ncpipe.tables.keys import x_column
 
 TABLES = ("runs", "points", "slopes", "history", "summary")  # of which charts and the figure are made
 MEASURED = ("measurements", "places")  # by experiment: every layer's values
@@ -38,7 +38,7 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
     """
     found = compared(revisions)
     tables = {revision: _tables(revision) for revision in revisions}
-    _check_abscissa(tables)
+    _check_x_columns(tables)
     together = _together(tables)
     charts = ("runs", "points", "slopes", "history", *MEASURED)
     different = different_parameters(found.trees)
@@ -87,8 +87,8 @@ def _table(revision: str, text: str) -> pd.DataFrame:
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 
 
-def _check_abscissa(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
-    if len({abscissa(own["runs"]) for own in tables.values()}) > 1:
+def _check_x_columns(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
+    if len({x_column(own["runs"]) for own in tables.values()}) > 1:
         raise InputError(f"report: {', '.join(tables)} have metrics against depth and against another key")
 
 
@@ -111,7 +111,7 @@ def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], found: Compared)
     sweeps = {revision: Sweep(own["runs"], own["summary"], own["slopes"]) for revision, own in tables.items()}
     with tempfile.TemporaryDirectory() as folder:
         save_figure(overlay(sweeps, list(found.tables)), Path(folder), "overlay")
-        of = "depth L" if abscissa(next(iter(sweeps.values())).runs) == "depth" else "the axis"
+        of = "depth L" if x_column(next(iter(sweeps.values())).runs) == "depth" else "the axis"
         return read_pictures(Path(folder), "", of, {"overlay": _said(found, list(tables))})
 
 

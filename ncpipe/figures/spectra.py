@@ -19,7 +19,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
-from ncpipe.tables.keys import place_keys, run_keys
+from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
@@ -80,7 +80,7 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
     largest = rows.groupby([*keys, "matrix"])["value"].transform("max")
     rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
-    return rows.groupby([*place_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
+    return rows.groupby([*setting_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
 
 
 def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:

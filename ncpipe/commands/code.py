@@ -12,6 +12,7 @@ from ncpipe.commands.study_modules import study_modules
 from ncpipe.commands.watched import check_listed, check_watched
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.study import FILE
+from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
     ROOT,
@@ -108,11 +109,13 @@ def check_asked(params: Params, experiments: Iterable[str]) -> None:
 
 
 def _texts(params: Params | None) -> dict[Stage, str]:
-    found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in sweep_digests().items()}
+    swept = sweep_digests(stages.SWEEP_STAGES)
+    found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in swept.items()}
     if params is None:
         return found
     for name, spec in params.experiments.items():
-        found |= {(stage, name): _lines(own) for stage, own in experiment_digests(choices_of(spec)).items()}
+        digests = experiment_digests(choices_of(spec), stages.EXPERIMENT_STAGES)
+        found |= {(stage, name): _lines(own) for stage, own in digests.items()}
         found[TRAIN, name] += _asked(params, name)
     found[FILL, None] = _lines(
         {name: digest_of(found[TRAIN, name]) for name in sorted(params.sweep.experiments)}

@@ -18,7 +18,7 @@ from ncpipe.tables.summary import summarise
 
 
 def aggregate() -> None:
-    """data/metrics of the grid's experiments -> data/results.
+    """Turn data/metrics of the grid's experiments into data/results.
 
     Tables, sentences.txt, metrics.json and the data of DVC's plots.
     """

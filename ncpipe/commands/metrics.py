@@ -84,7 +84,7 @@ def _measure(arrays: dict[str, Tensor]) -> list[Measurement]:
 
 
 def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """The arrays in the order of `measure_arrays`; InputError where widths differ."""
+    """Return the arrays in the order of `measure_arrays`; raise InputError where widths differ."""
     weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
     widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
     if len(set(widths)) > 1:

@@ -32,7 +32,7 @@ MEASURED = ("measurements", "places")  # by experiment: every layer's values
 
 
 def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
-    """Parameters that differ, counts, slopes and means with their differences, one figure and charts of all.
+    """Write a page of parameters that differ, and of counts, slopes and means with their differences.
 
     In the figure a revision is a colour; in the charts an experiment is a line for each that has it.
     """
@@ -68,7 +68,7 @@ def _counted(different: int) -> str:
 
 
 def _tables(revision: str) -> dict[str, pd.DataFrame]:
-    """By name."""
+    """Return a revision's tables by name."""
     texts = read_revision(revision, [RESULTS / f"{name}.csv" for name in TABLES])
     tables = {name: _table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
     experiments = list(dict.fromkeys(tables["runs"]["experiment"]))
@@ -93,7 +93,7 @@ def _check_x_columns(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
 
 
 def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """Each table of all revisions, in which an experiment has its revision's name too."""
+    """Return each table of all revisions together; an experiment's name has its revision behind it."""
     return {
         name: pd.concat(
             [
@@ -107,7 +107,7 @@ def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.
 
 
 def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], found: Compared) -> list[Picture]:
-    """One figure of all revisions, for the experiments that all have; its words are the slopes."""
+    """Return one figure of all revisions, for the experiments that all have; its text states the slopes."""
     sweeps = {revision: Sweep(own["runs"], own["summary"], own["slopes"]) for revision, own in tables.items()}
     with tempfile.TemporaryDirectory() as folder:
         save_figure(overlay(sweeps, list(found.tables)), Path(folder), "overlay")
@@ -116,7 +116,7 @@ def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], found: Compared)
 
 
 def _said(found: Compared, revisions: Sequence[str]) -> str:
-    """one, slope nc1_trace_ratio: -0.37 [-0.43, -0.32] in base, -0.40 [-0.45, -0.35] in slower."""
+    """Return sentences such as `one, slope nc1_trace_ratio: -0.37 [-0.43, -0.32] in base, -0.40 in other.`"""
     columns = result_columns(revisions)
     said = []
     for experiment, table in found.tables.items():
@@ -134,7 +134,7 @@ def _parameters(different: Mapping[str, Sequence[str]], revisions: Sequence[str]
 
 
 def _results(found: Compared, revisions: Sequence[str], csv: bytes) -> list[Grid]:
-    """By experiment; the first has the link to all of them."""
+    """Return a table for each experiment; the first one has the link to all of them."""
     columns = ["", *result_columns(revisions)]
     grids: list[Grid] = []
     for experiment, table in found.tables.items():

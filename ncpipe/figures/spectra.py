@@ -34,7 +34,7 @@ def spectra(
     labels: Mapping[str, str],
     no_simplex: Collection[str] = (),
 ) -> Figure:
-    """s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
+    """Draw s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
 
     runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
     no_simplex: experiments of more than d + 1 classes, which have no collapsed spectrum.
@@ -69,7 +69,7 @@ def spectra(
 
 
 def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """experiment, depth, matrix, index, log10: mean over converged seeds of log10 s_i/s_1."""
+    """Return experiment, depth, matrix, index, log10: the mean over converged seeds of log10 s_i/s_1."""
     measurements = measurements.reset_index(drop=True)
     names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
     keys = run_keys(runs)

@@ -114,7 +114,7 @@ def with_lines(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def colours_of(values: Iterable[float]) -> dict[float, Colour]:
-    """`style.depth_colours` of the distinct values."""
+    """Return `style.depth_colours` of the distinct values."""
     return depth_colours(sorted(set(values)))
 
 

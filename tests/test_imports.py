@@ -140,7 +140,7 @@ def test_no_stage_before_plot_knows_a_caption(command: str) -> None:
 
 
 # What users of the metrics alone may not have, hidden from the imports of a process of its own.
-# numba is optional: without it the metrics are computed by PyTorch's operations.
+# Without numba the metrics are computed by PyTorch's operations.
 ABSENT = [
     *("pandas", "scipy", "pydantic", "dvc", "typer", "sklearn", "transformers"),
     *("yaml", "matplotlib", "networkx", "numba"),

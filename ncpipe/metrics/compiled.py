@@ -1,28 +1,18 @@
-"""Run the first pass as one compiled loop that reads every feature once. Needs numba (the extra `fast`).
+"""Run the first pass as one compiled loop that reads every feature once. Needs numba.
 
 B  samples of a batch    K  classes    d  feature width
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-Loop = Callable[..., Any]
+from ncpipe.system.compile import compiled
 
 # features (B, d), labels (B,), counts (K,), origins (K, d), sums (K, d), squares (K,)
 SIGNATURES = [
     f"void({features}[:,::1], int64[::1], int64[::1], float64[:,::1], float64[:,::1], float64[::1])"
     for features in ("float32", "float64")
 ]
-
-
-def _compile(function: Loop) -> Loop:
-    try:
-        return njit(SIGNATURES, cache=True)(function)
-    except RuntimeError:  # neither this file's folder nor the user's cache can be written to
-        return njit(SIGNATURES)(function)
 
 
 # Terms that are never negative may be added in any order, several at a time. Nothing else may.
@@ -34,7 +24,7 @@ def _sum_of_squares(row: np.ndarray) -> float:
     return total
 
 
-@_compile
+@compiled(SIGNATURES)
 def add_rows(
     features: np.ndarray,
     labels: np.ndarray,

@@ -6,13 +6,13 @@ B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import rounding_cutoff
+from ncpipe.system.compile import HAS_NUMBA
 from ncpipe.system.errors import InputError
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
@@ -22,7 +22,6 @@ CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
 COMPILED_FROM = 2**24
 COMPILED_CHUNK = 2**20  # entries
 SHOWN = 12  # labels in an error
-COMPILER = find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class StatisticsAccumulator:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
         self._entries += features.numel()
-        if self.device.type == "cpu" and self._entries > COMPILED_FROM and COMPILER:
+        if self.device.type == "cpu" and self._entries > COMPILED_FROM and HAS_NUMBA:
             self._add_compiled(features.detach(), labels)
             return
         held = self.classes if self.device.type != "cpu" else 1  # there (K, b) one-hot labels are made

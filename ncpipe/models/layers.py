@@ -47,7 +47,13 @@ class LayerNorm(nn.Module):
         self.width, self.eps = width, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (self.width,), eps=self.eps)
+        return layer_norm(x, self.eps)
+
+
+def layer_norm(x: Tensor, eps: float) -> Tensor:
+    """Return (x - mean)/sqrt(variance + eps) over the last dimension; population variance."""
+    # With a weight of ones PyTorch takes another kernel, which is nearly twice as fast on a CPU.
+    return F.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
 
 
 class BatchNorm(nn.Module):

@@ -10,6 +10,7 @@ from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
+from ncpipe.models.residual_block import compiled_residual_block, is_compiled
 
 
 class ResNet(Network):
@@ -40,11 +41,17 @@ class ResNet(Network):
         init_weights(self, self.gain, self.uniform, generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
-        """Yield X1, ... at l/L, each followed by Z1, ..., the input of the block's ReLU; `last` is h."""
+        """Yield X1, ... at l/L, each followed by Z1, ..., the input of the block's ReLU; `last` is h.
+
+        A compiled pass of the training yields no Z, which only measurements read.
+        """
         x = self.norm(self.lin0(x))
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, OneLayerMLP | TwoLayerMLP)
             yield Layer(f"X{index}", self.positions[index - 1], x)
+            if isinstance(block, OneLayerMLP) and not self.pre_norm and is_compiled(block.lin):
+                x = compiled_residual_block(x, block.lin.weight, block.lin.bias, self.norm.eps)
+                continue
             z = block.pre_activation(self.norm(x) if self.pre_norm else x)
             yield Layer(f"Z{index}", None, z)
             x = x + block.post_activation(z)

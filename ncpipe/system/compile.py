@@ -1,0 +1,29 @@
+"""Compile loops over arrays to machine code, where numba is installed."""
+
+from collections.abc import Callable, Collection, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+Loop = Callable[..., Any]
+
+HAS_NUMBA = find_spec("numba") is not None
+
+
+def compiled(signatures: Sequence[str], fastmath: Collection[str] = ()) -> Callable[[Loop], Loop]:
+    """Return a decorator that compiles a loop for these types of arguments; needs numba.
+
+    The machine code is kept beside the loop's file or in the user's cache, so only the first import compiles.
+    fastmath: LLVM's flags that allow operations in another order. Loops run without Python's global lock.
+    """
+    from numba import njit  # half a second
+
+    options: dict[str, Any] = {"fastmath": set(fastmath), "nogil": True}
+
+    def decorate(loop: Loop) -> Loop:
+        try:
+            compiled_loop: Loop = njit(list(signatures), cache=True, **options)(loop)
+        except RuntimeError:  # neither the file's folder nor the user's cache can be written to
+            compiled_loop = njit(list(signatures), **options)(loop)
+        return compiled_loop
+
+    return decorate

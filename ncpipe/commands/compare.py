@@ -96,8 +96,13 @@ def _read(revision: str) -> tuple[Tree, Results]:
         raise InputError(f"{revision}: {PARAMS_FILE}: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{revision}: {PARAMS_FILE}: not a mapping")
+    return tree, Results(parse_table(revision, points), parse_table(revision, runs))
+
+
+def parse_table(revision: str, text: str) -> pd.DataFrame:
+    """Return the table of a CSV text; raise InputError, which names the revision, if it is damaged."""
     try:
-        return tree, Results(pd.read_csv(io.StringIO(points)), pd.read_csv(io.StringIO(runs)))
+        return pd.read_csv(io.StringIO(text))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 

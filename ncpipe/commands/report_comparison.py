@@ -1,6 +1,5 @@
 """`ncpipe report --compare`: experiments of DVC's (or git revisions) side by side, on a page."""
 
-import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from ncpipe.commands.compare import (
     compared,
     different_parameters,
     legend,
+    parse_table,
     result_columns,
     result_rows,
 )
@@ -70,21 +70,14 @@ def _counted(different: int) -> str:
 def _tables(revision: str) -> dict[str, pd.DataFrame]:
     """Return a revision's tables by name."""
     texts = read_revision(revision, [RESULTS / f"{name}.csv" for name in TABLES])
-    tables = {name: _table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
+    tables = {name: parse_table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
     experiments = list(dict.fromkeys(tables["runs"]["experiment"]))
     paths = {name: [METRICS / one / f"{name}.csv" for one in experiments] for name in MEASURED}
     texts = read_revision(revision, [path for own in paths.values() for path in own])
     for i, name in enumerate(MEASURED):
         own = texts[i * len(experiments) : (i + 1) * len(experiments)]
-        tables[name] = pd.concat([_table(revision, text) for text in own], ignore_index=True)
+        tables[name] = pd.concat([parse_table(revision, text) for text in own], ignore_index=True)
     return tables
-
-
-def _table(revision: str, text: str) -> pd.DataFrame:
-    try:
-        return pd.read_csv(io.StringIO(text))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 
 
 def _check_x_columns(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:

@@ -164,7 +164,7 @@ def _diff(before: str, after: str) -> str:
 def nearest_tests(module: Path) -> list[str]:
     """Test files of a module: those named after it or its room, then those that import it.
 
-    Where no test imports it, those that import others of its room.
+    Where no test imports it, those that import others of its room. Metrics have the conformance suite too.
     """
     room = module.parts[0].removesuffix(".py")
     dotted = "ncpipe." + ".".join(module.with_suffix("").parts)
@@ -173,7 +173,8 @@ def nearest_tests(module: Path) -> list[str]:
     named = [name for name in (f"test_{module.stem}", f"test_{room}") if name in texts]
     own = [name for name, text in texts.items() if re.search(rf"{re.escape(dotted)}\b", text)]
     near = [name for name, text in texts.items() if f"ncpipe.{room}" in text]
-    return [f"tests/{name}.py" for name in dict.fromkeys([*named, *(own or near)])]
+    exact = ["tests/conformance/test_conformance.py::test_ncpipe_conforms"] if room == "metrics" else []
+    return [*(f"tests/{name}.py" for name in dict.fromkeys([*named, *(own or near)])), *exact]
 
 
 class Tree:

@@ -1,6 +1,6 @@
 """An independent second implementation: S25's definitions in NumPy float64, written with columns as samples.
 
-Nothing of ncpipe's models or metrics is used; only parameters, by name, come from there.
+Nothing of ncpipe's models is used; only parameters, by name, come from there.
 """
 
 import numpy as np
@@ -82,37 +82,3 @@ def last_layer(p: Parameters, h: np.ndarray) -> np.ndarray:
     if "last.bias" in p:
         logits = logits + p["last.bias"][:, None]
     return logits.T
-
-
-def nc1(features: np.ndarray, labels: np.ndarray) -> float:
-    """tr(Sigma_W)/tr(Sigma_B) from the matrices themselves, by loops over samples."""
-    classes = sorted(set(labels.tolist()))
-    means = {
-        k: np.mean([h for h, y in zip(features, labels, strict=True) if y == k], axis=0) for k in classes
-    }
-    centre = sum(means.values()) / len(classes)
-    within = sum(np.outer(h - means[y], h - means[y]) for h, y in zip(features, labels.tolist(), strict=True))
-    between = sum(np.outer(m - centre, m - centre) for m in means.values())
-    return float(np.trace(within) / len(features) / (np.trace(between) / len(classes)))
-
-
-def nc2(weight: np.ndarray, target: np.ndarray) -> float:
-    """min_{c >= 0} |W W^T - c target|/|W W^T| by a search over c."""
-    gram = weight @ weight.T
-    low, high = 0.0, 10 * np.abs(gram).sum()
-    for _ in range(300):
-        a, b = low + (high - low) / 3, high - (high - low) / 3
-        if np.linalg.norm(gram - a * target) < np.linalg.norm(gram - b * target):
-            high = b
-        else:
-            low = a
-    return float(np.linalg.norm(gram - low * target) / np.linalg.norm(gram))
-
-
-def nc3(features: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> float:
-    """1 - mean cosine, sample by sample."""
-    cosines = [
-        h @ weight[y] / np.linalg.norm(h) / np.linalg.norm(weight[y])
-        for h, y in zip(features, labels.tolist(), strict=True)
-    ]
-    return 1 - sum(cosines) / len(cosines)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import shutil
 import sys
 import textwrap
@@ -26,6 +27,7 @@ from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
+from ncpipe.papers import stages as papers
 from ncpipe.runs import code_digests as code
 from ncpipe.runs.code_digests import (
     ALL,
@@ -488,10 +490,10 @@ def test_a_stage_depends_on_its_own_code(path, stage):
     ]
     if stage == "code":
         assert own in (["ncpipe"], ["ncpipe", "study.py"])
-    elif stage in {*SWEEP_STAGES, FILL}:
+    elif stage in {*SWEEP_STAGES, *papers.SWEEP_STAGES, FILL}:
         assert own == [f"data/code/sweep/{stage}.txt"]
     else:
-        assert stage in {*EXPERIMENT_STAGES, "train"}
+        assert stage in {*EXPERIMENT_STAGES, *papers.EXPERIMENT_STAGES, "train"}
         assert own == [f"data/code/experiments/{item}/{stage}.txt"]
     words = [word for word in entry["cmd"].split()[1:] if word not in APPS]  # as in: ncpipe s24 series
     assert words[0].replace("-", "_") == stage
@@ -502,7 +504,8 @@ def test_stages_begin_where_the_program_does():
     files = [REPOSITORY / f"ncpipe/commands/{name}.py" for name in ("cli", "paper_commands")]
     body = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
     functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    for stage, (module, name) in (SWEEP_STAGES | EXPERIMENT_STAGES).items():
+    tables = SWEEP_STAGES, EXPERIMENT_STAGES, papers.SWEEP_STAGES, papers.EXPERIMENT_STAGES
+    for stage, (module, name) in itertools.chain.from_iterable(table.items() for table in tables):
         imports = [node for node in ast.walk(functions[stage]) if isinstance(node, ast.ImportFrom)]
         assert (module, name) in {(node.module, alias.name) for node in imports for alias in node.names}
 

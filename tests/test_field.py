@@ -21,7 +21,7 @@ def test_the_cosine_of_class_encodings_is_that_of_its_closed_form_and_of_a_desce
     contrast, common = 1 - ratio, max(1 - ratio / share, 0.0)
     found = encodings.encoding_cosine(4, 5, 0.02, bias)
     assert found == pytest.approx((common - contrast) / (3 * contrast + common), abs=1e-12)
-    assert found == pytest.approx(encodings.encoding_cosine_found(4, 5, 0.02, bias), abs=1e-5)
+    assert found == pytest.approx(encodings.encoding_cosine_numerical(4, 5, 0.02, bias), abs=1e-5)
 
 
 def test_a_decay_that_leaves_no_features_is_one_line() -> None:
@@ -59,7 +59,7 @@ def test_descents_are_those_of_torch(name: str, build: object) -> None:
 
 def test_nc0_falls_exponentially_and_grows_to_its_limit() -> None:
     assert nc0.nc0_sgd_left(4, 2, 6, 0.3, 0.01, 200, 0) == pytest.approx(
-        nc0.nc0_sgd_left_found(4, 2, 6, 0.3, 0.01, 200, 0), rel=1e-10
+        nc0.nc0_sgd_left_closed(4, 2, 6, 0.3, 0.01, 200, 0), rel=1e-10
     )
     assert nc0.nc0_over_limit(6, 0.1, 0.2, 1000) == pytest.approx(1, abs=1e-6)
 
@@ -94,7 +94,7 @@ def test_the_deep_value_is_the_loss_of_built_matrices(matrices: int) -> None:
     fit = torch.nn.functional.cross_entropy(torch.from_numpy(product), torch.arange(6))
     assert value == pytest.approx(float(fit) + 5e-4 * sum((f**2).sum() for f in factors), rel=1e-6)
     assert codes.depth_margin(6, matrices, "polygon") == pytest.approx(
-        codes.depth_margin_found(6, matrices, "polygon"), rel=1e-6
+        codes.depth_margin_numerical(6, matrices, "polygon"), rel=1e-6
     )
     assert codes.depth_margin(10, matrices, "orthoplex") == pytest.approx(1.8 ** (matrices / 2) / 2)
 
@@ -126,7 +126,7 @@ def test_seli_of_equal_classes_is_a_simplex_and_relu_features_are_orthogonal() -
 def test_the_simplex_gains_a_constant_and_the_circle_gains_the_classes() -> None:
     """For K to infinity the gain in cross-entropy is log I_0(s), of a Bessel function."""
     assert modular.entropy_advantage(4000, 1.0) == pytest.approx(math.log(i0(1.0)), rel=2e-3)
-    assert modular.norm_advantage(30) == pytest.approx(modular.norm_advantage_found(30))
+    assert modular.norm_advantage(30) == pytest.approx(modular.norm_advantage_numerical(30))
 
 
 def test_linear_layers_balance_and_lines_lead_to_collapse() -> None:

@@ -1,10 +1,6 @@
 """Figures, by reading back from the artists what a reader would see."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -31,7 +27,6 @@ from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, colour_of, paper_style
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import BESIDE
-from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
@@ -642,22 +637,6 @@ def test_a_users_own_settings_do_not_reach_the_figure(tmp_path):
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.hashsalt": "other"}):
         other = save_figure(made_sweep({"vision": "x"}), tmp_path, "other")
     assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
-
-
-def test_another_process_writes_the_same_bytes_without_torch(tmp_path):
-    """With its own hash seed, under which sets of names have another order."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    code = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "from test_figures import save_both; save_both(Path(sys.argv[2]))\n"
-        "assert not {'torch', 'dvc', 'typer'} & set(sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(there)]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "1"})
-    save_both(here)
-    names = sorted(path.name for path in here.iterdir())
-    assert names == ["curves.png", "curves.svg", "sweep.png", "sweep.svg"]
-    assert [sha256_of(here / name) for name in names] == [sha256_of(there / name) for name in names]
 
 
 def test_files_hold_no_date_and_no_program(tmp_path):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from made_tables import places_of
 from matplotlib.colors import to_rgb
+from test_figures import save_both
 
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.layer_profiles import layer_profiles
@@ -108,8 +109,8 @@ def split_figure(table=TABLE, runs=RUNS, labels=LABELS):
 
 
 def save_all(folder):
-    """Every figure into a new folder."""
-    folder.mkdir()
+    """Every figure of a sweep into a new folder."""
+    save_both(folder)
     labels = {"tf": "x"}
     save_figure(profiles_figure(labels=labels), folder, "layers")
     save_figure(split_figure(labels=labels), folder, "train_test")
@@ -371,6 +372,14 @@ def test_white_is_the_etf_value_and_every_other_cosine_is_in_range(maps):
     assert "ETF \N{MINUS SIGN}0.33" in [label.get_text() for label in bar.get_yticklabels()]
 
 
+def test_more_classes_than_a_simplex_has_name_no_etf():
+    """Red: -1/(K-1) called the ETF's cosine where K > d + 1 classes have no simplex ETF."""
+    figure = heat_maps(made_gram(RUNS), RUNS, {"rn": "x", "tf": "y"}, {"rn"})
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    middle = [bar.get_yticklabels()[1].get_text() for bar in bars]
+    assert middle == ["\N{MINUS SIGN}0.33", "ETF \N{MINUS SIGN}0.33"]
+
+
 def test_the_diagonal_and_the_rest_are_stated(maps):
     off = [cosine(2, 1, "duality", i, j) for i in range(CLASSES) for j in range(CLASSES) if i != j]
     mean = f"{np.mean(off):.2f}".replace("-", "\N{MINUS SIGN}")
@@ -497,7 +506,7 @@ def test_another_process_writes_the_same_bytes_without_torch(tmp_path):
     subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "1"})
     save_all(here)
     names = sorted(path.name for path in here.iterdir())
-    assert len(names) == 8
+    assert len(names) == 12
     assert [sha256_of(here / name) for name in names] == [sha256_of(there / name) for name in names]
     for path in here.glob("*.svg"):
         assert "atplotlib v" not in path.read_text(encoding="utf-8")

@@ -113,13 +113,6 @@ def test_pipeline_files_are_read_too(tmp_path: Path) -> None:
     assert json.loads(text)["warnings"] == []
 
 
-@pytest.mark.parametrize("kind", ["<f4", ">f8", "f2", "longdouble"])
-def test_float_types_are_read_as_they_are(tmp_path: Path, kind: str) -> None:
-    features = arrays()["features"].astype(kind)
-    got = values_of(run(saved(tmp_path, features=features), "--json"))
-    assert got == expected(arrays() | {"features": features.astype(np.float64)})
-
-
 def test_the_table_is_plain_outside_a_terminal_and_says_what_collapse_is(tmp_path: Path) -> None:
     lines = run(saved(tmp_path)).splitlines()
     row = next(line for line in lines if "nc1_trace_ratio" in line)
@@ -189,19 +182,6 @@ def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path) -> None:
     assert "one array" in refusal(tmp_path / "one.npz")
 
 
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-def test_a_damaged_file_says_so(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"h.{suffix}"
-    np.savez(path, **arrays()) if suffix == "npz" else save_file(arrays(), path)
-    whole = path.read_bytes()
-    for damaged in (b"", b"nonsense", whole[: len(whole) // 2]):
-        path.write_bytes(damaged)
-        assert "damaged" in refusal(path)
-    if suffix == "npz":  # a flipped byte, which the archive's checksum finds
-        path.write_bytes(whole[:300] + bytes([whole[300] ^ 255]) + whole[301:])
-        assert "damaged" in refusal(path)
-
-
 def test_warnings_go_to_standard_error_and_into_the_json(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     path = tmp_path / "h.npz"
@@ -252,22 +232,17 @@ def test_the_command_imports_what_it_needs(tmp_path: Path, command: str, absent:
 
 ALONE = """
 import sys
-import tomllib
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in absent:
-            raise ModuleNotFoundError(name)
 
 absent = set(sys.argv[2:])
-sys.meta_path.insert(0, Absent())
+sys.modules |= dict.fromkeys(absent, None)  # as if they were not installed
 import torch
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import measure_arrays
 
 model = torch.nn.Linear(4, 2)
 assert measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)])
-absent -= {"psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}
+for name in absent & {"psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}:
+    del sys.modules[name]
 from ncpipe.commands.cli import app
 
 app(["metrics", sys.argv[1]])

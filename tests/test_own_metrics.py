@@ -116,19 +116,21 @@ def test_an_own_metric_has_panels_that_show_its_values() -> None:
     runs = pd.DataFrame(places, columns=["experiment", "depth", "seed"]).assign(
         converged=True, loss_name="poly", last_bias=False, architecture="sine", source="spirals", norm="none",
         penalty_rule="constant", penalty_value=0.1, penalty_last_layer=None, penalty_biases=False,
-        penalty_scope="matrices", initialisation="normal", test_error=np.nan,
+        penalty_scope="matrices", initialisation="normal", test_error=np.nan, loss_gap=np.nan,
     )  # fmt: skip
     points = runs[["experiment", "depth", "seed", "converged"]].assign(
         layer="last", split="weights", metric="nc0", value=[1.0, 100.0, 10.0, 10.0]
     )
     points["log10"] = np.log10(points["value"])
     tables = {"runs": runs, "points": points}
-    figure = sweep_figures(["sine"], tables.__getitem__)["own_metrics"]()
-    (axes,) = figure.axes
+    figures = sweep_figures(["sine"], tables.__getitem__)
+    (axes,) = figures["own_metrics"]().axes
     assert "log" in axes.get_title()
     *_, mean = axes.get_lines()
     assert list(mean.get_xdata()) == [2, 4]
     assert list(mean.get_ydata()) == [1.0, 1.0]
+    assert "loss_gap" not in figures  # of runs without a bound it would be empty
+    assert "loss_gap" in sweep_figures(["sine"], (tables | {"runs": runs.assign(loss_gap=0.1)}).__getitem__)
 
 
 def test_titles_of_long_names_do_not_overlap() -> None:

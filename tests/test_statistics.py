@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_metrics import class_means
 from torch import Tensor
 
 from ncpipe.metrics import statistics
@@ -36,6 +35,10 @@ def samples(
     means = torch.randn(classes, width, generator=generator, dtype=torch.float64)
     noise = torch.randn(len(labels), width, generator=generator, dtype=torch.float64)
     return offset + means[labels] + spread * noise, labels
+
+
+def class_means(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.stack([np.mean(features[labels == k], axis=0) for k in range(labels.max() + 1)])
 
 
 def twin(features: Tensor, labels: Tensor) -> dict[str, np.ndarray]:

@@ -32,6 +32,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.catalogue import entry, own_metrics
+from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest, forget_code
@@ -474,6 +475,9 @@ def digests(text: str) -> dict[str, str]:
     }
 
 
+SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [
@@ -481,15 +485,15 @@ def digests(text: str) -> dict[str, str]:
         (
             "self.first(x).square()",
             "self.first(x).square() * 2",
-            {"own/train", "own/extract", "own/measure", "own/series", "fill", *SWEEP_STAGES},
+            {"own/train", "own/extract", "own/measure", "own/construct", "own/series", "fill", *SWEEP},
         ),
-        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP_STAGES}),
+        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP}),
         (
             "/ classes.samples",
             "/ classes.samples / 2",
-            {"own/measure", "plain/measure", *SWEEP_STAGES},
+            {"own/measure", "plain/measure", *SWEEP},
         ),
-        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP_STAGES}),
+        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP}),
     ],
     ids=["docstring", "network", "data", "metric", "unused"],
 )

@@ -28,7 +28,8 @@ from ncpipe.papers.s25.proof_networks import KINDS, constructed_gap, counterexam
 from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
-from ncpipe.runs.code_digests import EXPERIMENT_STAGES, MESSAGES, SWEEP_STAGES, reached
+from ncpipe.papers.stages import EXPERIMENT_STAGES, SWEEP_STAGES
+from ncpipe.runs.code_digests import MESSAGES, reached
 from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.networks import construct

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference_metrics import Array, cosine
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
@@ -19,6 +18,13 @@ from ncpipe.system.errors import InputError
 
 VOCABULARY, OCCUR, WIDTH = 260, 200, 24
 LEAST = 3
+
+
+Array = np.ndarray
+
+
+def cosine(a: Array, b: Array) -> float:
+    return float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b))
 
 
 def text(seed: int = 0, samples: int = 8000) -> tuple[Array, Array]:

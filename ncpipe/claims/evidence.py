@@ -35,7 +35,7 @@ from ncpipe.tables.compare import (
     size_difference_interval,
     slope_terms,
 )
-from ncpipe.tables.keys import abscissa, run_keys
+from ncpipe.tables.keys import run_keys, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 from ncpipe.tables.slopes import slope_weights
@@ -249,7 +249,7 @@ def _beyond_bound(
 
 
 def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
-    where = abscissa(used)
+    where = x_column(used)
     if where != "depth" and used["depth"].nunique() > 1:
         return _none("a study with an axis has a correlation for each depth; name one")
     groups = used.sort_values([where, "seed"]).groupby(where)["value"]

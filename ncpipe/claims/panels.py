@@ -20,7 +20,7 @@ from ncpipe.claims.ledger import (
 )
 from ncpipe.claims.verdicts import Judged
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.tables.keys import abscissa, symbol
+from ncpipe.tables.keys import symbol, x_column
 
 COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", "seed", "value", "verdict"]
 
@@ -48,7 +48,7 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
     elif isinstance(claim, Across):
         found = numbers(claim, tables)
         if isinstance(found, pd.DataFrame):
-            where, name = ("x", claim.x) if claim.over else (abscissa(found), symbol(found))
+            where, name = ("x", claim.x) if claim.over else (x_column(found), symbol(found))
             points = found.assign(at=found[where], name="")
             yield from _points(points, "number", claim.metric, claim.split, name)
     else:

@@ -8,7 +8,7 @@ from ncpipe.tables.convergence import failure_lines, failures, judge_runs
 from ncpipe.tables.files import read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
-from ncpipe.tables.keys import abscissa, distinct, line_keys, rows_at
+from ncpipe.tables.keys import distinct, line_keys, rows_at, x_column
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -18,7 +18,7 @@ from ncpipe.tables.summary import summarise
 
 
 def aggregate() -> None:
-    """data/metrics of the grid's experiments -> data/results.
+    """Turn data/metrics of the grid's experiments into data/results.
 
     Tables, sentences.txt, metrics.json and the data of DVC's plots.
     """
@@ -54,7 +54,7 @@ def aggregate() -> None:
         "gram": gram,
     }
     drawn = summary[summary["metric"].isin(HEADLINES)]
-    tables |= {f"{abscissa(runs)}/{name}": table for name, table in depth_series(drawn).items()}
+    tables |= {f"{x_column(runs)}/{name}": table for name, table in depth_series(drawn).items()}
     shown = {name: set(own.values()) for name, own in series.items()}
     curves = curve_series(history, runs)
     tables |= {f"curves/{name}": table for name, table in curves.items()}

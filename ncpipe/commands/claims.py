@@ -18,7 +18,7 @@ from ncpipe.tables.files import read_table
 
 
 def claims() -> None:
-    """claims.yaml and data/results -> data/claims/claims.csv and claims.md; print counts and disagreements.
+    """Judge claims.yaml by data/results; write data/claims/claims.csv and claims.md, print disagreements.
 
     With claims that name a panel, panels.png and panels.svg too.
 
@@ -58,7 +58,7 @@ def print_all(folder: Path) -> None:
 
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
-    """panels.png and panels.svg, if any claim names a panel."""
+    """Draw panels.png and panels.svg, if any claim names a panel."""
     named = [(found.claim.panel, found.verdict) for found in judged if isinstance(found.claim, Measured)]
     points = panel_points(judged, tables)
     if points.empty:

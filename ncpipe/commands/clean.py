@@ -16,7 +16,7 @@ UNITS = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 
 
 def clean(older_than: str | None, dry_run: bool) -> None:
-    """List what the store has, the longest unused first; remove what nobody has used for an age.
+    """List what the store has, the longest unused first; remove what was not used for some time.
 
     older_than: a number and h, d or w; without it, and with dry_run, nothing is removed. A run that is
     removed and asked for again is taken up from data/runs where it lies there, and else trains again.
@@ -53,6 +53,6 @@ def _kind(path: Path) -> str:
 
 
 def _bytes_of_its_own(path: Path) -> int:
-    """Of files that have no other name, in a result or in DVC's cache."""
+    """Sum the bytes of files that have no other link, in a result or in DVC's cache."""
     files = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
     return sum(own.st_size for own in files if own.st_nlink == 1)

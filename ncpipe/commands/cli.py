@@ -586,7 +586,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _study_error(error: Exception) -> InputError | None:
-    """What study.py did wrong, if it was that; who has read none has not loaded what reads it."""
+    """Return the mistake in study.py behind an error; None if it was none, or no study.py was read."""
     if "ncpipe.config.study" not in sys.modules:
         return None
     from ncpipe.config.study import study_error

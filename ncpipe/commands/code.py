@@ -12,6 +12,7 @@ from ncpipe.commands.study_modules import study_modules
 from ncpipe.commands.watched import check_listed, check_watched
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.study import FILE
+from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
     ROOT,
@@ -33,7 +34,7 @@ Stage = tuple[str, str | None]  # its name, and of which experiment it is, if it
 
 
 def write_code() -> None:
-    """data/code/sweep and data/code/experiments/NAME: a file for each stage, a line for each module.
+    """Write data/code/sweep and data/code/experiments/NAME: a file for each stage, a line for each module.
 
     A file differs when what its stage runs has changed, and not when it is only written differently. That of
     `train` ends with what params.yaml says of the experiment's runs, as their run.json has it. A study
@@ -59,7 +60,7 @@ def write_code() -> None:
 
 
 def edited_stages(params: Params | None) -> set[Stage]:
-    """Those whose code has changed since data/code was written; all, if it was not."""
+    """Return the stages whose code has changed since data/code was written; all stages if it was not."""
     return {
         stage
         for stage, text in _texts(params).items()
@@ -68,7 +69,7 @@ def edited_stages(params: Params | None) -> set[Stage]:
 
 
 def check_unedited(address: str) -> None:
-    """InputError if the code of a stage was edited after `code` had described it to the DVC that now runs it.
+    """Raise InputError if a stage's code was edited after `code` had described it to the DVC that runs.
 
     DVC would take what the stage writes for a result of the code that it knows, and after the edit is taken
     back it would still do so. address: DVC's, as `train@NAME-2-0`.
@@ -84,17 +85,17 @@ def check_unedited(address: str) -> None:
 
 
 def is_described() -> bool:
-    """Whether the code is to the byte what it was when `code` last ran."""
+    """Return whether the code is to the byte what it was when `code` last ran."""
     return CODE_FILES.is_file() and CODE_FILES.read_text(encoding="utf-8") == files_digest()
 
 
 def train_file(experiment: str) -> Path:
-    """What `code` writes for the stage `train` of an experiment."""
+    """Return the file that `code` writes for the stage `train` of an experiment."""
     return CODE / _place((TRAIN, experiment))
 
 
 def check_asked(params: Params, experiments: Iterable[str]) -> None:
-    """InputError if params.yaml says something else of these experiments' runs than when `code` last ran.
+    """Raise InputError if params.yaml says other things of these experiments' runs than when `code` last ran.
 
     DVC would take a run that trains now for a result of what it said then.
     """
@@ -108,11 +109,13 @@ def check_asked(params: Params, experiments: Iterable[str]) -> None:
 
 
 def _texts(params: Params | None) -> dict[Stage, str]:
-    found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in sweep_digests().items()}
+    swept = sweep_digests(stages.SWEEP_STAGES)
+    found: dict[Stage, str] = {(stage, None): _lines(own) for stage, own in swept.items()}
     if params is None:
         return found
     for name, spec in params.experiments.items():
-        found |= {(stage, name): _lines(own) for stage, own in experiment_digests(choices_of(spec)).items()}
+        digests = experiment_digests(choices_of(spec), stages.EXPERIMENT_STAGES)
+        found |= {(stage, name): _lines(own) for stage, own in digests.items()}
         found[TRAIN, name] += _asked(params, name)
     found[FILL, None] = _lines(
         {name: digest_of(found[TRAIN, name]) for name in sorted(params.sweep.experiments)}
@@ -125,7 +128,7 @@ def _lines(digests: Mapping[str, str]) -> str:
 
 
 def _asked(params: Params, experiment: str) -> str:
-    """What params.yaml says of an experiment's runs, in one text for all ways of writing the same."""
+    """Return what params.yaml says of an experiment's runs, in one text for all ways of writing the same."""
     spec = params.experiments[experiment]
     return json_text(shared_inputs(experiment, spec, params.sweep.axis, params.compute))
 
@@ -150,7 +153,7 @@ def _check_form() -> None:
 
 
 def _check_link() -> None:
-    """A study that was copied with what its links lead to would watch code that does not run."""
+    """Raise InputError if the study has a copy of the package: DVC would watch code that does not run."""
     if LINK.is_dir() and LINK.resolve() != ROOT / PACKAGE:
         raise InputError(
             f"{LINK}: a copy of the package, and the one that runs is {ROOT / PACKAGE}; delete the copy and "

@@ -64,7 +64,7 @@ def legend(rule: Slopes) -> str:
 
 
 def compared(revisions: Sequence[str]) -> Compared:
-    """What differs between revisions, by the experiments that all have.
+    """Return what differs between revisions, for the experiments that all of them have.
 
     The first revision is what the others are held against; its `slopes` say how intervals are made.
     """
@@ -88,7 +88,7 @@ def compared(revisions: Sequence[str]) -> Compared:
 
 
 def _read(revision: str) -> tuple[Tree, Results]:
-    """params.yaml as a plain tree, and the results."""
+    """Return a revision's params.yaml as a plain tree, and its results."""
     params, points, runs = read_revision(revision, FILES)
     try:
         tree = parse_yaml(params)
@@ -96,14 +96,19 @@ def _read(revision: str) -> tuple[Tree, Results]:
         raise InputError(f"{revision}: {PARAMS_FILE}: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{revision}: {PARAMS_FILE}: not a mapping")
+    return tree, Results(parse_table(revision, points), parse_table(revision, runs))
+
+
+def parse_table(revision: str, text: str) -> pd.DataFrame:
+    """Return the table of a CSV text; raise InputError, which names the revision, if it is damaged."""
     try:
-        return tree, Results(pd.read_csv(io.StringIO(points)), pd.read_csv(io.StringIO(runs)))
+        return pd.read_csv(io.StringIO(text))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 
 
 def _common(results: dict[str, Results]) -> list[str]:
-    """Experiments that all have, in the first one's order; one line about all others."""
+    """Return the experiments that all revisions have, in the first one's order; report the others."""
     own = {revision: list(dict.fromkeys(found.runs["experiment"])) for revision, found in results.items()}
     lacking: dict[str, list[str]] = {}
     for experiment in dict.fromkeys(name for names in own.values() for name in names):
@@ -125,7 +130,7 @@ def _series(found: Results, experiment: str) -> list[tuple[str, str]]:
 
 
 def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:
-    """Dotted key -> its value in each tree, as YAML writes it, where they are not all equal.
+    """Return each dotted key whose values differ, with its value in every tree as YAML writes it.
 
     Experiments that no tree sweeps say nothing about the results and are left out.
     """
@@ -167,13 +172,13 @@ def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) ->
 
 
 def result_columns(revisions: Sequence[str]) -> list[str]:
-    """Headings of `result_rows` behind the first column."""
+    """Return the headings of `result_rows` behind the first column."""
     first, *others = revisions
     return [first, *(head for name in others for head in (name, f"{name} − {first}", "pairs"))]
 
 
 def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:
-    """A row per quantity: its name, then numbers with their intervals."""
+    """Yield a row per quantity: its name, then numbers with their intervals."""
     first = revisions[0]
     for _, rows in table.groupby(["quantity", "series"], sort=False):
         quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
@@ -198,7 +203,7 @@ def _table(boxed: bool, head: str, *columns: str) -> Table:
 
 
 def _number(estimate: tuple[float, float, float], counted: bool, sign: str = "") -> str:
-    """'-0.373 [-0.430, -0.317]', without the interval where there is none.
+    """Format an estimate as `-0.373 [-0.430, -0.317]`, without the interval where there is none.
 
     As many decimals as show two digits of the interval's half-width, between 2 and 6.
     """

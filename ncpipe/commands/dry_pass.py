@@ -104,7 +104,7 @@ def _try_out(experiment: str, runs: list[Run]) -> None:
 
 
 def _check_network(run: Run, data: "Prepared") -> None:
-    """InputError that names the network's class and line, if a forward pass is not what it has to be."""
+    """Raise InputError, with the network's class and line, if a forward pass is not as it has to be."""
     import torch
 
     from ncpipe.models.build import build_network, prepare_split
@@ -173,13 +173,13 @@ def _of_network(network: object, what: str) -> InputError:
 
 
 def _of(spec: object, what: str) -> InputError:
-    """The mistake at the line of a record of study.py, if it is one."""
+    """Return the mistake, with the line of the record if study.py defines it."""
     own = type(spec).__name__
     return loaded().mistake(own, what) if own in loaded().lines else InputError(cut(what))
 
 
 def _some_data(spec: Data, place: Path) -> "Prepared":
-    """The data if they are prepared, or made of what is here; else numbers of the same shape."""
+    """Return the data if they are prepared or can be made here; else random numbers of the same shape."""
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import read_prepared
 
@@ -193,7 +193,7 @@ def _some_data(spec: Data, place: Path) -> "Prepared":
 
 
 def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
-    """Samples of the shape of an image set or of texts, that nothing can be learned from."""
+    """Return random samples of the shape of an image set or of texts."""
     import torch
 
     from ncpipe.datasets.prepared import Prepared, Split, TokenSplit
@@ -216,7 +216,7 @@ def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
 
 
 def _few(data: "Prepared") -> "Prepared":
-    """Some samples of each class."""
+    """Return some samples of each class."""
     if data.kind == "free":
         return data
     if data.kind == "next_tokens":  # a label at every position

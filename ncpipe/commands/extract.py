@@ -36,7 +36,7 @@ def extract_experiment(
     device: Device | None = None,
     each: Callable[..., Iterable[Any]] = map,
 ) -> None:
-    """data/runs/EXPERIMENT, the runs of the grid -> data/features/EXPERIMENT, a .safetensors for each.
+    """Write data/features/EXPERIMENT, a .safetensors file for each run of the grid in data/runs.
 
     Those of weights that were kept on the way have a folder beside it. each: calls a function for each run,
     as `map` does; no run needs another.
@@ -59,13 +59,13 @@ def extract_experiment(
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:
-    """What features are computed with: float64, on a device that has it."""
+    """Return how features are computed: in float64, on a device that has it."""
     double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
 def extract_run(part: Part) -> None:
-    """A run's features, and those of the weights that it kept on its way, as files."""
+    """Write a run's features, and those of the weights that it kept during training."""
     fingerprint, run, place = part.fingerprint, part.fingerprint.run, prepare_device(part.double)
     data = _data(PREPARED / run.data, fingerprint.data)
     state = read_state(RUNS / run.path, fingerprint)

@@ -11,7 +11,7 @@ from ncpipe.system.console import say
 
 
 def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
-    """experiments.EXPERIMENT.data of params.yaml -> data/prepared/EXPERIMENT.
+    """Write data/prepared/EXPERIMENT, the data that experiments.EXPERIMENT.data of params.yaml names.
 
     In a study with an axis, at one of its values -> data/prepared/EXPERIMENT/x<value>.
     """
@@ -29,7 +29,7 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
 
 
 def _store(folder: Path, spec: Data, mirror: Path | None) -> tuple[int, int, int]:
-    """Prepare and write a data set; its training samples, its test samples, its classes."""
+    """Prepare and write a data set; return its numbers of training samples, test samples and classes."""
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import write_prepared
 

@@ -14,8 +14,8 @@ from ncpipe.system.console import say
 def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:
     """Train every run of the sweep that the store lacks into it, on all cores.
 
-    What cannot be trained is said, and left to its own stage, which fails at it. What is in a job is left
-    to the job.
+    A run that cannot be trained is reported and left to its own stage, which fails at it. A run in a job is
+    left to the job.
     """
     params = load_params()
     if "DVC_STAGE" in os.environ:

@@ -12,7 +12,7 @@ from ncpipe.system.errors import InputError, cut, shown
 
 
 def write_grid() -> None:
-    """params.yaml -> data/grid/EXPERIMENT.csv, its rows sorted.
+    """Write data/grid/EXPERIMENT.csv, the runs that params.yaml asks for, sorted.
 
     Later stages read these instead of the axes in params.yaml: an axis that is only reordered leaves the
     tables as they are, and so nothing else to do.
@@ -31,7 +31,7 @@ def write_grid() -> None:
 
 
 def check_metrics(params: Params) -> None:
-    """InputError names what `history` asks for and no last layer has; also the gaps and singular values."""
+    """Raise InputError for metrics of `history` that no last layer has, as gaps and singular values."""
     names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     mistakes = [
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")

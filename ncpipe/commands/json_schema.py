@@ -23,7 +23,7 @@ SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a file whose values are of this annotated type.
+    """Return the JSON schema (draft 2020-12) of a file whose values are of this annotated type.
 
     What the study.py defines that was read last is part of it.
     """
@@ -32,7 +32,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def _for_editors(schema: Any) -> Any:
-    """The same constraints in a form whose errors name the key that is wrong.
+    """Return the same constraints in a form whose errors name the key that is wrong.
 
     A union of records becomes an if/then for each value of the key that tells them apart: of a `oneOf` an
     editor can only say that no member matches. Bounds that end a number's type are left out, and
@@ -80,7 +80,7 @@ def _ranges(schema: dict[str, Any]) -> str:
 
 
 def _range(schema: dict[str, Any]) -> str:
-    """As `0 <= x < 1`; empty without bounds."""
+    """Return a range as `0 <= x < 1`; empty without bounds."""
     low = next((f"{_plain(schema[key])} {sign} " for key, sign in LOWER.items() if key in schema), "")
     high = next((f" {sign} {_plain(schema[key])}" for key, sign in UPPER.items() if key in schema), "")
     return f"{low}x{high}" if low or high else ""
@@ -91,12 +91,12 @@ def _plain(limit: float) -> str:
 
 
 def schema_text(name: str = SCHEMA_FILE) -> str:
-    """The schema as its file has it."""
+    """Return the text of a schema's file."""
     return json.dumps(_for_editors(json_schema(SCHEMAS[name])), indent=1) + "\n"
 
 
 def about(kind: type) -> About:
-    """What a record's docstring says about it, and about each of its fields.
+    """Return what a record's docstring says about it and about each of its fields.
 
     The lines `name: text` are the fields', each up to the next; what stands before them is the record's. What
     a record does not say of a field, the one that it is made from does.

@@ -29,7 +29,7 @@ def measure(
     experiment: str,
     each: Callable[..., Iterable[Rows]] = map,
 ) -> None:
-    """Features and histories -> data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv.
+    """Write data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv from features and histories.
 
     each: calls a function for each run, as `map` does; no run needs another.
     """

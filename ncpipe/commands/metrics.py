@@ -56,8 +56,12 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
     """
     arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
     try:
-        rows = _measure(arrays) if present is None else _measure_present(arrays, present)
-        warnings = _warnings(arrays) if present is None else []
+        checked = _checked(arrays)
+        if present is None:
+            rows, warnings = measure_arrays(*checked), _warnings(arrays)
+        else:
+            least, decisions = present.min_per_class, present.decisions
+            rows, warnings = measure_token_arrays(*checked, min_per_class=least, decisions=decisions), []
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:
@@ -73,18 +77,8 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
         print_measurements(rows)
 
 
-def _measure_present(arrays: dict[str, Tensor], present: Present) -> list[Measurement]:
-    return measure_token_arrays(
-        *_checked(arrays), min_per_class=present.min_per_class, decisions=present.decisions
-    )
-
-
-def _measure(arrays: dict[str, Tensor]) -> list[Measurement]:
-    return measure_arrays(*_checked(arrays))
-
-
 def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """The arrays in the order of `measure_arrays`; InputError where widths differ."""
+    """Return the arrays in the order of `measure_arrays`; raise InputError where widths differ."""
     weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
     widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
     if len(set(widths)) > 1:

@@ -131,7 +131,7 @@ def _write_alone(folder: Path, name: str, wanted: Wanted) -> None:
 
 
 def _commit(folder: Path, name: str) -> None:
-    """A git repository with one commit of all files; by a name of ours where git knows none."""
+    """Make a git repository with one commit of all files, under a name of ours where git knows none."""
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -189,7 +189,7 @@ def _replace(path: Path, old: str, new_text: str) -> None:
 
 
 def _with_data(folder: Path, text: str, data: Path) -> str:
-    """params.yaml with the file of arrays as data, whose copy the stage fetch watches."""
+    """Return params.yaml with a file of arrays as data; copy the file and let the stage fetch watch it."""
     from ncpipe.datasets.array_files import read_arrays  # only now: brings torch
     from ncpipe.datasets.arrays import NAMES
 
@@ -210,7 +210,7 @@ def _with_data(folder: Path, text: str, data: Path) -> str:
 
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:
-    """params.yaml whose sweep varies a number of the experiments: what it is, and twice that."""
+    """Return params.yaml whose sweep varies a number of the experiments: its value, and twice that."""
     from ncpipe.config.yaml_file import parse_yaml
 
     found = []
@@ -228,7 +228,7 @@ def _with_axis(folder: Path, text: str, axis: str) -> str:
 
 
 def _notebook(name: str) -> str:
-    """A notebook that shows the means and slopes of the study's metrics."""
+    """Return a notebook that shows the means and slopes of the study's metrics."""
     sources = [
         ("markdown", f"# {name}\n\nRun `dvc repro` first: it writes the tables that are read here."),
         ("code", 'import pandas as pd\n\nsummary = pd.read_csv("data/results/summary.csv")\nsummary'),
@@ -243,7 +243,7 @@ def _notebook(name: str) -> str:
 
 
 def _check(folder: Path) -> None:
-    """InputError if the study's params.yaml does not read, as with an axis that does not suit it."""
+    """Raise InputError if the study's params.yaml cannot be read, as with an axis that does not suit it."""
     try:
         load_params(folder / PARAMS_FILE)
     except InputError as error:
@@ -252,7 +252,7 @@ def _check(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """An empty folder that becomes `target` when the block ends without an error."""
+    """Yield an empty folder that becomes `target` when the block ends without an error."""
     folder = target.with_name(f".{target.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

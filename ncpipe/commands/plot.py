@@ -23,7 +23,7 @@ PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
 
 def plot() -> None:
-    """data/results -> data/figures, as PNG and SVG.
+    """Draw data/results into data/figures, as PNG and SVG.
 
     depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
     Where these are many, several processes draw them.
@@ -42,7 +42,7 @@ def _figures() -> Mapping[str, Drawn]:
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:
-    """depth_sweep and loss_gap of tables that `ncpipe publish` wrote, the rows of all folders in one figure.
+    """Draw depth_sweep and loss_gap of published tables, the rows of all folders in one figure.
 
     Trains nothing and needs no params.yaml. Rows are in the order of the folders. What else lies in `target`
     stays.
@@ -56,7 +56,7 @@ def plot_published(sources: Sequence[Path], target: Path) -> None:
 
 
 def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """The tables of published folders, one below the other; InputError if two hold the same experiment."""
+    """Return the concatenated tables of published folders; InputError if two have the same experiment."""
     for path in (source / f"{name}.csv" for source in sources for name in PUBLISHED):
         if not path.is_file():
             raise InputError(f"{path}: not found; name a folder that ncpipe publish wrote")
@@ -74,7 +74,8 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
 
 
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
-    """depth_sweep and loss_gap, a row for each experiment of the tables."""
+    """Yield depth_sweep and, if any run has a gap, loss_gap, with a row for each experiment of the tables."""
     figures = sweep_figures(list(tables["runs"]["experiment"].unique()), tables.__getitem__)
     for name in ("depth_sweep", "loss_gap"):
-        yield name, figures[name]()
+        if name in figures:
+            yield name, figures[name]()

@@ -32,16 +32,16 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
-from ncpipe.tables.headlines import HEADLINES
+from ncpipe.tables.headlines import PAPER_METRICS
 
-SHOWN = {*HEADLINES, *(column.metric for column in GAP_COLUMNS)} - {"strong_test_collapse"}
+SHOWN = {*PAPER_METRICS, *(column.metric for column in GAP_COLUMNS)}
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"
 
 
 def publish(folder: Path) -> None:
-    """data/results -> a folder for git: tables, sentences, depth_sweep and loss_gap, params.yaml, provenance.
+    """Copy tables, sentences, figures and params.yaml of a sweep, with provenance, to a folder for git.
 
     Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
     `ncpipe plot --from FOLDER` draws them again anywhere. If there is a ledger, claims.csv has its claims
@@ -66,7 +66,7 @@ def publish(folder: Path) -> None:
 
 
 def provenance(params: Params) -> dict[str, Any]:
-    """What made the sweep's results: source, versions, machine, and the time that training took.
+    """Return what made the sweep's results: source, versions, machine, and the time that training took.
 
     InputError if a run of the sweep has no folder.
     """
@@ -84,7 +84,7 @@ def provenance(params: Params) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What one sits at."""
+    """Return processor, cores, memory and system of this machine."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -94,12 +94,12 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that decide numbers and pictures."""
+    """Return the versions of Python and of the packages that decide numbers and pictures."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def source() -> dict[str, Any]:
-    """The commit that one stands on, and whether what it holds was changed; nothing outside git."""
+    """Return the current commit and the files that differ from it; nothing outside git."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
@@ -114,7 +114,7 @@ def _git(*arguments: str) -> str:
 
 
 def _processor() -> str:
-    """Its name, as far as the system tells."""
+    """Return the processor's name, as far as the system tells."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -128,7 +128,7 @@ def _is_shown(row: Mapping[str, str]) -> bool:
 
 
 def _copy_rows(source: Path, folder: Path, wanted: Callable[[Mapping[str, str]], bool]) -> None:
-    """A table's wanted rows; what is kept stays as it is."""
+    """Copy a table's wanted rows to a folder, unchanged."""
     with (
         source.open(newline="", encoding="utf-8") as file,
         (folder / source.name).open("w", newline="", encoding="utf-8") as target,

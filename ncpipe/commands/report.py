@@ -38,7 +38,7 @@ from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.headlines import headline_series
-from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, rows_at, symbol
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.sentences import rate, short_answer
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
@@ -63,12 +63,12 @@ OWN_COLUMNS = {
 
 
 def report() -> None:
-    """What lies in data/ -> data/report.html. The same bytes for the same results on the same machine."""
+    """Write data/report.html from data/: the same bytes for the same results on the same machine."""
     write_page(REPORT, contents())
 
 
 def report_to(target: Path, times: bool) -> None:
-    """The same page with the commit that one stands on, whether it was changed, the machine and its packages.
+    """Write the same page with the current commit, whether it was changed, the machine and its packages.
 
     times: with what the stages and training took too.
     """
@@ -110,7 +110,7 @@ def write_page(target: Path, page: Contents) -> None:
 
 
 def contents(here: Mapping[str, str] | None = None) -> Contents:
-    """Everything of a page. here: what is told of this machine and checkout, if it is to be told."""
+    """Return everything of a page. here: facts of this machine and checkout, if the page is to have them."""
     claims = _claims()
     if PARAMS_FILE.is_file():
         return _of_runs(load_params(), claims, here or {})
@@ -139,7 +139,7 @@ def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Con
         read_measured(table, params.sweep.experiments) for table in ("measurements", "places")
     )
     runs = runs.assign(reason=runs["reason"].fillna(""))
-    against = "depth L" if abscissa(runs) == "depth" else symbol(runs)
+    against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
     headline, *pictures = read_pictures(_present_folder(FIGURES, "plot"), "", against, alts)
@@ -221,7 +221,7 @@ def _bytes(name: str) -> bytes:
 
 
 def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
-    """A row for each metric of study.py, experiment, depth (and value of the axis) and split."""
+    """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
     names = [metric.name for metric in own_metrics()]
     own = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
     if not len(own):
@@ -243,7 +243,7 @@ def _own_pictures(folder: Path) -> list[Picture]:
 
 
 def _own_grids() -> Iterator[Grid]:
-    """The tables of a study's own, every column."""
+    """Yield the tables that single studies have besides, with every column."""
     for folder in OWN:
         for path in sorted(folder.glob("*.csv")):
             table = read_table(path, folder.name)
@@ -253,7 +253,7 @@ def _own_grids() -> Iterator[Grid]:
 
 
 def _provenance(params: Params, here: Mapping[str, str]) -> Provenance:
-    """What the runs say of themselves, and the rules of the tables; InputError if a run has no folder."""
+    """Return what the runs record, and the rules of the tables; InputError if a run has no folder."""
     runs = params.grid()
     records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
     said: dict[str, list[str]] = {}

@@ -1,6 +1,5 @@
 """`ncpipe report --compare`: experiments of DVC's (or git revisions) side by side, on a page."""
 
-import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from ncpipe.commands.compare import (
     compared,
     different_parameters,
     legend,
+    parse_table,
     result_columns,
     result_rows,
 )
@@ -25,20 +25,20 @@ from ncpipe.report.page import Contents, Provenance
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.system.artifacts import COMPARISON, METRICS, RESULTS
 from ncpipe.system.errors import InputError
-from ncpipe.tables.keys import abscissa
+from ncpipe.tables.keys import x_column
 
 TABLES = ("runs", "points", "slopes", "history", "summary")  # of which charts and the figure are made
 MEASURED = ("measurements", "places")  # by experiment: every layer's values
 
 
 def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
-    """Parameters that differ, counts, slopes and means with their differences, one figure and charts of all.
+    """Write a page of parameters that differ, and of counts, slopes and means with their differences.
 
     In the figure a revision is a colour; in the charts an experiment is a line for each that has it.
     """
     found = compared(revisions)
     tables = {revision: _tables(revision) for revision in revisions}
-    _check_abscissa(tables)
+    _check_x_columns(tables)
     together = _together(tables)
     charts = ("runs", "points", "slopes", "history", *MEASURED)
     different = different_parameters(found.trees)
@@ -68,32 +68,25 @@ def _counted(different: int) -> str:
 
 
 def _tables(revision: str) -> dict[str, pd.DataFrame]:
-    """By name."""
+    """Return a revision's tables by name."""
     texts = read_revision(revision, [RESULTS / f"{name}.csv" for name in TABLES])
-    tables = {name: _table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
+    tables = {name: parse_table(revision, text) for name, text in zip(TABLES, texts, strict=True)}
     experiments = list(dict.fromkeys(tables["runs"]["experiment"]))
     paths = {name: [METRICS / one / f"{name}.csv" for one in experiments] for name in MEASURED}
     texts = read_revision(revision, [path for own in paths.values() for path in own])
     for i, name in enumerate(MEASURED):
         own = texts[i * len(experiments) : (i + 1) * len(experiments)]
-        tables[name] = pd.concat([_table(revision, text) for text in own], ignore_index=True)
+        tables[name] = pd.concat([parse_table(revision, text) for text in own], ignore_index=True)
     return tables
 
 
-def _table(revision: str, text: str) -> pd.DataFrame:
-    try:
-        return pd.read_csv(io.StringIO(text))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
-
-
-def _check_abscissa(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
-    if len({abscissa(own["runs"]) for own in tables.values()}) > 1:
+def _check_x_columns(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> None:
+    if len({x_column(own["runs"]) for own in tables.values()}) > 1:
         raise InputError(f"report: {', '.join(tables)} have metrics against depth and against another key")
 
 
 def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """Each table of all revisions, in which an experiment has its revision's name too."""
+    """Return each table of all revisions together; an experiment's name has its revision behind it."""
     return {
         name: pd.concat(
             [
@@ -107,16 +100,16 @@ def _together(tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.
 
 
 def _pictures(tables: Mapping[str, Mapping[str, pd.DataFrame]], found: Compared) -> list[Picture]:
-    """One figure of all revisions, for the experiments that all have; its words are the slopes."""
+    """Return one figure of all revisions, for the experiments that all have; its text states the slopes."""
     sweeps = {revision: Sweep(own["runs"], own["summary"], own["slopes"]) for revision, own in tables.items()}
     with tempfile.TemporaryDirectory() as folder:
         save_figure(overlay(sweeps, list(found.tables)), Path(folder), "overlay")
-        of = "depth L" if abscissa(next(iter(sweeps.values())).runs) == "depth" else "the axis"
+        of = "depth L" if x_column(next(iter(sweeps.values())).runs) == "depth" else "the axis"
         return read_pictures(Path(folder), "", of, {"overlay": _said(found, list(tables))})
 
 
 def _said(found: Compared, revisions: Sequence[str]) -> str:
-    """one, slope nc1_trace_ratio: -0.37 [-0.43, -0.32] in base, -0.40 [-0.45, -0.35] in slower."""
+    """Return sentences such as `one, slope nc1_trace_ratio: -0.37 [-0.43, -0.32] in base, -0.40 in other.`"""
     columns = result_columns(revisions)
     said = []
     for experiment, table in found.tables.items():
@@ -134,7 +127,7 @@ def _parameters(different: Mapping[str, Sequence[str]], revisions: Sequence[str]
 
 
 def _results(found: Compared, revisions: Sequence[str], csv: bytes) -> list[Grid]:
-    """By experiment; the first has the link to all of them."""
+    """Return a table for each experiment; the first one has the link to all of them."""
     columns = ["", *result_columns(revisions)]
     grids: list[Grid] = []
     for experiment, table in found.tables.items():

@@ -48,7 +48,7 @@ class Live:
             return self.made[1]
 
     def version(self, seen: Seen) -> str:
-        """Another one when a result has changed, and some time after a run has ended."""
+        """Return a text that changes when a result has changed, and some time after a run has ended."""
         at, names = self.ended
         if time.monotonic() - at >= RENEWED:
             names = [run.name for run, state in seen.states.items() if state in ENDED]
@@ -56,7 +56,7 @@ class Live:
         return repr([names, *((path.stat().st_mtime_ns, path.stat().st_size) for path in _files())])
 
     def state(self) -> bytes:
-        """Where the runs are, as JSON."""
+        """Return the state of the runs, as JSON."""
         seen = look()
         columns, rows = counted(seen)
         told = {
@@ -69,7 +69,7 @@ class Live:
         return json.dumps(told).encode()
 
     def log(self, name: str) -> bytes | None:
-        """A log of a run that failed, and nothing else that a name may lead to."""
+        """Return the log of a run that failed; None for any other name."""
         logs = {log.name: log for log in look().failures().values()}
         return logs[name].read_bytes() if name in logs else None
 
@@ -81,7 +81,7 @@ def _files() -> Iterator[Path]:
 
 
 def _contents(seen: Seen) -> Contents:
-    """The page of what is there; of a sweep without results how the runs that have ended trained."""
+    """Return the page of the results; of a sweep without results, how the runs that have ended trained."""
     try:
         return contents()
     except InputError as error:
@@ -117,7 +117,7 @@ def _contents(seen: Seen) -> Contents:
 
 
 def make_server(port: int) -> ThreadingHTTPServer:
-    """Answers on this machine alone, and only who names it as such: no page of others' can ask for it."""
+    """Return a server for this machine alone, which refuses requests that name another host."""
     live = Live()
 
     class Handler(BaseHTTPRequestHandler):
@@ -148,7 +148,7 @@ def make_server(port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the terminal is the user's."""
+            """Print nothing: the terminal is the user's."""
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)
@@ -157,7 +157,7 @@ def make_server(port: int) -> ThreadingHTTPServer:
 
 
 def serve(port: int) -> None:
-    """Until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     look()  # what is wrong with params.yaml is said here, not on the page
     with make_server(port) as server:
         say(f"report: http://{HOST}:{server.server_address[1]}/ until Ctrl-C")

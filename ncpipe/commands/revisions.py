@@ -11,7 +11,7 @@ WORKSPACE = "workspace"  # what DVC, too, calls the files as they lie there
 
 
 def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
-    """The text of each path, of git or of DVC's cache (or remote), in a revision or in the workspace.
+    """Return the text of each path in a revision or the workspace, from git or from DVC's cache (or remote).
 
     revision: what git resolves (a branch, a tag, HEAD~1, a hash) or the name of an experiment. Raises
     InputError, which names it, for one that neither knows, and for a file that it has not.

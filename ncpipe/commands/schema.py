@@ -7,9 +7,9 @@ from ncpipe.config.study import load_study
 
 
 def write_schema() -> None:
-    """What their records are -> params.schema.json and claims.schema.json in the working directory.
+    """Write params.schema.json and claims.schema.json into the working directory.
 
-    Those of a study.py there are among them.
+    The records of a study.py there are part of them.
     """
     load_study(Path())
     for name in SCHEMAS:

@@ -13,8 +13,10 @@ HEAD = "stage,item,seconds\n"
 
 @contextlib.contextmanager
 def timed(address: str | None) -> Iterator[None]:
-    """A line for what the block took, if it comes to a good end. address: DVC's, as `train@NAME-2-0`; None
-    where DVC has not begun it. What a full disk keeps from being written is left."""
+    """Log the time that the block took, if it ends without an error.
+
+    address: DVC's, as `train@NAME-2-0`; None where DVC did not start it. On a full disk nothing is logged.
+    """
     begin = time.monotonic()
     try:
         yield
@@ -26,7 +28,7 @@ def timed(address: str | None) -> Iterator[None]:
 
 
 def write_time(address: str | None, seconds: float) -> None:
-    """A line of the log."""
+    """Append a line to the log."""
     if address is None:
         return
     stage, _, item = address.rpartition(":")[2].partition("@")
@@ -37,7 +39,7 @@ def write_time(address: str | None, seconds: float) -> None:
 
 
 def stage_times() -> dict[str, float]:
-    """Seconds by stage: of each of its items the last time that it ran here, added up."""
+    """Return seconds by stage: the sum over its items of the time that each took when it last ran here."""
     if not STAGE_LOG.is_file():
         return {}
     with STAGE_LOG.open(newline="", encoding="utf-8") as file:

@@ -80,7 +80,7 @@ class Seen:
         return set(self.states.values()) == {"done"}
 
     def failures(self) -> dict[Run, Path]:
-        """Runs that could not be trained, and the logs that say why."""
+        """Return the runs that could not be trained, with the logs that say why."""
         return {run: failure_log(run) for run, state in self.states.items() if state == "failed"}
 
     def summary(self) -> str:
@@ -89,7 +89,7 @@ class Seen:
 
 
 def look() -> Seen:
-    """Where every run of the sweep is now."""
+    """Return the state of every run of the sweep."""
     params = load_params()
     fingerprints = {
         fingerprint.run: fingerprint for fingerprint in sweep_fingerprints(params, params.compute)
@@ -108,7 +108,7 @@ def look() -> Seen:
 
 
 def _page() -> tuple[RenderableType, bool]:
-    """What to print, and whether every run is done."""
+    """Return what to print, and whether every run is done."""
     seen = look()
     columns, rows = counted(seen)
     table = Table(box=None, pad_edge=False)
@@ -121,7 +121,7 @@ def _page() -> tuple[RenderableType, bool]:
 
 
 def _job_lines(jobs: list[Job]) -> list[str]:
-    """How many jobs run and wait, and what has ended and is to be collected."""
+    """Return how many jobs run and wait, and how many have ended and are to be collected."""
     if not jobs:
         return []
     try:
@@ -157,7 +157,7 @@ def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], que
 
 
 def _not_converged(states: dict[Run, str]) -> set[Run]:
-    """Those of the runs that are done which data/results says did not converge."""
+    """Return the finished runs that did not converge by data/results."""
     failed = set()
     kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
     try:
@@ -175,7 +175,7 @@ def _key(run: Run) -> tuple[object, ...]:
 
 
 def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:
-    """Columns, and a row for each place of the sweep; columns of states that no run is in are left out."""
+    """Return columns, and a row for each setting of the sweep; states that no run is in have no column."""
     states, failed = seen.states, seen.not_converged
     shown = [state for state in STATES if state in states.values()]
     axis = next(iter(states)).axis

@@ -31,7 +31,7 @@ def study_modules() -> list[Path]:
 
 
 def _imported() -> Iterator[Path]:
-    """Of the modules that this process has imported, those in the folder, in no environment and not ours."""
+    """Return the imported modules that lie in the folder, but for environments and ncpipe itself."""
     folder = Path.cwd().resolve()
     others = [Path(sys.prefix).resolve(), (ROOT / PACKAGE).resolve()]
     for name, module in list(sys.modules.items()):
@@ -43,7 +43,7 @@ def _imported() -> Iterator[Path]:
 
 
 def _python_files() -> Iterator[Path]:
-    """Those of the study's folder, but for environments, data and other studies."""
+    """Return the Python files of the study's folder, but for environments, data and other studies."""
     for place, folders, files in os.walk(Path()):
         folders[:] = [
             each
@@ -55,7 +55,7 @@ def _python_files() -> Iterator[Path]:
 
 
 def _words(path: Path) -> set[str]:
-    """The parts of the names that a file imports, and of its texts that may be a path or a module."""
+    """Return the parts of the names that a file imports, and of its texts that may be a path or a module."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # which nothing can import

@@ -28,7 +28,7 @@ def train(
     checkpoint_seconds: float = 60.0,
     value: Number | None = None,
 ) -> None:
-    """Runs of params.yaml on their prepared data -> data/runs/EXPERIMENT/L<depth>/s<seed>.
+    """Train runs of params.yaml on their prepared data into data/runs/EXPERIMENT/L<depth>/s<seed>.
 
     In a study with an axis, at its values -> data/runs/EXPERIMENT/L<depth>/x<value>/s<seed>. What is None is
     not asked for: all runs of the sweep's grid are meant that agree with the rest.
@@ -63,7 +63,7 @@ def train(
 def _asked(
     params: Params, experiment: str, depth: int | None, seed: int | None, value: Number | None
 ) -> Sequence[Run]:
-    """The runs that are meant; one that is named in full need not be in the sweep."""
+    """Return the runs that are meant; one that is named in full need not be in the sweep."""
     if depth is not None and seed is not None and (value is not None or params.sweep.axis is None):
         return [params.run(experiment, depth, seed, value)]
     asked = {"depth": depth, "seed": seed, "value": value}

@@ -9,13 +9,13 @@ from ncpipe.system.errors import InputError
 
 
 def check_watched(stage: str, file: str) -> None:
-    """InputError unless a stage of dvc.yaml, where there is one, runs anew when the file changes."""
+    """Raise InputError unless a stage of dvc.yaml, where there is one, runs again when the file changes."""
     if PIPELINE.is_file() and not read_yaml(PIPELINE)["stages"].get(stage, {}).get("always_changed"):
         check_listed(stage, file)
 
 
 def check_listed(stage: str, file: str) -> None:
-    """InputError unless dvc.yaml, where there is one, lists the file as a dependency of the stage."""
+    """Raise InputError unless dvc.yaml, where there is one, lists the file as a dependency of the stage."""
     file = os.path.normpath(file)
     listed = [Path(each) for each in dependencies(stage)]
     if PIPELINE.is_file() and not any(Path(file).is_relative_to(each) for each in listed):

@@ -21,7 +21,7 @@ SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens":
 
 
 def _count_classes(labels: Tensor) -> int:
-    """K = 1 + the largest label."""
+    """Return K = 1 + the largest label."""
     _check_labels(labels, "labels")
     classes = int(labels.max()) + 1
     if classes < 2:
@@ -48,12 +48,12 @@ NAMES = Names(
 
 
 def prepare_arrays(spec: ArraysData) -> Prepared:
-    """The draw that `spec` asks of its file; InputError names the file and the array at fault."""
+    """Return the draw that `spec` asks of its file; InputError names the file and the array at fault."""
     return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), NAMES))
 
 
 def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prepared:
-    """All the samples of arrays that a function of study.py gives, as they are.
+    """Return all the samples of arrays that a function of study.py gives, as they are.
 
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
     """
@@ -70,7 +70,7 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
 
 
 def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], unread: list[str]) -> Prepared:
-    """Prepared arrays, with `where` they are in front of what is wrong with them."""
+    """Return prepared arrays; an InputError about them begins with `where` they come from."""
     if unread:
         known = ", ".join(NAMES.known)
         raise InputError(f"{where}: nothing reads {', '.join(unread)}; leave it out (known: {known})")
@@ -81,7 +81,7 @@ def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], u
 
 
 def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
-    """source: the record that is recorded; spec: how its arrays are to be taken."""
+    """Prepare arrays. source: the record that is recorded; spec: how its arrays are to be taken."""
     classes = _count_classes(arrays["labels"])
     whole = _checked(spec, arrays, "", classes)
     train = whole[_draw(spec, whole, classes, "train")]

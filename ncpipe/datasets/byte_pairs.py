@@ -13,7 +13,7 @@ PAD, UNKNOWN = "[PAD]", "[UNK]"
 
 
 def train_byte_pairs(corpus: Sequence[str], vocabulary: int, progress: bool) -> tokenizers.Tokenizer:
-    """Encoder of lower-cased text, white space collapsed; ids are [PAD] 0, [UNK] 1, 256 bytes, then merges.
+    """Train an encoder of lower-cased text, white space collapsed: ids [PAD], [UNK], 256 bytes, merges.
 
     Equal corpora in equal order give equal encoders. InputError if the corpus has too few pairs to merge.
     """

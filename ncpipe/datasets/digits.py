@@ -31,7 +31,7 @@ def prepare_digits(spec: ImageData) -> Prepared:
 
 
 def _table() -> np.ndarray:
-    """(1797, 65), uint8: rows of pixels, then the label; without importing scikit-learn, which takes long."""
+    """Return rows of pixels and the label, (1797, 65) uint8, without the slow import of scikit-learn."""
     package = find_spec("sklearn")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"

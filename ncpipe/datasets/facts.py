@@ -11,7 +11,7 @@ from ncpipe.datasets.prepared import Split
 def describe(
     source: str, classes: int, seed: int | None, train: Split, test: Split | None, raw: Mapping[str, str]
 ) -> dict[str, object]:
-    """Facts common to all sources.
+    """Return the facts common to all sources.
 
     raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class.
     S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
@@ -26,7 +26,7 @@ def describe(
 
 
 def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]:
-    """The part of `describe` that is about the samples."""
+    """Return the part of `describe` that is about the samples."""
     splits = {"train": train} if test is None else {"train": train, "test": test}
     shared = {} if test is None else {"shared": count_shared(train, test)}
     return {
@@ -39,7 +39,7 @@ def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]
 
 
 def count_duplicates(split: Split) -> dict[str, int]:
-    """How often inputs repeat within a split, two inputs being equal when all their bytes are.
+    """Count how often inputs repeat within a split; two inputs are equal if all their bytes are.
 
     repeated: samples whose input came before (N minus the distinct inputs). conflicting: distinct inputs
     that occur with more than one label.
@@ -52,7 +52,7 @@ def count_duplicates(split: Split) -> dict[str, int]:
 
 
 def count_shared(train: Split, test: Split) -> dict[str, int]:
-    """How many test samples have an input of the training split, for text the context it was cut to.
+    """Count test samples with an input of the training split; of text, the context it was cut to counts.
 
     samples: all of them. conflicting: those whose label that input has nowhere in the training split.
     """
@@ -69,7 +69,7 @@ def _labels_of_inputs(split: Split) -> dict[bytes, set[int]]:
 
 
 def _keys(split: Split) -> Iterator[tuple[bytes, int]]:
-    """Of each sample, a digest of its input and its label."""
+    """Return a digest of its input and the label of each sample."""
     lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
     rows = split.inputs.contiguous().numpy()
     for row, length, label in zip(rows, lengths, split.labels.tolist(), strict=True):

@@ -11,23 +11,23 @@ from ncpipe.datasets.stored import store
 
 
 def rows_and_copies(spec: FreeData) -> tuple[int, int]:
-    """Samples of a class, and of how many samples each of them stands for."""
+    """Return the samples of a class, and how many samples each of them stands for."""
     return (1, spec.per_class) if spec.reduced else (spec.per_class, 1)
 
 
 def free_labels(spec: FreeData) -> NDArray[np.int64]:
-    """(N,), ordered by class. Of reduced data N is K."""
+    """Return labels (N,), ordered by class; N is K for reduced data."""
     return np.arange(spec.classes, dtype=np.int64).repeat(rows_and_copies(spec)[0])
 
 
 def free_facts(spec: FreeData) -> dict[str, object]:
-    """What is recorded of them."""
+    """Return the facts that are recorded of free data."""
     rows, copies = rows_and_copies(spec)
     return {"source": spec.source, "counts": {"train": [rows] * spec.classes}, "copies": copies}
 
 
 def store_free(folder: Path, spec: FreeData) -> int:
-    """To the byte what `write_prepared` makes of `prepare_free`; the number of samples."""
+    """Write to the byte what `write_prepared` makes of `prepare_free`; return the number of samples."""
     labels = free_labels(spec)
     tensors = {"train.inputs": np.arange(len(labels), dtype=np.int64), "train.labels": labels}
     store(folder, lambda path: save_file(tensors, path), spec.kind, spec.classes, None, free_facts(spec))

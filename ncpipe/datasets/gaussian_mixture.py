@@ -14,7 +14,7 @@ COPIES = 3  # of the samples in float64, while they are drawn
 
 
 def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
-    """x = separation * u_k + noise * z, shape (N, dimension), ordered by class; both splits share the u_k."""
+    """Draw x = separation * u_k + noise * z (N, dimension), ordered by class; the splits share the u_k."""
     _check_memory(spec)
     centres = _centres(spec)
     train = _draw(spec, centres, spec.per_class, "train")
@@ -24,7 +24,7 @@ def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
 
 
 def _centres(spec: GaussianMixtureData) -> Tensor:
-    """separation * u_k (K, dimension), u_k uniform on the unit sphere, or on that of a random subspace."""
+    """Draw separation * u_k (K, dimension), u_k uniform on the unit sphere, or on a random subspace's."""
     rank = spec.dimension if spec.mean_rank is None else spec.mean_rank
     generator = seeded_generator(spec.seed, "data centres")
     directions = torch.randn(spec.classes, rank, generator=generator, dtype=torch.float64)
@@ -37,7 +37,7 @@ def _centres(spec: GaussianMixtureData) -> Tensor:
 
 
 def _check_memory(spec: GaussianMixtureData) -> None:
-    """InputError if the samples of both splits do not fit into memory, a few times over in float64."""
+    """Raise InputError if the samples of both splits do not fit into memory a few times in float64."""
     samples = spec.classes * (1 + spec.per_class + spec.test_per_class) + (spec.mean_rank or 0)
     need, free = COPIES * 8 * samples * spec.dimension, free_memory()
     if need > free:
@@ -48,7 +48,7 @@ def _check_memory(spec: GaussianMixtureData) -> None:
 
 
 def _draw(spec: GaussianMixtureData, centres: Tensor, per_class: int, split: str) -> Split:
-    """centres: (K, dimension) float64."""
+    """Draw the samples of a split. centres: (K, dimension) float64."""
     labels = torch.arange(spec.classes).repeat_interleave(per_class)
     generator = seeded_generator(spec.seed, f"data {split}")
     noise = torch.randn(len(labels), spec.dimension, generator=generator, dtype=torch.float64)

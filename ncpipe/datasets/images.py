@@ -26,7 +26,7 @@ class Pool:
         return Pool(self.pixels[indices], self.labels[indices], self.classes)
 
     def draw(self, per_class: int | None, seed: int, split: str) -> Tensor:
-        """Indices of a balanced draw for `split`, see draw_balanced."""
+        """Return the indices of a balanced draw for `split`, see draw_balanced."""
         generator = seeded_generator(seed, f"data {split}")
         return draw_balanced(self.labels, self.classes, per_class, generator, split)
 
@@ -65,7 +65,7 @@ def from_draws(
 
 
 def _constants(spec: ImageData, pixels: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Offset and scale of each channel, (channels,) float64: mean and std, or 0 and 1 for `unit`."""
+    """Return offset and scale of each channel, (channels,) float64: mean and std, or 0 and 1 for `unit`."""
     channels = pixels.shape[1]
     if spec.normalisation == "unit":
         zeros = torch.zeros(channels, dtype=torch.float64)
@@ -95,7 +95,7 @@ def channel_moments(pixels: Tensor, largest: int) -> tuple[float, float]:
 
 
 def _normalise(pixels: Tensor, largest: int, offset: Tensor, scale: Tensor) -> Tensor:
-    """(pixels / largest - offset) / scale per channel, in float64 and rounded once to float32."""
+    """Return (pixels / largest - offset) / scale per channel, in float64 and rounded once to float32."""
     values = torch.arange(largest + 1, dtype=torch.float64) / largest
     tables = ((values - offset[:, None]) / scale[:, None]).float().numpy()
     images = np.empty(pixels.shape, dtype=np.float32)

@@ -33,7 +33,7 @@ Reviews = Mapping[str, bytes]
 
 
 def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Tokens (N, context) int64, label 0 for negative and 1 for positive reviews."""
+    """Return tokens (N, context) int64, with label 0 for negative and 1 for positive reviews."""
     place = _locate(raw, mirror, progress)
     reviews = read_reviews(place, progress)
     for split in DIGESTS:
@@ -53,7 +53,7 @@ def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool)
 
 
 def read_training_reviews(raw: Path, mirror: Path | None, progress: bool) -> tuple[list[str], dict[str, str]]:
-    """The texts of the official training reviews, and their checksum."""
+    """Return the texts of the official training reviews, and their checksum."""
     place = _locate(raw, mirror, progress)
     reviews = read_reviews(place, progress)
     _verify(reviews, "train", place)
@@ -61,7 +61,7 @@ def read_training_reviews(raw: Path, mirror: Path | None, progress: bool) -> tup
 
 
 def _locate(raw: Path, mirror: Path | None, progress: bool) -> Path:
-    """The archive or folder that holds the reviews, downloaded where there is neither."""
+    """Return the archive or folder that holds the reviews; download it where there is neither."""
     archive = raw / ARCHIVE
     if archive.is_file():
         require_md5(archive, ARCHIVE_MD5)
@@ -74,7 +74,7 @@ def _locate(raw: Path, mirror: Path | None, progress: bool) -> Path:
 
 
 def read_reviews(place: Path, progress: bool) -> Reviews:
-    """The labelled reviews of an archive or of a folder `aclImdb`, by name such as `train/neg/0_3.txt`."""
+    """Return the labelled reviews of an archive or folder `aclImdb`, by name such as `train/neg/0_3.txt`."""
     total = len(DIGESTS) * len(LABELS) * PER_FOLDER
     reviews = {}
     with progress_bar(progress, total=total, desc=f"reading {place.name}") as bar:
@@ -97,7 +97,7 @@ def _entries(place: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _verify(reviews: Reviews, split: str, place: Path) -> None:
-    """InputError that names the folder where reviews are missing, or the split where one was altered."""
+    """Raise InputError, naming the folder where reviews are missing or the split where one was altered."""
     counts = Counter(name.rpartition("/")[0] for name in reviews)
     for label in LABELS:
         folder = f"{split}/{label}"
@@ -114,7 +114,7 @@ def _verify(reviews: Reviews, split: str, place: Path) -> None:
 
 
 def digest_of(reviews: Reviews, split: str) -> str:
-    """SHA-256 over the names, sizes and bytes of a split's reviews in the order of their names."""
+    """Return SHA-256 over the names, sizes and bytes of a split's reviews in the order of their names."""
     digest = hashlib.sha256()
     for name in _names(reviews, split):
         digest.update(f"{name}\0{len(reviews[name])}\0".encode())
@@ -127,7 +127,7 @@ def _names(reviews: Reviews, split: str) -> list[str]:
 
 
 def texts_of(reviews: Reviews, split: str) -> list[str]:
-    """The reviews of a split in the order of their names, so negative ones first, without line-break tags."""
+    """Return a split's reviews in the order of their names, so negative ones first, without <br /> tags."""
     return [reviews[name].decode("utf-8").replace("<br />", " ") for name in _names(reviews, split)]
 
 

@@ -17,7 +17,7 @@ from ncpipe.system.randomness import seeded_generator
 
 
 def with_label_changes(data: Prepared, spec: Data) -> Prepared:
-    """The data as the spec's keys label_noise and imbalance ask; without them `data` itself.
+    """Return the data as the spec's keys label_noise and imbalance ask; without them `data` itself.
 
     Inputs keep the values that the balanced draw gave them: they are normalised by its constants, so that
     runs of every fraction and ratio see the same samples. Raises InputError that names the key where a class
@@ -45,7 +45,7 @@ def _relabelled(data: Prepared, noise: LabelNoise) -> Prepared:
 
 
 def noisy_labels(labels: Tensor, classes: int, noise: LabelNoise) -> Tensor:
-    """Labels (N,) of which round(fraction * N), at places drawn by the seed, are drawn anew."""
+    """Return labels (N,) of which round(fraction * N), at places drawn by the seed, are drawn again."""
     order = torch.randperm(len(labels), generator=seeded_generator(noise.seed, "label noise places"))
     chosen = order[: round(noise.fraction * len(labels))]
     generator = seeded_generator(noise.seed, "label noise labels")
@@ -68,7 +68,7 @@ def _unbalanced(data: Prepared, imbalance: Imbalance) -> Prepared:
 
 
 def kept_samples(labels: Tensor, classes: int, imbalance: Imbalance) -> Tensor:
-    """Indices into a balanced draw with labels (N,): of each class its first samples, in the draw's order.
+    """Return indices into a balanced draw with labels (N,): each class's first samples, in the draw's order.
 
     With `resample: over` those of a small class go round until they are as many as in the draw.
     """

@@ -18,7 +18,7 @@ CONVERGED = 1e-15
 
 
 def prepare_markov(spec: MarkovData) -> Prepared:
-    """Sequences (N, context) and the word after each position, drawn from the stationary source.
+    """Draw sequences (N, context) and the word after each position from the stationary source.
 
     Facts: entropy_rate, the mean entropy of the next word given all before it, and least_loss, the same over
     the positions of a sequence, whose first one sees one word alone; both in nats. InputError if some word
@@ -37,7 +37,7 @@ def prepare_markov(spec: MarkovData) -> Prepared:
 
 
 def transitions(spec: MarkovData) -> Tensor:
-    """p (K, K, K) float64, the last axis the next word; of order 1 it does not depend on the first.
+    """Return p (K, K, K) float64, the last axis the next word; of order 1 it does not depend on the first.
 
     z = tanh(x_a + y_b) . v_c over its standard deviation, with normal x, y, v (K, r): contexts that are alike
     have like continuations, as in text; of K^2 contexts without any structure most would have to be seen.
@@ -53,7 +53,7 @@ def transitions(spec: MarkovData) -> Tensor:
 
 
 def stationary_pairs(follow: Tensor) -> Tensor:
-    """pi (K, K): pi(b, c) = sum_a pi(a, b) p(c | a, b)."""
+    """Return pi (K, K): pi(b, c) = sum_a pi(a, b) p(c | a, b)."""
     words = len(follow)
     pairs = follow.new_full((words, words), words**-2)
     for _ in range(STEPS):
@@ -66,17 +66,17 @@ def stationary_pairs(follow: Tensor) -> Tensor:
 
 
 def entropy_rate(follow: Tensor, pairs: Tensor) -> float:
-    """-sum pi(a, b) p(c | a, b) log p(c | a, b), nats."""
+    """Return -sum pi(a, b) p(c | a, b) log p(c | a, b), in nats."""
     return float((pairs * torch.special.entr(follow).sum(2)).sum())
 
 
 def first_entropy(pairs: Tensor) -> float:
-    """The entropy of a word given the one before it alone, nats."""
+    """Return the entropy of a word given the one before it alone, in nats."""
     return float(torch.special.entr(pairs).sum() - torch.special.entr(pairs.sum(1)).sum())
 
 
 def _draw(spec: MarkovData, follow: Tensor, pairs: Tensor, sequences: int, split: str) -> TokenSplit:
-    """Sequences of context + 1 words, the first two from pi."""
+    """Draw sequences of context + 1 words, the first two from pi."""
     generator = seeded_generator(spec.seed, f"data {split}")
     start = torch.multinomial(pairs.flatten(), sequences, replacement=True, generator=generator)
     words = [start // spec.words, start % spec.words]

@@ -16,7 +16,7 @@ from ncpipe.system.randomness import seeded_generator
 
 
 def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Windows (N, context) of the text's byte pairs, drawn at random without overlap; rare tokens are one.
+    """Draw windows (N, context) of the text's byte pairs without overlap; rare tokens become one.
 
     InputError names the key or the file at fault.
     """
@@ -45,7 +45,7 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
 
 
 def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> Tensor:
-    """New numbers (V,) of tokens: common ones in their order, the others all 0.
+    """Return new numbers (V,) of tokens: common ones in their order, the others all 0.
 
     windows: (N, C + 1), of which the first `train` are training sequences. Common is what is the next token
     at least `least` times in each split; the rarest of them join the others until these are common too.
@@ -73,7 +73,7 @@ def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> T
 def next_token_facts(
     source: str, classes: int, seed: int, train: TokenSplit, test: TokenSplit, raw: Mapping[str, str]
 ) -> dict[str, object]:
-    """What is recorded of every such data set.
+    """Return the facts that are recorded of every such data set.
 
     counts: positions of each class. ambiguous: share of training positions whose context, all tokens up to
     there, has more than one label in the training split, against S25's Assumption 4.4.
@@ -113,7 +113,7 @@ def check_every_token(classes: int, train: TokenSplit, test: TokenSplit, keys: s
 def _texts(
     spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """The documents, and a checksum of what they come from."""
+    """Return the documents, and a checksum of what they come from."""
     if spec.file is None:
         from ncpipe.datasets.imdb import read_training_reviews
 

@@ -45,7 +45,7 @@ class Split:
         return self.targets.shape[-1]
 
     def __getitem__(self, index: slice | Tensor) -> "Split":
-        """Some of the samples, in the order of `index`; an index (S, B) gives S selections side by side."""
+        """Return the samples at `index`, in its order; an index (S, B) gives S selections side by side."""
         lengths = None if self.lengths is None else self.lengths[index]
         return replace(self, inputs=self.inputs[index], labels=self.labels[index], lengths=lengths)
 
@@ -116,13 +116,13 @@ class Prepared:
     target: Split | None = None
 
     def splits(self) -> Iterator[tuple[str, Split]]:
-        """The splits that there are, by name."""
+        """Return the splits that there are, by name."""
         yield "train", self.train
         if self.test is not None:
             yield "test", self.test
 
     def measured(self) -> Iterator[tuple[str, Split]]:
-        """The splits that metrics are taken on; of noisy labels the training samples by true ones too."""
+        """Return the splits to measure; with noisy labels the training samples by their true ones too."""
         yield from self.splits()
         if self.true_labels is not None:
             yield "true_labels", Split(self.train.inputs, self.true_labels, self.train.lengths)
@@ -175,7 +175,7 @@ def read_prepared(folder: Path) -> Prepared:
 
 
 def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
-    """InputError where the facts are not those of the tensors beside them."""
+    """Raise InputError where the facts are not those of the tensors beside them."""
     sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
     whole = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
@@ -195,7 +195,7 @@ def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
 def draw_balanced(
     labels: Tensor, classes: int, per_class: int | None, generator: torch.Generator, split: str
 ) -> Tensor:
-    """Indices of `per_class` samples of every class, ordered by class; None takes every sample, in order.
+    """Return indices of `per_class` samples of every class, ordered by class; None takes all, in order.
 
     labels: (N,) int64. Raises InputError that names the class with too few samples.
     """

@@ -19,7 +19,7 @@ Tokenizer = Any
 
 
 def load_tokenizer(spec: TextData, corpus: Sequence[str], progress: bool) -> Tokenizer:
-    """The tokenizer that `spec` names; `corpus` trains the one of `tokenizer: corpus`."""
+    """Return the tokenizer that `spec` names; `corpus` trains the one of `tokenizer: corpus`."""
     if spec.vocabulary is None:
         tokenizer = _from_hub(spec.tokenizer)
     else:
@@ -54,17 +54,17 @@ def tokenizer_facts(spec: TextData, tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
-    """The tokenizer's own, or 0 where it has none: positions beyond a sequence's length are never read."""
+    """Return the tokenizer's padding, or 0 if it has none: nothing beyond a sequence's length is read."""
     return 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
 def unknown_id(tokenizer: Tokenizer) -> int:
-    """The tokenizer's own, or its padding's where it has none."""
+    """Return the tokenizer's id of unknown tokens, or that of its padding if it has none."""
     return padding_id(tokenizer) if tokenizer.unk_token_id is None else tokenizer.unk_token_id
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
-    """Tokens (N, context) int64 padded on the right and their lengths (N,) int64, at least 1.
+    """Return tokens (N, context) int64 padded on the right, and their lengths (N,) int64, at least 1.
 
     Longer texts lose tokens on the tokenizer's truncation side; a text without tokens becomes one [UNK].
     """

@@ -41,18 +41,18 @@ LOST_CONNECTION = (
 
 
 def progress_bar(progress: bool, **options: Any) -> "tqdm[Any]":
-    """A bar on standard error; none without `progress` or where standard error is no terminal."""
+    """Return a bar on standard error; none without `progress` or where standard error is no terminal."""
     return tqdm(disable=None if progress else True, leave=False, **options)
 
 
 def md5_of(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Return the hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def require_md5(path: Path, md5: str) -> None:
-    """InputError unless the bytes of `path` are the official ones."""
+    """Raise InputError unless the bytes of `path` are the official ones."""
     if not path.is_file():  # a folder, or a pipe that nothing ever writes to
         raise InputError(f"{path}: not a file; put the official one there")
     found = md5_of(path)
@@ -64,7 +64,7 @@ def require_md5(path: Path, md5: str) -> None:
 
 
 def first_existing(mirror: Path, candidates: Sequence[Path]) -> Path:
-    """The first of `candidates` (all below `mirror`) that exists."""
+    """Return the first of `candidates` (all below `mirror`) that exists."""
     for path in candidates:
         if path.exists():
             return path

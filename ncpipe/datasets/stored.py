@@ -36,12 +36,12 @@ def store(
 
 
 def data_checksum(folder: Path) -> str:
-    """Checksum that a prepared data set was written with; InputError if there is none."""
+    """Return the checksum that a prepared data set was written with; InputError if there is none."""
     return read_facts(folder)["checksum"]
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What a prepared data set says of itself: kind, classes, vocabulary, checksum and facts.
+    """Return kind, classes, vocabulary, checksum and facts of a prepared data set.
 
     Raises InputError if it is missing, or is not what `ncpipe.datasets.prepared` writes.
     """

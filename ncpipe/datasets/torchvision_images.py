@@ -26,7 +26,7 @@ CIFAR: Mapping[str, tuple[Official, int]] = {"cifar10": (CIFAR10, 10), "cifar100
 
 
 def prepare_mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """MNIST and what came in its format later: images (N, 1, 28, 28) of 10 classes."""
+    """Prepare MNIST, or a set in its format: images (N, 1, 28, 28) of 10 classes."""
     official = MNIST_LIKE[spec.source]
     _fetch_mnist(official, raw, mirror, progress)
     train, test = (_read_mnist(official, raw, train) for train in (True, False))
@@ -56,7 +56,7 @@ def _read_mnist(official: Official, raw: Path, train: bool) -> Pool:
 
 
 def prepare_cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """CIFAR-10, or CIFAR-100 with its fine labels: images (N, 3, 32, 32)."""
+    """Prepare CIFAR-10, or CIFAR-100 with its fine labels: images (N, 3, 32, 32)."""
     official, classes = CIFAR[spec.source]
     meta = official.meta["filename"], official.meta["md5"]
     files = dict((*official.train_list, *official.test_list, meta))
@@ -85,7 +85,7 @@ def _fetch_cifar(
 
 
 def _cifar_source(official: Official, raw: Path, mirror: Path | None, progress: bool) -> Path:
-    """The folder or archive to take the batches from, downloaded where there is neither."""
+    """Return the folder or archive that has the batches; download it where there is neither."""
     archive = raw / official.filename
     if archive.is_file():
         require_md5(archive, official.tgz_md5)
@@ -107,7 +107,7 @@ def _read_cifar(official: Official, raw: Path, train: bool, classes: int) -> Poo
 
 
 def prepare_svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """SVHN's cropped digits without the extra ones: images (N, 3, 32, 32), a digit's label is itself."""
+    """Prepare SVHN's cropped digits without the extra ones: images (N, 3, 32, 32), labelled by digit."""
     files = {split: SVHN.split_list[split] for split in ("train", "test")}
     folder = raw / "SVHN"
     for url, name, md5 in files.values():

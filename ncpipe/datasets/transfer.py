@@ -16,7 +16,7 @@ from ncpipe.system.errors import InputError
 
 
 def split_for_transfer(data: Prepared, transfer: Transfer, other: Prepared | None) -> Prepared:
-    """The data with the source classes alone, numbered anew in their order, and target samples beside them.
+    """Return the data with the source classes alone, renumbered in their order, and target samples.
 
     Target samples are those of the target classes in both splits of the data, which the network then never
     sees, or in the training split of `other`, resized. Inputs keep the values that the whole draw gave them.
@@ -54,7 +54,7 @@ def _check_classes(key: str, wanted: Sequence[int], data: Prepared) -> None:
 
 
 def _of_classes(split: Split, classes: Sequence[int]) -> Split:
-    """The samples of some classes, in their order, labelled by the class's place among them."""
+    """Return the samples of some classes, in their order, labelled by the class's place among them."""
     place = torch.full((max(int(split.labels.max()), *classes) + 1,), -1, dtype=torch.int64)
     place[torch.tensor(classes)] = torch.arange(len(classes))
     labels = place[split.labels]
@@ -64,13 +64,13 @@ def _of_classes(split: Split, classes: Sequence[int]) -> Split:
 
 
 def _both(data: Prepared) -> Split:
-    """All samples of the data."""
+    """Return all samples of the data."""
     splits = [split for _, split in data.splits()]
     return Split(torch.cat([each.inputs for each in splits]), torch.cat([each.labels for each in splits]))
 
 
 def _resized(split: Split, like: Tensor) -> Split:
-    """Images (N, channels, height, width) at the height and width of `like`, bilinear, smoothed first."""
+    """Resize images (N, channels, height, width) to the size of `like`, bilinear, smoothed first."""
     if split.inputs.shape[1] != like.shape[1]:
         raise InputError(
             f"data.transfer.data: has images of {split.inputs.shape[1]} channels, the network reads "

@@ -22,7 +22,7 @@ TRAITS = "network"  # the note in a file that holds them
 
 
 def features_at(run: Path, epoch: int) -> Path:
-    """The file of the weights that a run kept on its way. run: its place, without a suffix."""
+    """Return the file of features of weights kept during training. run: its place, without a suffix."""
     return run / f"e{epoch}.safetensors"
 
 

@@ -18,7 +18,7 @@ ROWS = 50_000  # samples x tokens of one forward pass
 
 
 def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Network:
-    """The trained network in float64; InputError if the weights are not those of its architecture."""
+    """Return the trained network in float64; InputError if the weights are not of its architecture."""
     network = build_network(run, data).double()  # before it takes the weights, which may be float64 too
     try:
         network.load_state_dict(state)
@@ -44,7 +44,7 @@ def layers_by_batch(
 
 
 def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-    """What `network.representations` yields by name, steps of the way first."""
+    """Return what `network.representations` yields by name, steps within blocks first."""
     layers = sorted(network.representations(x, lengths), key=lambda layer: layer.position is None)
     return {name: values for name, _, values in layers}
 

@@ -20,7 +20,7 @@ ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back need
 
 
 def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.device) -> float:
-    """|gradient| of the regularised loss on the whole training set [S25 eq. 7], over all that is learned.
+    """Return |gradient| of the regularised loss on the training set [S25 eq. 7], over all that is learned.
 
     The Euclidean norm, biases and embedding layers included; of a float64 network. It has the unit of a loss
     over that of a weight, and is 0 at a stationary point. At a kink of ReLU, where such training often ends,
@@ -61,7 +61,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
 
 
 def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor:
-    """Gradient (N, d) of the loss by each sample's features; holds the similarities of all pairs."""
+    """Return the gradient (N, d) of the loss by each sample's features; holds all pairs' similarities."""
     with torch.no_grad():
         parts = [samples[start : start + rows] for start in range(0, len(samples), rows)]
         features = torch.cat([network.features(part.inputs, part.lengths) for part in parts])

@@ -26,7 +26,7 @@ SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
 def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any]:
-    """Columns of a run's row, of dufm or of a head of a network on data, by `metrics.structure` [S24 sec. 6].
+    """Return columns of a run's row, of dufm or of a head on data, by `metrics.structure` [S24 sec. 6].
 
     Empty ones where the loss is not finite. Of data the levels are those of `optima.dufm_runs.head_levels`.
 
@@ -73,7 +73,7 @@ def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any
 def _of_kept(
     features: Features, after: list[Tensor], cut: float, given_up: int, ratio: float
 ) -> tuple[float, float]:
-    """mean_rank and, where that is below K, the loss over L_DNC, of a run that keeps its classes; else NaN.
+    """Return mean_rank and, if it is below K, the loss over L_DNC of a run that keeps its classes; else NaN.
 
     It gives none up and errs on no training sample: two classes with the same features cost as much as one
     that is given up, and have no output 0.
@@ -87,14 +87,14 @@ def _of_kept(
 
 
 def head_of(run: Run) -> Head:
-    """The head of a run that has one."""
+    """Return the head of a run that has one."""
     head = run.spec.model.head(run.depth)
     assert head is not None
     return head
 
 
 def class_means(features: Features, layer: str) -> Tensor:
-    """Class means (K, d) on the training samples, about 0."""
+    """Return class means (K, d) on the training samples, about 0."""
     statistics = features.layers[layer][TRAIN].statistics
     return times_two_to(statistics.uncentred_means(), statistics.exponent)
 
@@ -104,7 +104,7 @@ def _joined(means: list[Tensor], cut: float) -> str:
 
 
 def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Singular values of M~_2, ..., M~_L, M_{L-1} and M_L: layer (`~M2`, ..., `M4`), place from 1, value.
+    """Yield singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
 
     Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
     """
@@ -117,7 +117,7 @@ def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
 
 
 def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Class means themselves: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
+    """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
     head = head_of(run)
     names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
     names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
@@ -126,7 +126,7 @@ def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
 
 
 def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
-    """The same of built matrices."""
+    """Yield the same of built matrices."""
     for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
         yield from _entries(f"~M{at}", before)
         yield from _entries(f"M{at}", before.clamp(min=0))
@@ -140,7 +140,7 @@ def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:
 
 
 def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """How samples lie about their class means in every layer: layer (`H1`, ...) and two forms of DNC1.
+    """Yield how samples lie about their class means: layer (`H1`, ...) and two forms of DNC1.
 
     dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
     """

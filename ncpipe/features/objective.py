@@ -13,7 +13,7 @@ from ncpipe.training.objective import Outputs, class_counts, fit_times_samples
 
 
 def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float:
-    """The loss without penalties in float64, of features (N, d) as inputs and of the last layer."""
+    """Return the loss without penalties in float64, of features (N, d) as inputs and of the last layer."""
     if run.spec.loss == "ce" or run.spec.loss == "mse":
         return unregularised_loss(train.inputs, train.labels, weight, bias, run.spec.loss)
     logits = train.inputs @ weight.T if bias is None else train.inputs @ weight.T + bias
@@ -24,6 +24,6 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
 
 
 def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor) -> Outputs:
-    """One network's as those of a stack; counts (K,): of the whole training set."""
+    """Return one network's outputs as those of a stack; counts (K,): of the whole training set."""
     logits, labels, features, weight = (each.unsqueeze(0) for each in (logits, labels, features, weight))
     return Outputs(logits, labels, features, weight, counts=counts)

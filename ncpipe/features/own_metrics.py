@@ -49,7 +49,7 @@ class Whole:
 
 
 def own_measurements(run: Run, features: Features, whole: Whole | None) -> Iterator[Measurement]:
-    """Every metric of study.py, wherever what it names is known.
+    """Yield every metric of study.py, wherever what it names is known.
 
     Of a function that names statistics, samples or a split's labels: on each layer and split; on the last
     layer alone if it names what only that has. Of any other: once, as of the weights. whole: None on the way
@@ -91,7 +91,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
 
 
 def _logits(features: Features, split: str) -> dict[str, Tensor]:
-    """Logits (N, K) and labels (N,) of the training or the test samples; nothing of another split."""
+    """Return logits (N, K) and labels (N,) of training or test samples; nothing of another split."""
     samples = {TRAIN: features.train, "test": features.test}.get(split)
     if samples is None:
         return {}

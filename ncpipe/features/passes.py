@@ -69,14 +69,14 @@ class Features:
 
 
 def last_layer_of(features: Features) -> Features:
-    """What metrics of the last layer need, without the samples themselves."""
+    """Return what metrics of the last layer need, without the samples themselves."""
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
     return replace(features, train=features.train[:0], test=test, layers=layers, target=None)
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
-    """Two passes of a trained run over each split, and its gradient; weights and arithmetic in float64.
+    """Pass each split twice through a trained run, and take its gradient; all in float64.
 
     The second pass is for how samples lie about the class means, which are known then.
     """
@@ -127,7 +127,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
 
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:
-    """Last-layer features (N, d) of a split as inputs, with its labels."""
+    """Return last-layer features (N, d) of a split as inputs, with its labels."""
     parts = [layers[LAST_LAYER].cpu() for layers, _ in layers_by_batch(network, run, data, split, device)]
     return Split(torch.cat(parts), split.targets)
 

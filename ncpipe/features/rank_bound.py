@@ -42,7 +42,7 @@ class MatrixRank:
 
 
 def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.device) -> dict[str, MatrixRank]:
-    """By name, of a float64 network: of matrices before the last layer, in order.
+    """Return the ranks of the matrices before the last layer of a float64 network, by name, in order.
 
     None of networks that leave some of what they learn without decay, of mini-batches, which batch norm sees
     one by one, of data that do not fit into one pass or have a label for each token, and of weights that

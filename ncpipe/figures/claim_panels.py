@@ -19,7 +19,9 @@ SPLITS = {"test": ", test", "true_labels": ", true labels"}
 
 
 def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
-    """points: `claims.panels.panel_points`; verdicts: panel -> line below its title.
+    """Draw a panel for each regime that claims name.
+
+    points: `claims.panels.panel_points`. verdicts: by panel, the line below its title.
 
     Small marks are single runs, lines go through their means. By epoch a vertical line stands where the first
     run misclassifies nothing.
@@ -128,7 +130,7 @@ def _short(metric: str) -> str:
 
 
 def verdict_lines(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """panel -> `2 agree, 1 disagrees`, of the claims that name it."""
+    """Return `2 agree, 1 disagrees` by panel, of the claims that name it."""
     table = pd.DataFrame(list(verdicts), columns=["panel", "verdict"])
     words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     lines = {}

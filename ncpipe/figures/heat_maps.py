@@ -1,6 +1,6 @@
 """Cosines between class means, and between the classifier's rows and them, as matrices."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -19,12 +19,15 @@ PALETTE = "RdBu_r"
 LEAST_RANGE = 0.1  # cosines: below it, a collapsed matrix would show rounding in full colour
 
 
-def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
+def heat_maps(
+    gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str], no_simplex: Collection[str] = ()
+) -> Figure:
     """Draw cosines of centred class means, and of W_i with them, at the shallowest and the deepest L.
 
     gram: experiment, depth, seed, matrix (`means` or `duality`), row, column, value. runs: with converged;
     the run shown is the converged one of the lowest seed. labels: experiment -> row label, in the order of
-    the rows. A simplex ETF has -1/(K-1) off the diagonal and 1 on it. White is -1/(K-1) and the colours
+    the rows. no_simplex: experiments of more than d + 1 classes, whose colour bar does not name an ETF. A
+    simplex ETF has -1/(K-1) off the diagonal and 1 on it. White is -1/(K-1) and the colours
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
@@ -34,14 +37,14 @@ def heat_maps(gram: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str])
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
         grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
         for line, (name, label) in zip(grid, labels.items(), strict=True):
-            _draw_row(figure, line, table[table["experiment"] == name], of)
+            _draw_row(figure, line, table[table["experiment"] == name], of, simplex=name not in no_simplex)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         figure.align_ylabels(grid[:, 0])
         figure.draw_without_rendering()
     return figure
 
 
-def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis) -> None:
+def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis, simplex: bool) -> None:
     shown = _shown(own, of)
     if not shown:
         for axes in line:
@@ -59,7 +62,7 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis) ->
     etf = norm.vcenter
     low, high = max(etf - norm.halfrange, -1), etf + norm.halfrange  # there is no cosine below -1
     bar.ax.set_ylim(low, high)
-    ticks = {low: _number(low), etf: f"ETF {_number(etf)}", high: _number(high)}
+    ticks = {low: _number(low), etf: f"{'ETF ' * simplex}{_number(etf)}", high: _number(high)}
     bar.set_ticks(list(ticks), labels=list(ticks.values()))
     bar.ax.tick_params(labelsize=7)
 

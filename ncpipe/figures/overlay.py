@@ -34,7 +34,7 @@ class Sweep(NamedTuple):
 
 
 def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
-    """log10 of NC1, NC2, NC3 and the loss gap at the last layer against L (or the axis), on log axes.
+    """Draw log10 of NC1, NC2, NC3 and the loss gap at the last layer against L (or the axis), on log axes.
 
     A row for each experiment (each of its depths, in a study with an axis), a colour for each setting: mean
     ± 1 std over the seeds used, and the least-squares power as a dashed line whose slope and interval the

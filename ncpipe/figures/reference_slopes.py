@@ -26,7 +26,7 @@ class ReferenceSlope:
     logarithm: Fraction
 
     def log10(self, depth: np.ndarray) -> np.ndarray:
-        """log10 of it; -inf at L = 1 where there is a logarithm."""
+        """Return its log10; -inf at L = 1 where there is a logarithm."""
         with np.errstate(divide="ignore"):
             return float(self.logarithm) * np.log10(np.log(depth)) - float(self.exponent) * np.log10(depth)
 

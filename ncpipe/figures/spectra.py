@@ -19,7 +19,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
-from ncpipe.tables.keys import place_keys, run_keys
+from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
@@ -34,7 +34,7 @@ def spectra(
     labels: Mapping[str, str],
     no_simplex: Collection[str] = (),
 ) -> Figure:
-    """s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
+    """Draw s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
 
     runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
     no_simplex: experiments of more than d + 1 classes, which have no collapsed spectrum.
@@ -69,7 +69,7 @@ def spectra(
 
 
 def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """experiment, depth, matrix, index, log10: mean over converged seeds of log10 s_i/s_1."""
+    """Return experiment, depth, matrix, index, log10: the mean over converged seeds of log10 s_i/s_1."""
     measurements = measurements.reset_index(drop=True)
     names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
     keys = run_keys(runs)
@@ -80,7 +80,7 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
     largest = rows.groupby([*keys, "matrix"])["value"].transform("max")
     rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
-    return rows.groupby([*place_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
+    return rows.groupby([*setting_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
 
 
 def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:

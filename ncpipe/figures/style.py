@@ -41,7 +41,7 @@ SETTINGS = {
 
 @contextlib.contextmanager
 def paper_style() -> Iterator[None]:
-    """matplotlib's defaults, seaborn's `ticks` and SETTINGS; what was set before is back afterwards."""
+    """Set matplotlib's defaults, seaborn's `ticks` and SETTINGS for the block; restore the former ones."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own matplotlibrc would change the bytes
         look: Any = {**sns.axes_style("ticks"), **SETTINGS}

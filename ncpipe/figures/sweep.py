@@ -17,15 +17,15 @@ from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
 from ncpipe.metrics.catalogue import own_metrics, own_splits
 from ncpipe.system.errors import InputError
-from ncpipe.tables.headlines import GNC2
+from ncpipe.tables.headlines import GAP, GNC2
 
 
 def sweep_figures(
     order: Sequence[str], read: Callable[[str], pd.DataFrame]
 ) -> Mapping[str, Callable[[], Figure]]:
-    """Return by name the makers of figures: depth_sweep, loss_gap, layers, train_test, heat_maps, spectra and
-    curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; and own_metrics, if the
-    study.py that was read last has metrics.
+    """Return by name the makers of figures: depth_sweep, layers, train_test, heat_maps, spectra and
+    curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; loss_gap, if any run has
+    one; and own_metrics, if the study.py that was read last has metrics.
 
     order: the experiments, a row each. read: a table of data/results by its name. InputError if `runs` lacks
     an experiment.
@@ -53,16 +53,17 @@ def sweep_figures(
     columns = [
         Column(m.name, split) for m, function in own_metrics().items() for split in own_splits(function)
     ]
-    own = (
-        {"own_metrics": lambda: own_metrics_figure(table("points"), runs, labels, columns)} if columns else {}
-    )
+    figures: dict[str, Callable[[], Figure]] = {}
+    if columns:
+        figures["own_metrics"] = lambda: own_metrics_figure(table("points"), runs, labels, columns)
+    if runs[GAP].notna().any():
+        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), gap_columns)
     return {
-        **own,
+        **figures,
         "depth_sweep": lambda: depth_sweep(*by_depth()),
-        "loss_gap": lambda: depth_sweep(*by_depth(), gap_columns),
         "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),
         "train_test": lambda: train_against_test(table("layers"), table("effective_depth"), runs, labels),
-        "heat_maps": lambda: heat_maps(table("gram"), runs, labels),
+        "heat_maps": lambda: heat_maps(table("gram"), runs, labels, no_simplex(table("points"))),
         "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(table("points"))),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }

@@ -18,7 +18,7 @@ from matplotlib.ticker import (
 )
 
 from ncpipe.figures.style import depth_colours
-from ncpipe.tables.keys import abscissa, name_of
+from ncpipe.tables.keys import name_of, x_column
 
 Colour = tuple[float, float, float]
 
@@ -97,7 +97,7 @@ class XAxis:
 
 def x_axis_of(runs: pd.DataFrame) -> XAxis:
     """Return what a study's metrics are drawn against; a logarithmic axis wherever x is positive."""
-    column = abscissa(runs)
+    column = x_column(runs)
     if column == "depth":
         return XAxis("depth", "depth $L$", "L", log=True)
     axis = str(runs["axis"].iloc[0])
@@ -107,14 +107,14 @@ def x_axis_of(runs: pd.DataFrame) -> XAxis:
 
 def with_lines(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table in which `experiment` names lines, each of which is a row of the figures."""
-    if abscissa(table) == "depth":
+    if x_column(table) == "depth":
         return table
     places = zip(table["experiment"], table["depth"], strict=True)
     return table.assign(experiment=[name_of({"experiment": name, "depth": depth}) for name, depth in places])
 
 
 def colours_of(values: Iterable[float]) -> dict[float, Colour]:
-    """`style.depth_colours` of the distinct values."""
+    """Return `style.depth_colours` of the distinct values."""
     return depth_colours(sorted(set(values)))
 
 

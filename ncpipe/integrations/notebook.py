@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path = ".") -> "Study":
-    """The study whose params.yaml and data/ lie in a folder, or in one above it (a notebook's own, say).
+    """Return the study whose params.yaml and data/ lie in a folder, or in one above it.
 
     Runs the study.py beside params.yaml, if there is one. InputError where no params.yaml is found, or none
     that can be read.
@@ -56,7 +56,7 @@ class Study:
         self._tables: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str) -> pd.DataFrame:
-        """data/results/NAME.csv, a copy of one's own; InputError names those that there are."""
+        """Return a copy of data/results/NAME.csv; InputError names the tables that there are."""
         if name not in self._tables:
             place = self.folder / RESULTS
             if place.is_dir() and not (place / f"{name}.csv").is_file():
@@ -98,7 +98,7 @@ class Study:
         return sweep_figures(self.params.sweep.experiments, self.table)
 
     def run(self, experiment: str, *, depth: int, seed: int, value: Number | None = None) -> "StudyRun":
-        """One run of the sweep. value: of the axis, in a study that has one. InputError if there is none."""
+        """Return a run of the sweep, or raise InputError. value: of the axis, if the study has one."""
         run = self.params.run(experiment, depth, seed, value)
         if run not in self.params.grid():
             sweep = self.params.sweep
@@ -141,7 +141,7 @@ class StudyRun:
         return read_prepared(self.study.folder / PREPARED / self.run.data)
 
     def model(self) -> "Network":
-        """The network with its final weights, on the CPU in their precision, in evaluation mode.
+        """Return the network with its final weights, on the CPU in their precision, in evaluation mode.
 
         InputError if the run's folder is missing, damaged, or the result of other parameters or data.
         """
@@ -160,7 +160,7 @@ class StudyRun:
         return network.eval()
 
     def inputs(self, split: Literal["train", "test"] = "train") -> "Tensor":
-        """The samples of a split as `model()` takes them. InputError if the data have no such split."""
+        """Return the samples of a split as `model()` takes them. InputError if there is no such split."""
         import torch
 
         from ncpipe.models.build import prepare_split

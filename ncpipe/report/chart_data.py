@@ -13,7 +13,7 @@ import pandas as pd
 
 from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
 from ncpipe.tables.headlines import HEADLINES
-from ncpipe.tables.keys import abscissa, line_keys, name_of, place_keys, run_keys, symbol
+from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.sentences import rate
 
@@ -51,15 +51,15 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     lines = list(dict.fromkeys(names))
     return {
         "x": {
-            "label": "depth L" if abscissa(runs) == "depth" else symbol(runs),
+            "label": "depth L" if x_column(runs) == "depth" else symbol(runs),
             "symbol": symbol(runs),
-            "log": bool((runs[abscissa(runs)] > 0).all()),
+            "log": bool((runs[x_column(runs)] > 0).all()),
         },
         "lines": lines,
         "colours": [COLOURS[place % len(COLOURS)] for place in range(len(lines))],
         "runs": {
             "line": [lines.index(name) for name in names],
-            "x": numbers(runs[abscissa(runs)]),
+            "x": numbers(runs[x_column(runs)]),
             "seed": runs["seed"].tolist(),
             "converged": runs["converged"].astype(int).tolist(),
             "reason": runs["reason"].fillna("").tolist(),
@@ -157,7 +157,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     `reasons[run][layer name]`: why a converged run's value enters no slope, though a log scale shows it.
     """
     keys = run_keys(runs)
-    positions = [*place_keys(runs), "layer"]
+    positions = [*setting_keys(runs), "layer"]
     placed = usable_points(measurements[~measurements["metric"].str.startswith(SINGULAR)], runs).merge(
         places[[*positions, "position"]], on=positions
     )

@@ -13,7 +13,7 @@ from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
-from ncpipe.tables.keys import abscissa
+from ncpipe.tables.keys import x_column
 from ncpipe.tables.sentences import p_text, power
 
 VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table; others were not run
@@ -83,7 +83,7 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
     axis, whose lines are not only experiments. Runs of one seed are pairs (`compare.difference_interval`).
     """
     names = list(dict.fromkeys(runs["experiment"]))
-    if len(names) < 2 or abscissa(runs) != "depth":
+    if len(names) < 2 or x_column(runs) != "depth":
         return []
     first, together = names[0], "all"
     sides = {

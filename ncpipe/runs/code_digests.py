@@ -26,6 +26,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ncpipe.config.choices import PICKED_BY, STUDY, STUDY_TABLES, TABLES, Choices, Definition
 from ncpipe.runs.plain_form import Rules, Violation, first_violation
@@ -41,25 +42,18 @@ EFFECTS = "<import>"  # effects of importing a module, besides definitions
 ANNOTATIONS = ("annotation", "returns")
 NOT_COUNTED = (*ANNOTATIONS, "simple", "ctx", "kind", "type_comment", "type_params")
 
-# The function that each stage of a dvc.yaml calls: of stages that run once for a sweep, and of the others.
+# The function that each stage of every sweep calls: of stages that run once for a sweep, and of the others.
 SWEEP_STAGES: Mapping[str, Definition] = {
     "grid": ("ncpipe.commands.grid", "write_grid"),
     "aggregate": ("ncpipe.commands.aggregate", "aggregate"),
     "plot": ("ncpipe.commands.plot", "plot"),
     "claims": ("ncpipe.commands.claims", "claims"),
     "report": ("ncpipe.commands.report", "report"),
-    "counterexample": ("ncpipe.papers.s25.commands.counterexample", "write_counterexample"),
-    "low_rank": ("ncpipe.papers.s24.commands.low_rank", "low_rank"),
-    "low_rank_real": ("ncpipe.papers.s24.commands.low_rank_real", "low_rank_real"),
-    "theory": ("ncpipe.papers.s25.commands.theory", "theory"),
-    "models": ("ncpipe.papers.k23.commands", "write_models"),
 }
 EXPERIMENT_STAGES: Mapping[str, Definition] = {
     "fetch": ("ncpipe.commands.fetch", "fetch"),
     "extract": ("ncpipe.commands.extract", "extract_experiment"),
     "measure": ("ncpipe.commands.measure", "measure"),
-    "construct": ("ncpipe.papers.s25.commands.construct", "construct"),
-    "series": ("ncpipe.papers.s24.commands.series", "series"),
 }
 # The functions that decide a run's numbers; which runs train together, and when, is not among them.
 TRAIN = "train"
@@ -71,13 +65,13 @@ TRAINING = (
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.runs.run_folder", "write_run"),
 )
-# The tables of study.py that an experiment's stages read; no name in the package leads to them. Every stage
-# may read a spec's attributes. The stages of a sweep count the whole file.
+# The tables of study.py that an experiment's stages read; no name in the package leads to them. Further
+# stages of a study read those of `train`. Every stage may read a spec's attributes. The stages of a sweep
+# count the whole file.
 STUDY_TABLES_READ: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA",),
     "extract": ("NETWORKS", "LOSSES"),
     "measure": ("NETWORKS", "LOSSES", "METRICS"),
-    "series": ("NETWORKS", "LOSSES", "OPTIMIZERS"),
     TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS"),
 }
 # Files that a stage reads from the package besides its modules: every byte of them counts.
@@ -103,12 +97,15 @@ class Module:
     imports: dict[str, Definition]
 
 
-def sweep_digests() -> dict[str, dict[str, str]]:
-    """Return the digests of the stages that run once for a sweep, by stage and module."""
+def sweep_digests(further: Mapping[str, Definition] = MappingProxyType({})) -> dict[str, dict[str, str]]:
+    """Return the digests of the stages that run once for a sweep, by stage and module.
+
+    further: the stages of a study besides those of every sweep.
+    """
     own = _study_digests([(STUDY, ALL)], {})
     return {
         stage: code_digests([root], {}, MESSAGES) | own | _template_digests(stage)
-        for stage, root in SWEEP_STAGES.items()
+        for stage, root in (*SWEEP_STAGES.items(), *further.items())
     }
 
 
@@ -126,11 +123,13 @@ def _template_files(stage: str) -> list[Path]:
     return sorted((ROOT / PACKAGE / TEMPLATES[stage]).glob("*.*"))
 
 
-def experiment_digests(choices: Choices) -> dict[str, dict[str, str]]:
-    """Return the digests of the stages of one experiment (and of `train`), for its choices."""
+def experiment_digests(
+    choices: Choices, further: Mapping[str, Definition] = MappingProxyType({})
+) -> dict[str, dict[str, str]]:
+    """Return the digests of the stages of one experiment, `train` among them, for its choices."""
     stages = {
         stage: code_digests([root], choices, MESSAGES) | _own_digests(stage, choices)
-        for stage, root in EXPERIMENT_STAGES.items()
+        for stage, root in (*EXPERIMENT_STAGES.items(), *further.items())
     }
     return stages | {TRAIN: training_digests(choices)}
 
@@ -145,7 +144,7 @@ def _own_digests(stage: str, choices: Choices) -> dict[str, str]:
     if not _is_module(STUDY) or study_violation() is not None:
         return _study_digests([], {})
     picked = {table: choices[choice] for table, choice in PICKED_BY.items() if choice in choices}
-    read = [table for table in STUDY_TABLES_READ.get(stage, ()) if _table(table).keys]
+    read = [table for table in STUDY_TABLES_READ.get(stage, STUDY_TABLES_READ[TRAIN]) if _table(table).keys]
     roots: list[Definition] = [(STUDY, table) for table in read if table not in picked]
     for table, choice in picked.items():
         keys = [key for key in _table(table).keys if _is_key(key, STUDY, ((table, choice),))]

@@ -11,12 +11,12 @@ from ncpipe.system.errors import InputError
 
 
 def grid_columns(params: Params) -> list[str]:
-    """depth and seed, and between them the key that is the study's axis."""
+    """Return depth and seed, and between them the key that is the study's axis."""
     return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
 
 
 def read_grid(params: Params, experiment: str) -> list[Run]:
-    """The runs of one experiment, as the grid stage wrote them."""
+    """Return the runs of one experiment, as the grid stage wrote them."""
     path = GRID / f"{experiment}.csv"
     if not path.is_file():
         raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")

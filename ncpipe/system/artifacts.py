@@ -183,20 +183,6 @@ def read_json(path: Path) -> Any:
         raise InputError(cut(f"{path}: damaged ({error}); run ncpipe repair {path}")) from None
 
 
-def write_digested(path: Path, content: dict[str, Any]) -> None:
-    """As JSON, whole or not at all, with a digest by which `read_digested` knows damage."""
-    with publish_file(path) as partial:
-        partial.write_text(json.dumps(content | {"digest": digest_of(content)}), encoding="utf-8")
-
-
-def read_digested(path: Path) -> dict[str, Any]:
-    """What `write_digested` wrote; InputError if it is anything else."""
-    content = read_json(path)
-    if not isinstance(content, dict) or content.pop("digest", None) != digest_of(content):
-        raise InputError(f"{path}: damaged")
-    return content
-
-
 def digest_of(value: object) -> str:
     """SHA-256 of a value of JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,7 @@ AGREE = 0.2  # share by which two estimates may differ of which the later one ha
 
 
 def say(line: str) -> None:
-    """One line on standard error, above the bar if there is one.
+    """Print one line on standard error, above the bar if there is one.
 
     It is written whole, beside those of other threads: print() may write its end apart.
     """
@@ -69,7 +69,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
-        """A batch has done some work and is at this epoch, as '30 of 1500'.
+        """Record that a batch has done some work and is at this epoch, as '30 of 1500'.
 
         loss: its last logged regularised loss. It is asked for only where it is shown: a GPU has to be waited
         for.
@@ -86,7 +86,7 @@ class Progress:
                 self._announce(now)
 
     def finish(self, batch: str, runs: int) -> None:
-        """A batch is done, with so many runs."""
+        """Record that a batch of so many runs is done."""
         with self._lock:
             self.finished += runs
             self._training.pop(batch, None)
@@ -96,11 +96,11 @@ class Progress:
                 say(f"{self.name}: {self._count()}{steady}")
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.start
 
     def left(self) -> float | None:
-        """Seconds to go at the pace so far; None before there is one."""
+        """Return the seconds to go at the pace so far; None before there is one."""
         done = self._done - self._start_done
         return self.seconds() / done * max(self.work - self._done, 0.0) if done > 0 else None
 
@@ -109,7 +109,7 @@ class Progress:
         self.bar.close()
 
     def _announce(self, now: float) -> None:
-        """Say how long it takes, if by now that is known: at first some workers have not begun yet."""
+        """Print how long it takes, if that is known by now: at first some workers have not begun yet."""
         left = self.left() or 0.0
         before, self._estimated, self._whole = self._whole, now, now + left
         if abs(before - self._whole) <= AGREE * self._whole:
@@ -122,7 +122,7 @@ class Progress:
         return f"{count}, {60 * own / self.seconds():.3g} a minute" if own else count
 
     def _state(self) -> str:
-        """The count, and where the batch is that has been training for longest."""
+        """Return the count, and where the batch is that has been training for longest."""
         return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
 
 
@@ -139,16 +139,16 @@ class Unseen:
         pass
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.start
 
     def left(self) -> float | None:
-        """Not known here."""
+        """Return None: it is not known here."""
         return None
 
 
 def duration(seconds: float) -> str:
-    """A time for people: 8 s, 3 min, 2.5 h."""
+    """Return a time as people write it: 8 s, 3 min, 2.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

@@ -16,18 +16,18 @@ class NotEnoughMemory(InputError):
 
 
 def shown(value: object) -> str:
-    """What the user wrote, as Python writes it, cut where it is long."""
+    """Return what the user wrote, as Python writes it, cut where it is long."""
     return cut(repr(value[: WORD + 1] if isinstance(value, str) else value), WORD)
 
 
 def word(name: object) -> str:
-    """A name that the user gave, for a message: as Python writes it where it has what no terminal shows."""
+    """Return a user's name for a message, as Python writes it if it has what no terminal shows."""
     text = str(name)
     return cut(text if text and text.isprintable() else repr(text), WORD)
 
 
 def cut(text: str, length: int = LINE) -> str:
-    """At most `length` characters of a text."""
+    """Return at most `length` characters of a text."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 

@@ -6,7 +6,7 @@ import torch
 
 
 def seeded_generator(seed: int, stream: str) -> torch.Generator:
-    """The CPU generator of one stream of a seed, unrelated to all other streams and seeds.
+    """Return the CPU generator of one stream of a seed, unrelated to all other streams and seeds.
 
     Torch's generator on the CPU keeps 32 bits of a seed, so that seed and seed + 2**32 would be the same
     stream; the 32 bits here are those of a hash.

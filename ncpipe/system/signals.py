@@ -49,8 +49,11 @@ def _note(number: int, frame: Any) -> None:
 
 
 def came_of_interrupt(error: BaseException) -> bool:
-    """Whether an error began as Ctrl-C. One that comes while Python waits for a thread, just as it takes the
-    lock back, ends as a RuntimeError of that lock."""
+    """Return whether an error began as Ctrl-C.
+
+    One that comes while Python waits for a thread, just as it takes the lock back, ends as a RuntimeError of
+    that lock.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

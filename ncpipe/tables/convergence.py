@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.config.params import Convergence
-from ncpipe.tables.keys import abscissa, run_keys, symbol
+from ncpipe.tables.keys import run_keys, symbol, x_column
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
 # Reasons why a run did not converge; the first that holds is the run's.
@@ -139,7 +139,7 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
 
 
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
-    column = abscissa(runs)
+    column = x_column(runs)
     values = sorted(own[column].unique())
     if len(values) == runs[column].nunique():
         return ""

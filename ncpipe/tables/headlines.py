@@ -6,16 +6,10 @@ from ncpipe.metrics.catalogue import entry
 
 GAP = "loss_gap"
 GNC2 = "gnc2_spread_weights"
+# The metrics of `paper_series`.
+PAPER_METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", GNC2, "nc3_cosine")
 # What `dvc plots` draws against depth; the tables hold everything.
-HEADLINES = (
-    "nc1_trace_ratio",
-    "nc2_etf",
-    "nc2_identity",
-    GNC2,
-    "nc3_cosine",
-    "strong_test_collapse",
-    GAP,
-)
+HEADLINES = (*PAPER_METRICS, "strong_test_collapse", GAP)
 
 
 def nc2_of(loss_name: str, last_bias: bool) -> str:

@@ -18,17 +18,17 @@ def run_keys(runs: pd.DataFrame) -> list[str]:
     return [key for key in [*RUN[:-1], *VARIED, RUN[-1]] if key in runs]
 
 
-def place_keys(runs: pd.DataFrame) -> list[str]:
+def setting_keys(runs: pd.DataFrame) -> list[str]:
     """Return the columns that identify a setting: those of a run but its seed."""
     return [key for key in run_keys(runs) if key != "seed"]
 
 
 def line_keys(runs: pd.DataFrame) -> list[str]:
     """Return the columns that the points of one line share."""
-    return [key for key in place_keys(runs) if key != abscissa(runs)]
+    return [key for key in setting_keys(runs) if key != x_column(runs)]
 
 
-def abscissa(table: pd.DataFrame) -> str:
+def x_column(table: pd.DataFrame) -> str:
     """Return the column of the x axis: depth, or x in a study with an axis."""
     return VARIED[1] if VARIED[0] in table else "depth"
 

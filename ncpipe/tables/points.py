@@ -5,7 +5,7 @@ import pandas as pd
 
 from ncpipe.system.errors import InputError
 from ncpipe.tables.floors import floor_of
-from ncpipe.tables.keys import place_keys, run_keys
+from ncpipe.tables.keys import run_keys, setting_keys
 
 SERIES = ["layer", "split", "metric"]
 LAST = "last"
@@ -54,7 +54,7 @@ def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     last = points[points["layer"] == LAST]
     own_last = {name: _series(table) for name, table in last.groupby("experiment")}
-    settings = place_keys(runs)
+    settings = setting_keys(runs)
     measured = {key: _series(table) for key, table in points.groupby(settings)}
     any_last = _series(last)
     rows = []

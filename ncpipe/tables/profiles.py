@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from ncpipe.tables.keys import place_keys, run_keys
+from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import in_order, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
@@ -25,7 +25,7 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
     points = _placed(usable_points(measurements, runs), places)
     own = points[points["converged"]]
     own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
-    profile = own.groupby([*place_keys(runs), *LAYER_KEYS], as_index=False).agg(
+    profile = own.groupby([*setting_keys(runs), *LAYER_KEYS], as_index=False).agg(
         n_used=("value", "count"),
         n_log10=("log10", "count"),
         mean=("value", "mean"),
@@ -34,7 +34,7 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
         log10_std=("log10", "std"),
     )
     # By position, not by layer names, where X10 < X9.
-    return in_order(profile, runs, [*place_keys(runs)[1:], "position", "split", "metric"])
+    return in_order(profile, runs, [*setting_keys(runs)[1:], "position", "split", "metric"])
 
 
 def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +88,7 @@ def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Data
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of layers that have a position, with it."""
-    keys = [*place_keys(places), "layer"]
+    keys = [*setting_keys(places), "layer"]
     placed = points.merge(places[[*keys, "position"]], on=keys, how="left", validate="many_to_one")
     return placed[placed["position"].notna()]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.metrics.catalogue import series_entry, series_name
-from ncpipe.tables.keys import abscissa, distinct, line_keys, name_of, place_keys, rows_at, run_keys
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, run_keys, setting_keys, x_column
 from ncpipe.tables.points import LAST
 
 
@@ -57,7 +57,7 @@ def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[str, pd.Data
         name_of(setting): _without_others_metrics(rows_at(finished, setting).drop(columns=keys))
         .groupby("epoch", as_index=False)
         .mean()
-        for setting in distinct(finished, place_keys(runs))
+        for setting in distinct(finished, setting_keys(runs))
     }
 
 
@@ -71,7 +71,7 @@ def _widen(table: pd.DataFrame) -> pd.DataFrame:
     names = [
         series_name(split, metric) for split, metric in zip(table["split"], table["metric"], strict=True)
     ]
-    wide = table.assign(series=names).pivot(index=abscissa(table), columns="series", values="log10_mean")
+    wide = table.assign(series=names).pivot(index=x_column(table), columns="series", values="log10_mean")
     return wide.rename_axis(columns=None).reset_index()
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.intervals import combination_interval, drawn_means
-from ncpipe.tables.keys import abscissa, line_keys
+from ncpipe.tables.keys import line_keys, x_column
 from ncpipe.tables.linearity import line_test
 from ncpipe.tables.points import SERIES, in_order, series_grid, usable_points
 from ncpipe.tables.ranks import RHO, rank_correlation
@@ -49,7 +49,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
         n_runs=("converged", "size"), n_converged=("converged", "sum")
     )
     own, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
-    no_power = bool((runs[abscissa(runs)] <= 0).any())
+    no_power = bool((runs[x_column(runs)] <= 0).any())
     rows = []
     for key in names.itertuples(index=False, name=None):
         series = own.get(key, nothing)
@@ -128,7 +128,7 @@ class Replicates:
 
 
 def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
-    by_depth = series[series["used"]].groupby(abscissa(series))["log10"]
+    by_depth = series[series["used"]].groupby(x_column(series))["log10"]
     groups = [values.to_numpy() for _, values in by_depth]
     return Replicates(np.array(list(by_depth.groups)), groups, drawn_means(groups, name, rule), rule.level)
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ncpipe.tables.keys import place_keys
+from ncpipe.tables.keys import setting_keys
 from ncpipe.tables.points import SERIES, series_grid, usable_points
 
 
@@ -18,10 +18,10 @@ def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     order of `runs`, the other keys ascending.
     """
     points = usable_points(measurements, runs)
-    counts = runs.groupby(place_keys(runs), as_index=False).agg(
+    counts = runs.groupby(setting_keys(runs), as_index=False).agg(
         n_runs=("converged", "size"), n_converged=("converged", "sum")
     )
-    used = points[points["used"]].groupby([*place_keys(runs), *SERIES], as_index=False)
+    used = points[points["used"]].groupby([*setting_keys(runs), *SERIES], as_index=False)
     statistics = used.agg(
         n_used=("log10", "size"),
         log10_mean=("log10", "mean"),

@@ -48,24 +48,24 @@ class Outputs:
 
 
 def sum_of_cross_entropies(outputs: Outputs, loss: Loss) -> Tensor:
-    """Over samples -> (S,)."""
+    """Return the cross-entropies summed over samples, (S,)."""
     return cross_entropy(outputs.logits, _targets(outputs, loss)).sum(1)
 
 
 def sum_of_squared_errors(outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of |f - y|^2/2, which divided by N is S25's MSE."""
+    """Return the same of |f - y|^2/2, which divided by N is S25's MSE."""
     return half_squared_error(outputs.logits, _targets(outputs, loss), over=(1, 2))
 
 
 def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of (f_y - c)^2/(2 c) with c = |a_y| sqrt(d), which logits of features on the sphere reach."""
+    """Return the same of (f_y - c)^2/(2 c), c = |a_y| sqrt(d), which features on the sphere reach."""
     assert outputs.last_weight is not None
     longest = outputs.last_weight.shape[2] ** 0.5 * outputs.last_weight[:, 0].norm(dim=1)
     return half_distance_to(outputs.logits, outputs.labels, longest).sum(1)
 
 
 def sum_of_focal_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of -alpha_y (1 - p_y)^gamma log p_y."""
+    """Return the same of -alpha_y (1 - p_y)^gamma log p_y."""
     assert isinstance(loss, Focal)
     alpha = None
     if loss.alpha is not None:  # filled on the device: a step may copy nothing from the host
@@ -74,7 +74,7 @@ def sum_of_focal_losses(outputs: Outputs, loss: Loss) -> Tensor:
 
 
 def sum_of_margin_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of cross-entropy with label-distribution-aware margins."""
+    """Return the same of cross-entropy with label-distribution-aware margins."""
     assert isinstance(loss, Ldam)
     assert outputs.counts is not None
     margin, scale = loss.max_margin, loss.scale
@@ -82,7 +82,7 @@ def sum_of_margin_losses(outputs: Outputs, loss: Loss) -> Tensor:
 
 
 def sum_of_adjusted_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of cross-entropy of logits that the classes' shares are added to."""
+    """Return the same of cross-entropy of logits that the classes' shares are added to."""
     assert isinstance(loss, LogitAdjusted)
     assert outputs.counts is not None
     return logit_adjusted(outputs.logits, outputs.labels, outputs.counts, loss.tau).sum(1)
@@ -128,13 +128,13 @@ FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
 
 
 def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
-    """The loss without penalties, times N, (S,)."""
+    """Return the loss without penalties, times N, (S,)."""
     own = loaded().losses.get(type(loss))
     return FITS[name_of(loss)](outputs, loss) if own is None else _own_times_samples(own, outputs, loss)
 
 
 def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: Loss) -> Tensor:
-    """The same of a function of study.py, which sees one run: what it names of `LOSS_READS`, without S.
+    """Return the same of a function of study.py, which sees one run, without S.
 
     On a GPU by vmap. Elsewhere run after run, on copies that begin at an aligned address: kernels may sum in
     another order otherwise, and a run's bytes must not depend on its neighbours.
@@ -167,7 +167,7 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
 
 
 def concatenate(parts: Sequence[Outputs]) -> Outputs:
-    """The outputs of several batches as those of one."""
+    """Return the outputs of several batches as those of one."""
     features = [part.features for part in parts if part.features is not None]
     return Outputs(
         torch.cat([part.logits for part in parts], 1),
@@ -179,7 +179,7 @@ def concatenate(parts: Sequence[Outputs]) -> Outputs:
 
 
 def compares_samples(loss: Loss) -> bool:
-    """Whether a sample's loss depends on the others of its batch."""
+    """Return whether a sample's loss depends on the others of its batch."""
     return isinstance(loss, SupCon) or (isinstance(loss, OwnLoss) and loss.compares_samples)
 
 
@@ -189,7 +189,7 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
 
 
 def singleton_class_error(loss: Loss, data: Prepared) -> str:
-    """Why a class has nothing to be compared with, or no alpha of its own; '' if there is nothing wrong."""
+    """Return why a class has nothing to be compared with, or no alpha of its own; '' if all have."""
     if isinstance(loss, Focal) and loss.alpha is not None and len(loss.alpha) != data.classes:
         return f"alpha: {len(loss.alpha)} factors for {data.classes} classes; list one for each"
     if not isinstance(loss, SupCon) or loss.include_self:
@@ -204,20 +204,20 @@ def singleton_class_error(loss: Loss, data: Prepared) -> str:
 
 
 def reads_features(spec: Experiment) -> bool:
-    """Whether logits alone do not make the objective."""
+    """Return whether the objective reads features besides logits."""
     own = loaded().losses.get(type(spec.loss))
     reads = own is not None and "features" in argument_names(own)
     return reads or compares_samples(spec.loss) or spec.penalises_features
 
 
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
-    """lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
+    """Return lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
     roles, dimensions = stack.roles, stack.dimensions
     return stack.per_parameter([strengths(roles, dimensions, r.spec.penalty, r.depth) for r in runs])
 
 
 def head_input_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
-    """lambda_H (S,) of the features that are penalised; None where no run penalises any."""
+    """Return lambda_H (S,) of the features that are penalised; None where no run penalises any."""
     own = [head_input_strength(r.spec, r.depth) for r in runs]
     penalised = {r.spec.penalises_features for r in runs}
     assert len(penalised) == 1, "a stack does not mix runs with and without a penalty of features"
@@ -225,7 +225,7 @@ def head_input_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
 
 
 def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:
-    """(S, P): 1 on every number that is penalised, whatever its lambda; there AdamW may decay."""
+    """Return 1 (S, P) on every number that is penalised, whatever its lambda; there AdamW may decay."""
     roles, dimensions = stack.roles, stack.dimensions
     return stack.per_parameter(
         [
@@ -236,5 +236,5 @@ def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:
 
 
 def penalty(values: Tensor, strengths: Tensor) -> Tensor:
-    """lambda/2 |theta_bar|^2 of each run: values, strengths (S, P) -> (S,)."""
+    """Return lambda/2 |theta_bar|^2 of each run: values, strengths (S, P) -> (S,)."""
     return (strengths * values.square()).sum(1) / 2

@@ -23,11 +23,11 @@ class SgdState:
         self.velocity = torch.zeros_like(values)
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
         return rates.unsqueeze(1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.velocity.mul_(self.momentum).add_(gradients)
         return values - now[0] * self.velocity
 
@@ -51,13 +51,13 @@ class AdamState:
         self.square = torch.zeros_like(values)
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
         exponents = torch.arange(1, len(rates) + 1, dtype=torch.float64).view(-1, 1, 1)
         betas = torch.tensor(self.betas, dtype=torch.float64).T  # (2, S)
         return torch.cat([rates.unsqueeze(1), 1 - betas**exponents], 1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
         rates, unbias1, unbias2 = now
         self.mean.lerp_(gradients, self.mean_rate)
         self.square.lerp_(gradients.square(), self.square_rate)
@@ -85,11 +85,11 @@ class LionState:
         self.mean = torch.zeros_like(values)
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
         return rates.unsqueeze(1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         direction = self.mean.lerp(gradients, self.step_rate).sign_()
         self.mean.lerp_(gradients, self.mean_rate)
         if self.decay is not None:
@@ -113,11 +113,11 @@ class SignState:
         self.mean = torch.zeros_like(values)
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
         return rates.unsqueeze(1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.mean.lerp_(gradients, self.mean_rate)
         return values - now[0] * self.mean.sign()
 
@@ -127,5 +127,5 @@ class SignState:
 
 
 def column(numbers: Sequence[float], like: Tensor) -> Tensor:
-    """One number per run, (S, 1)."""
+    """Return one number per run, (S, 1)."""
     return torch.tensor(numbers, dtype=like.dtype, device=like.device).unsqueeze(1)

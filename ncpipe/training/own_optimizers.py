@@ -40,12 +40,12 @@ class ByRun:
         self.state = {name: torch.zeros_like(stack.values) for name in optimizers[0].state}
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, S) -> (T, 2, S)."""
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 2, S)."""
         steps = torch.arange(1, len(rates) + 1, dtype=rates.dtype).view(-1, 1).expand_as(rates)
         return torch.stack([rates, steps], 1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (S, P), from gradients (S, P) and this step's numbers (2, S, 1)."""
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (2, S, 1)."""
         moved = values.clone()
         for index, spec in enumerate(self.optimizers):
 

@@ -28,11 +28,11 @@ class TorchState:
             raise self._mistake(error) from None
 
     def table(self, rates: Tensor) -> Tensor:
-        """What `update` needs at each step: learning rates (T, 1) -> (T, 1, 1)."""
+        """Return what `update` needs at each step: learning rates (T, 1) -> (T, 1, 1)."""
         return rates.unsqueeze(1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """The next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""
+        """Return the next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""
         moved = values.clone()
         with torch.no_grad():
             for name, weight in zip(self.names, self.weights, strict=True):
@@ -49,11 +49,11 @@ class TorchState:
         return moved
 
     def buffers(self) -> dict[str, Tensor]:
-        """None whose shape is known before the first step; see `state_dict`."""
+        """Return no buffers: their shapes are not known before the first step; see `state_dict`."""
         return {}
 
     def state_dict(self) -> State:
-        """The optimizer's own state, on the CPU."""
+        """Return the optimizer's own state, on the CPU."""
         state = [dict(self.optimizer.state[weight]) for weight in self.weights]
         return {"parameters": copy_to(state, torch.device("cpu"))}
 

@@ -78,11 +78,22 @@ def test_bfloat16_conforms() -> None:
     assert failures("bfloat16", measure_arrays(*map(narrow.get, ORDER))) == []
 
 
-def test_pairs_in_blocks_conform(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("many_k2000_d3", 32),
+        ("many_k40_d6_one_sample", 4),
+        ("close_means_1e-09", 2),
+        ("close_means_away_from_0", 2),
+        ("unbalanced_1e5", 2),
+        ("unbalanced_k6", 2),
+    ],
+)
+def test_pairs_in_blocks_conform(name: str, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2,000 classes 32 x 32 pairs at a time. Red: a block left out; a product that loses digits."""
-    monkeypatch.setattr(pairs, "TILE_ENTRIES", 32**2)
-    arrays = suite.arrays_of("many_k2000_d3")
-    assert failures("many_k2000_d3", measure_arrays(*map(arrays.get, ORDER))) == []
+    monkeypatch.setattr(pairs, "TILE_ENTRIES", side**2)
+    arrays = suite.arrays_of(name)
+    assert failures(name, measure_arrays(*map(arrays.get, ORDER))) == []
 
 
 def test_the_files_are_what_their_script_writes(tmp_path: Path) -> None:
@@ -267,4 +278,4 @@ def test_the_answers_share_no_code_with_the_package() -> None:
             alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
         }
         names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not any(name.split(".")[0] in ("ncpipe", "reference_metrics", "torch") for name in names)
+        assert not any(name.split(".")[0] in ("ncpipe", "torch") for name in names)

@@ -9,14 +9,14 @@ Pair = tuple[Callable[..., float], Callable[..., float] | None]
 
 CALLS: Mapping[str, Pair] = MappingProxyType(
     {
-        "encoding.cosine": (encodings.encoding_cosine, encodings.encoding_cosine_found),
+        "encoding.cosine": (encodings.encoding_cosine, encodings.encoding_cosine_numerical),
         "encoding.fall": (encodings.encoding_fall, None),
         "encoding.bias": (encodings.encoding_bias, None),
         "landscape.simplex": (encodings.loss_simplex, None),
         "landscape.benign_share": (encodings.benign_share, None),
         "landscape.saddle": (encodings.saddle_curvature, None),
         "nc0.left": (nc0.nc0_left, None),
-        "nc0.sgd_left": (nc0.nc0_sgd_left, nc0.nc0_sgd_left_found),
+        "nc0.sgd_left": (nc0.nc0_sgd_left, nc0.nc0_sgd_left_closed),
         "nc0.over_limit": (nc0.nc0_over_limit, None),
         "nc0.momentum_gain": (nc0.nc0_momentum_gain, None),
         "nc0.momentum_gain_at_loss": (nc0.nc0_momentum_gain_at_loss, None),
@@ -25,7 +25,7 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "code.margin": (codes.code_margin, None),
         "code.largest_cosine": (codes.code_largest_cosine, None),
         "code.antipodal_pairs": (codes.code_antipodal_pairs, None),
-        "depth.margin": (codes.depth_margin, codes.depth_margin_found),
+        "depth.margin": (codes.depth_margin, codes.depth_margin_numerical),
         "depth.low_rank_over_dnc": (codes.low_rank_over_dnc, None),
         "depth.rank": (codes.deep_rank, None),
         "depth.mean_rank": (codes.deep_mean_rank, None),
@@ -38,7 +38,7 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "relu.length_ratio": (imbalance.relu_length_ratio, None),
         "supcon.cosine_spread": (imbalance.supcon_cosine_spread, None),
         "supcon.relu_cosine": (imbalance.supcon_relu_cosine, None),
-        "modular.norm_advantage": (modular.norm_advantage, modular.norm_advantage_found),
+        "modular.norm_advantage": (modular.norm_advantage, modular.norm_advantage_numerical),
         "modular.norm_slope": (modular.norm_slope, None),
         "modular.entropy_slope": (modular.entropy_slope, None),
         "modular.critical_decay": (modular.critical_decay, None),
@@ -46,7 +46,7 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "modular.circle_over_simplex": (modular.circle_over_simplex, None),
         "path.line_rise": (paths.line_rise, None),
         "path.anchored_within": (paths.anchored_within, None),
-        "linear_head.balance_left": (heads.linear_balance_left, heads.linear_balance_left_found),
+        "linear_head.balance_left": (heads.linear_balance_left, heads.linear_balance_left_numerical),
         "linear_head.metric": (heads.linear_head_metric, None),
         "linear_head.ratio": (heads.linear_head_ratio, None),
     }

@@ -129,7 +129,7 @@ def depth_margin(classes: Even, matrices: Matrices, shape: Shape) -> float:
     )
 
 
-def depth_margin_found(classes: Even, matrices: Matrices, shape: Shape) -> float:
+def depth_margin_numerical(classes: Even, matrices: Matrices, shape: Shape) -> float:
     """Return the same ratio from products of built matrices."""
     margins = []
     for name in (shape, "simplex"):

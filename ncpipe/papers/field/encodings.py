@@ -31,7 +31,9 @@ def encoding_cosine(classes: Classes, per_class: Count, decay: Positive, bias: N
     return _cosine(ufm.optimum("mse", classes, per_class, classes, Decay(decay, decay, bias)).features)
 
 
-def encoding_cosine_found(classes: Classes, per_class: Count, decay: Positive, bias: NonNegative) -> float:
+def encoding_cosine_numerical(
+    classes: Classes, per_class: Count, decay: Positive, bias: NonNegative
+) -> float:
     """Return the same cosine at a numerical minimum."""
     targets, counts = torch.eye(classes), torch.full((classes,), per_class)
     own = Decay(decay, decay, bias)

@@ -55,7 +55,7 @@ def linear_balance_left(
     return _imbalance(torch.from_numpy(found.y[:, -1]), shapes) / _imbalance(start, shapes)
 
 
-def linear_balance_left_found(
+def linear_balance_left_numerical(
     classes: Classes,
     per_class: Count,
     linear: Linear,

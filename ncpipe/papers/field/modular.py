@@ -26,7 +26,7 @@ def norm_advantage(classes: Classes) -> float:
     return simplex - math.sqrt(2 * classes)  # two singular values sqrt(K/2)
 
 
-def norm_advantage_found(classes: Classes) -> float:
+def norm_advantage_numerical(classes: Classes) -> float:
     """Return the same difference from built rows."""
     turns = 2 * np.pi * np.arange(classes) / classes
     circle = np.stack([np.cos(turns), np.sin(turns)], 1)

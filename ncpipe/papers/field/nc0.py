@@ -95,7 +95,7 @@ def nc0_sgd_left(
     return path[-1].nc0 / path[0].nc0
 
 
-def nc0_sgd_left_found(
+def nc0_sgd_left_closed(
     classes: Classes,
     per_class: Count,
     width: Count,

@@ -73,11 +73,11 @@ class LocalEngine:
         ]
 
     def collect(self, result: TaskResult) -> None:
-        """They are in the store already."""
+        """Do nothing: the runs are in the store already."""
 
     def cancel(self) -> None:
-        """Who interrupts the training has ended it."""
+        """Do nothing: an interrupt has ended the training."""
 
     def more_memory(self, task: Task) -> Task | None:
-        """This machine has what it has."""
+        """Return None: this machine has no more."""
         return None

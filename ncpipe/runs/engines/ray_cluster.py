@@ -99,7 +99,7 @@ class RayEngine:
             receive(key, archive)
 
     def more_memory(self, task: Task) -> Task | None:
-        """A task's memory is its machine's; there is no more to ask for."""
+        """Return None: a task's memory is its machine's."""
         return None
 
     def cancel(self) -> None:
@@ -166,7 +166,7 @@ class RayEngine:
 
 
 def connect(options: Ray) -> Any:
-    """The module ray, connected to a cluster; with tokens, and without a word to its makers.
+    """Return the module ray, connected to a cluster with tokens and without usage statistics.
 
     Without an address it is a new cluster of this machine's, with a token of its own.
     """
@@ -197,7 +197,7 @@ def connect(options: Ray) -> Any:
 
 
 def environment(host: str) -> dict[str, str]:
-    """What Ray is told by its environment, unless it says otherwise already."""
+    """Return environment variables for Ray; those that are set already win."""
     told = {
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -221,12 +221,12 @@ def cluster_of(ray: Any) -> Cluster:
 
 
 def uses_gpu(compute: Compute, cluster: Cluster) -> bool:
-    """Whether runs train on GPUs: `auto` is one wherever there is one."""
+    """Return whether runs train on GPUs: `auto` is one wherever there is one."""
     return compute.device == "cuda" or (compute.device == "auto" and cluster.gpus > 0)
 
 
 def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
-    """InputError for what no machine of the cluster could ever do: Ray would wait for one that can."""
+    """Raise InputError for what no machine of the cluster could ever do: Ray would wait for one that can."""
     where = f"the Ray cluster at {options.address}" if options.address else "this machine"
     if compute.device == "mps":
         raise InputError("compute.device: mps is for one machine; use cpu, cuda or auto with the engine ray")

@@ -108,7 +108,7 @@ class SlurmEngine:
         return results
 
     def collect(self, result: TaskResult) -> None:
-        """The store is on the shared disk."""
+        """Do nothing: the store is on the shared disk."""
 
     def cancel(self) -> None:
         left, why = cancel(list(self.jobs.values()))
@@ -256,20 +256,20 @@ def arrays_before(jobs: Sequence[Job], tasks: int, options: Slurm) -> list[str]:
 
 
 def _cost(task: Task) -> float:
-    """In any unit: epochs times layers. Nothing is measured here, where the device may be another."""
+    """Return epochs times layers: nothing is measured here, where the device may be another."""
     run = task.runs[0]
     return float(len(task.runs) * run["depth"] * run["spec"]["epochs"])
 
 
 def _with_cores(task: Task, options: Slurm) -> Task:
-    """On a node whose cores are not all the job's, it has to be told how many are."""
+    """Return the task with the job's number of cores, since the node may have more."""
     if task.workers is not None or options.gpus or "gpu" in (options.gres or ""):
         return task
     return replace(task, workers=max(1, options.cpus // task.compute["threads"]))
 
 
 def _with_result(jobs: Sequence[Job]) -> set[str]:
-    """Ids of those whose worker said how they ended. Listing a folder brings a shared disk's news here."""
+    """Return the ids of jobs whose worker wrote a result. Listing a folder refreshes a shared disk's view."""
     names = {path for name in {job.array for job in jobs} for path in (JOBS / name).glob(f"*{RESULT}")}
     return {job.id for job in jobs if job.file(RESULT) in names}
 

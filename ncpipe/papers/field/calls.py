@@ -3,7 +3,18 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from ncpipe.papers.field import codes, encodings, heads, imbalance, modular, nc0, paths, spectral
+from ncpipe.papers.field import (
+    codes,
+    encodings,
+    heads,
+    imbalance,
+    modular,
+    nc0,
+    paths,
+    regression,
+    shallow,
+    spectral,
+)
 
 Pair = tuple[Callable[..., float], Callable[..., float] | None]
 
@@ -46,8 +57,15 @@ CALLS: Mapping[str, Pair] = MappingProxyType(
         "modular.circle_over_simplex": (modular.circle_over_simplex, None),
         "path.line_rise": (paths.line_rise, None),
         "path.anchored_within": (paths.anchored_within, None),
+        "path.central_flow_step": (paths.central_flow_step, None),
         "linear_head.balance_left": (heads.linear_balance_left, heads.linear_balance_left_numerical),
         "linear_head.metric": (heads.linear_head_metric, None),
         "linear_head.ratio": (heads.linear_head_ratio, None),
+        "linear_head.frozen": (heads.linear_head_frozen, None),
+        "regression.value": (regression.regression_value, regression.regression_value_numerical),
+        "regression.gram_error": (regression.regression_gram_error, None),
+        "regression.rank": (regression.regression_rank, regression.regression_rank_numerical),
+        "regression.outside": (regression.regression_outside, None),
+        "shallow.cosine": (shallow.shallow_cosine, None),
     }
 )

@@ -83,18 +83,43 @@ def linear_head_metric(
     """  # fmt: skip
     inputs, targets, labels = _data(classes, per_class, seed)
     shapes = _shapes(classes, linear, hidden)
-    scale = torch.cat([torch.full((rows * columns,), columns**-0.5).double() for rows, columns in shapes])
-    start = np.random.default_rng(seed).standard_normal(len(scale)) * scale.numpy()
+    start = _drawn(shapes, seed).numpy()
     end = descend(
         lambda flat: _loss(flat, shapes, inputs, targets, decay, True), start, steps=STEPS, slope=1e-8
     )
-    flat = torch.from_numpy(end.point)
+    return _measured(metric, torch.from_numpy(end.point), shapes, inputs, labels)
+
+
+def linear_head_frozen(
+    metric: HeadMetric, classes: Classes, per_class: Count, hidden: Count, decay: Positive, seed: Index
+) -> float:
+    """`linear_head.metric` for two linear layers, of which the last stays as it is drawn [2501.19104]."""
+    inputs, targets, labels = _data(classes, per_class, seed)
+    shapes = _shapes(classes, 2, hidden)
+    start, last = _drawn(shapes, seed).split([hidden * (INPUTS + hidden), classes * hidden])
+    end = descend(
+        lambda free: _loss(torch.cat([free, last]), shapes, inputs, targets, decay, True),
+        start.numpy(),
+        steps=STEPS,
+        slope=1e-8,
+    )
+    return _measured(metric, torch.cat([torch.from_numpy(end.point), last]), shapes, inputs, labels)
+
+
+def _drawn(shapes: list[tuple[int, int]], seed: int) -> Tensor:
+    scale = torch.cat([torch.full((rows * columns,), columns**-0.5).double() for rows, columns in shapes])
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(len(scale))) * scale
+
+
+def _measured(
+    metric: HeadMetric, flat: Tensor, shapes: list[tuple[int, int]], inputs: Tensor, labels: Tensor
+) -> float:
     matrices = _split(flat, shapes)
     if metric == "balance":
         return _imbalance(flat, shapes) / float(matrices[-1].square().sum())
     features = _features(matrices[:-1], inputs, True)
     if metric == "nc2_identity":
-        return nc2_identity(torch.stack([features[labels == k].mean(0) for k in range(classes)]))
+        return nc2_identity(torch.stack([features[labels == k].mean(0) for k in range(shapes[-1][0])]))
     rows = measure_arrays(features, labels, matrices[-1])
     return next(row.value for row in rows if row.metric == metric)
 

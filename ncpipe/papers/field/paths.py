@@ -1,20 +1,22 @@
-"""Straight lines from the data to collapsed features [2405.00985].
+"""From the data to collapsed features: straight lines [2405.00985], a cost and a flow [2210.16658].
 
 N  samples    K  classes    d  width
 """
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from scipy.integrate import solve_ivp
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
+from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.papers.field.descent import descend
 from ncpipe.theory.frames import simplex_frame
 
 Classes = Annotated[int, Bound(low=2)]
+Part = Literal["nc1", "within", "between"]
 Array = np.ndarray
 
 
@@ -41,7 +43,7 @@ def anchored_within(
     """NC1 of optimal features over NC1 of the data, where features pay pull |h - x|^2/2 to leave their data.
 
     A features model with squared error, decay on W, and in place of the features' decay the cost of their
-    transport from the data, by the sample.
+    transport from the data, by the sample [2210.16658, eq. 2: lambda_W = K decay, lambda_H = 0, beta = pull].
     """
     start, _, labels = _ends(classes, per_class, width, separation, seed)
     targets = torch.eye(classes, dtype=torch.float64)[torch.from_numpy(labels)]
@@ -59,6 +61,48 @@ def anchored_within(
     end = descend(objective, first, steps=5000, slope=1e-10)
     features = end.point[classes * width :].reshape(start.shape)
     return _nc1(features, labels) / _nc1(start, labels)
+
+
+def central_flow_step(
+    part: Part,
+    classes: Classes,
+    per_class: Count,
+    width: Count,
+    separation: Positive,
+    weight: Positive,
+    features: NonNegative,
+    time: Positive,
+    seed: Index,
+) -> float:
+    """Largest wrong step of a logarithm along the flow of H, W at its best for H, between 20 times.
+
+    The flow is dH/dt = W^T (Y - W H) - lambda_H H [2210.16658, eq. 4], from the samples of `line_rise`.
+    A step up is wrong for NC1, and for exp(2 lambda_H t) times the variance within classes (`within`).
+    A step down is wrong for exp(2 lambda_H t) times the variance between them (`between`).
+    """
+    start, _, labels = _ends(classes, per_class, width, separation, seed)
+    targets = np.eye(classes)[labels]
+    ridge = per_class * weight * np.eye(width)
+
+    def slopes(_: float, flat: Array) -> Array:
+        now = flat.reshape(start.shape)
+        best = np.linalg.solve(now.T @ now + ridge, now.T @ targets)
+        slope: Array = ((targets - now @ best) @ best.T - features * now).ravel()
+        return slope
+
+    times = np.linspace(0, time, 21)
+    found = solve_ivp(slopes, (0, time), start.ravel(), method="DOP853", t_eval=times, rtol=1e-9, atol=1e-12)
+    logs = [_log_part(part, flat.reshape(start.shape), labels) for flat in found.y.T]
+    grown = 0.0 if part == "nc1" else 2 * features * (times[1] - times[0])
+    steps = [after - before + grown for before, after in pairwise(logs)]
+    return -min(steps) if part == "between" else max(steps)
+
+
+def _log_part(part: Part, features: Array, labels: Array) -> float:
+    means = np.stack([features[labels == k].mean(0) for k in range(labels.max() + 1)])
+    within = np.square(features - means[labels]).sum(1).mean()
+    between = np.square(means - means.mean(0)).sum(1).mean()
+    return float(np.log({"nc1": within / between, "within": within, "between": between}[part]))
 
 
 def _ends(

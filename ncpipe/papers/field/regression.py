@@ -1,0 +1,144 @@
+"""Regression in the features model, targets that are vectors [2409.04180; its eq. 1].
+
+|W H + b 1^T - Y|^2/(2 M) + lambda_H |H|^2/(2 M) + lambda_W |W|^2/2, with c = lambda_W lambda_H.
+Targets are drawn with standard deviations from 1 to 1/`ratio` along random axes; Sigma is their covariance.
+
+M  samples    n  length of a target    d  width
+"""
+
+import math
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
+from ncpipe.papers.field.descent import descend
+from ncpipe.system.randomness import seeded_generator
+
+Ratio = Annotated[float, Bound(low=1)]
+RANK = 1e-3  # of the largest singular value, from which on one counts
+
+
+def regression_value(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: Positive,
+    features: Positive,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Least loss, the sum over variances s^2 of c/2 + sqrt(c) (s - sqrt(c)), or of s^2/2 where s^2 < c."""
+    root = math.sqrt(weight * features)
+    deviations = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed))).sqrt()
+    kept = root * (deviations - root / 2)
+    return float(torch.where(deviations > root, kept, deviations.square() / 2).sum())
+
+
+def regression_value_numerical(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: Positive,
+    features: Positive,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Return the loss at a numerical minimum."""
+    return _minimum(_targets(samples, length, ratio, seed), width, weight, features)[2]
+
+
+def regression_gram_error(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: Positive,
+    features: Positive,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Distance of W W^T at a numerical minimum from its form, over the latter's norm.
+
+    The form is sqrt(lambda_H/lambda_W) (Sigma^(1/2) - sqrt(c) I), for c below all variances.
+    """
+    targets = _targets(samples, length, ratio, seed)
+    variances, axes = torch.linalg.eigh(_covariance(targets))
+    kept = (variances.sqrt() - math.sqrt(weight * features)).clamp(min=0)
+    form = math.sqrt(features / weight) * axes @ kept.diag() @ axes.T
+    found, _, _ = _minimum(targets, width, weight, features)
+    return float((found @ found.T - form).norm() / form.norm())
+
+
+def regression_rank(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: Positive,
+    features: Positive,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Number of variances of the targets above c, which is the rank of an optimal W."""
+    variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
+    return float((variances > weight * features).sum())
+
+
+def regression_rank_numerical(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: Positive,
+    features: Positive,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Return the rank of W at a numerical minimum, from singular values above 0.001 of the largest."""
+    found, _, _ = _minimum(_targets(samples, length, ratio, seed), width, weight, features)
+    sizes = torch.linalg.svdvals(found)
+    return float((sizes > RANK * sizes[0]).sum())
+
+
+def regression_outside(
+    samples: Count,
+    length: Count,
+    width: Count,
+    weight: NonNegative,
+    features: NonNegative,
+    ratio: Ratio,
+    seed: Index,
+) -> float:
+    """Share of |H|^2 outside the rows of W where a descent from one random start ends."""
+    matrix, found, _ = _minimum(_targets(samples, length, ratio, seed), width, weight, features)
+    inside = found @ torch.linalg.pinv(matrix) @ matrix
+    return float((found - inside).square().sum() / found.square().sum())
+
+
+def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:
+    """(M, n)."""
+    generator = seeded_generator(seed, "targets")
+    axes, _ = torch.linalg.qr(torch.randn(length, length, generator=generator, dtype=torch.float64))
+    sizes = torch.logspace(0, -math.log10(ratio), length, dtype=torch.float64)
+    return torch.randn(samples, length, generator=generator, dtype=torch.float64) * sizes @ axes.T + 1
+
+
+def _covariance(targets: Tensor) -> Tensor:
+    return torch.cov(targets.T, correction=0).reshape(targets.shape[1], targets.shape[1])
+
+
+def _minimum(targets: Tensor, width: int, weight: float, features: float) -> tuple[Tensor, Tensor, float]:
+    """W (n, d), H (M, d) and the loss where a descent from a random start ends; other ends are saddles."""
+    samples, length = targets.shape
+    sizes = [length * width, samples * width, length]
+
+    def objective(flat: Tensor) -> Tensor:
+        matrix, free, bias = flat.split(sizes)
+        outputs = free.view(samples, width) @ matrix.view(length, width).T + bias
+        fit = (outputs - targets).square().sum() / (2 * samples)
+        return fit + features / (2 * samples) * free.square().sum() + weight / 2 * matrix.square().sum()
+
+    start = np.random.default_rng(0).standard_normal(sum(sizes))
+    end = descend(objective, start, steps=5000, slope=1e-9)
+    matrix, free, _ = torch.from_numpy(end.point).split(sizes)
+    return matrix.view(length, width), free.view(samples, width), end.value

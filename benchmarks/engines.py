@@ -1,17 +1,20 @@
 """What engines and their driver cost: many runs that hardly train, without DVC.
 
-    python benchmarks/engines.py [--runs 100] [--array 100] [local slurm ray]
+    python benchmarks/engines.py [local slurm ray] [--runs 300 1000 3000] [--array 100]
     python benchmarks/engines.py --driver 300 1000 3000 30000 [--dry-from 30000]
 
 The runs have one epoch and five shapes. The first call trains by each engine; slurm is left out where no
-Slurm answers, and Ray starts a cluster of this machine. `start` is until the first run is in the store:
-programs that start and load PyTorch; `a run` is the rest of the time over the runs.
+Slurm answers, and Ray starts a cluster of this machine. `first s` is until the first run is in the store:
+programs that start and load PyTorch. `all s` is the clock's; `driver` and `others` are seconds of the
+processor, of the driver and of all processes that it started or that work in the folder of the sweep (Ray's
+own and Slurm's jobs among them, Slurm's daemons not). Memory is the largest, of all processes at a time; what
+they share counts once. Files are those of the store, of submitted jobs at most, and of logs in the end.
 
 The second call measures what the driver of a sweep does beside Slurm, which the stand-in of the tests plays
 with four jobs: seconds of its processor to plan, to submit, to watch and collect, to place all runs in
-data/runs and to answer `ncpipe status`; its largest memory; files of the submitted jobs and of the store.
-From --dry-from on jobs train nothing: they leave empty folders in place of runs. Below the table: by which
-power of the number of runs each column grows.
+data/runs, as the stage of an experiment does, and to answer `ncpipe status`; its largest memory; files of the
+submitted jobs and of the store. From --dry-from on jobs train nothing: they leave empty folders in place of
+runs. Below the table: by which power of the number of runs each column grows.
 """
 
 import argparse
@@ -28,23 +31,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import psutil
 from ruamel.yaml import YAML
 
+from ncpipe.commands.code import write_code
+from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_script
 from ncpipe.runs.engines.choice import open_engine, tasks_of
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
 from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.task import Task
-from ncpipe.runs.store import sweep_fingerprints, take
+from ncpipe.runs.fast_path import take_stored
+from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, store_folder
-from ncpipe.system.artifacts import JOBS
+from ncpipe.system.artifacts import JOBS, LOGS
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS = [2, 3, 4, 5, 6]
+LOOK = 0.25  # seconds between two looks at what processes take
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -62,6 +72,8 @@ def sweep(runs: int) -> Iterator[Params]:
             yaml.dump(params, file)
         subprocess.run([sys.executable, "-m", "ncpipe", "fetch", name], check=True, capture_output=True)
         ALONE.mkdir(parents=True)
+        write_grid()
+        write_code()
         yield load_params()
     finally:
         os.chdir(before)
@@ -87,24 +99,71 @@ def stored_runs() -> list[Path]:
     return list(store_folder().glob("*/run.json"))
 
 
-def timed(name: EngineName, runs: int, array: int) -> str:
+ENGINE_COLUMNS = ("first s", "all s", "driver", "others", "memory MB", "of store", "of jobs", "of logs")
+
+
+class Watch(threading.Thread):
+    """Looks at the processes and files of a sweep, in the driver, while a block lasts."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended = threading.Event()
+        self.begin, self.first = time.perf_counter(), 0.0
+        self.seconds: dict[tuple[int, float], float] = {}  # of the processor, by process
+        self.memory, self.files, self.own = 0, 0, 0.0
+
+    def run(self) -> None:
+        while not self.ended.wait(LOOK):
+            if not self.first and stored_runs():
+                self.first = time.perf_counter() - self.begin
+            self.files = max(self.files, count_files(JOBS))
+            self.look()
+            self.own = time.thread_time()
+
+    def look(self) -> None:
+        here, driver = str(Path.cwd()), psutil.Process()
+        children = set(driver.children(recursive=True))
+        memory = driver.memory_full_info().pss
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process in children or (process != driver and process.cwd() == here):
+                    times = process.cpu_times()
+                    self.seconds[process.pid, process.create_time()] = times.user + times.system
+                    memory += process.memory_full_info().pss
+        self.memory = max(self.memory, memory)
+
+    def __enter__(self) -> "Watch":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.join()
+
+
+def timed(name: EngineName, runs: int, array: int) -> tuple[int, list[float]]:
+    """Return the number of runs, and the columns for it. In a new process."""
     with sweep(runs) as params:
         tasks, settings = planned(params)
-        first: list[float] = []
-
-        def look() -> None:
-            while not stored_runs():
-                time.sleep(0.05)
-            first.append(time.perf_counter())
-
-        threading.Thread(target=look, daemon=True).start()
-        begin = time.perf_counter()
-        run_tasks(open_engine(Options(name, Slurm(array=array), Ray()), settings), tasks, keep_going=False)
-        end = time.perf_counter()
+        begin, before = time.perf_counter(), time.process_time()
+        with Watch() as watch:
+            run_tasks(
+                open_engine(Options(name, Slurm(array=array), Ray()), settings), tasks, keep_going=False
+            )
+        end, driver = time.perf_counter() - begin, time.process_time() - before - watch.own
         found = len(stored_runs())
         assert found == settings.runs, f"{found} of {settings.runs} runs in the store"
-        rest = 1e3 * (end - first[0]) / found
-        return f"{name:>6} {found:>5} {first[0] - begin:>8.1f} s {end - begin:>8.1f} s {rest:>8.0f} ms"
+        others, files = (
+            sum(watch.seconds.values()),
+            (count_files(store_folder()), watch.files, count_files(LOGS)),
+        )
+        return found, [watch.first, end, driver, others, watch.memory / 2**20, *files]
+
+
+def alone(call: Callable[..., T], *arguments: object) -> T:
+    """Call a function in a new process."""
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(call, *arguments).result()
 
 
 # What a job of the dry driver runs in place of the worker.
@@ -150,9 +209,8 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         files = count_files(JOBS)
         assert run_tasks(engine, [], keep_going=False) == []
         lap()
-        fingerprints = sweep_fingerprints(params, settings.compute)
         if not dry:
-            assert all(map(take, fingerprints))
+            assert take_stored(["--experiment", *params.sweep.experiments])
         lap()
         look()
         lap()
@@ -170,9 +228,7 @@ def print_driver(sizes: Sequence[int], dry_from: int) -> None:
     print(f"{'runs':>14}" + "".join(f"{column:>14}" for column in COLUMNS))
     found: dict[int, list[float]] = {}
     for size in sizes:
-        spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            runs, values = pool.submit(driven, size, size >= dry_from).result()
+        runs, values = alone(driven, size, size >= dry_from)
         found[runs] = values
         print(f"{runs:>14}" + "".join(f"{value:>14.4g}" for value in values), flush=True)
     for (few, before), (many, after) in itertools.pairwise(found.items()):
@@ -186,7 +242,7 @@ def print_driver(sizes: Sequence[int], dry_from: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("engines", nargs="*", default=["local", "slurm", "ray"])
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=int, nargs="+", default=[100])
     parser.add_argument("--array", type=int, default=100, help="most tasks of Slurm's array")
     parser.add_argument("--driver", type=int, nargs="+", help="numbers of runs: what the driver costs")
     parser.add_argument("--dry-from", type=int, default=10_000, help="from so many runs on nothing trains")
@@ -194,12 +250,13 @@ def main() -> None:
     if chosen.driver:
         print_driver(chosen.driver, chosen.dry_from)
         return
-    print(f"{'engine':>6} {'runs':>5} {'start':>10} {'in all':>10} {'a run':>11}")
-    for name in chosen.engines:
+    print(f"{'engine':>6}{'runs':>8}" + "".join(f"{column:>11}" for column in ENGINE_COLUMNS))
+    for name, runs in itertools.product(chosen.engines, chosen.runs):
         if name == "slurm" and not has_slurm():
             print(f"{name:>6} left out: no Slurm answers here", flush=True)
         else:
-            print(timed(name, chosen.runs, chosen.array), flush=True)
+            found, values = alone(timed, name, runs, chosen.array)
+            print(f"{name:>6}{found:>8}" + "".join(f"{value:>11.4g}" for value in values), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ pytest_plugins = ["pipeline"]  # clones that several modules' tests look at
 # One thread each for the tests and for what they start: two processes' threads would wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What the tests start writes its bytecode, as it does for users; else each process compiles all its imports.
+# What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
 

@@ -356,14 +356,14 @@ def test_a_figure_of_values_that_have_no_logarithm() -> None:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone whose root varies the penalty, swept once by `dvc repro`."""
+    """A clone whose root varies the penalty, trained once by `dvc repro`."""
     whole = tree("penalty.value", [1e-5, 0.01]) | {"experiments": {"one": experiment_tree(epochs=100)}}
     whole["sweep"] |= {"depths": [2], "seeds": [0]}
     clone = Clone.of_working_tree(tmp_path_factory.mktemp("axis") / "clone", whole)
     file = clone.folder / "dvc.yaml"
     file.write_text(with_axis(file.read_text(encoding="utf-8")), encoding="utf-8")
     clone.commit()
-    clone.repro()
+    clone.repro("train")
     return clone
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,10 @@ from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
 from ncpipe.runs.engines.protocol import next_try, run_tasks
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
-from ncpipe.runs.heartbeat import HeartbeatWriter
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
 WORKER = """
@@ -37,6 +38,15 @@ for task in from_json(sys.stdin.read()):
     ended = train_task(task)
     assert ended.state == "done", ended
 assert not {"dvc", "typer", "pandas"} & set(sys.modules), sys.modules
+"""
+
+KILLED = """
+import os, signal, sys
+from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.system.console import say
+with kept_log("local", [sys.argv[1]], 1):
+    say("so far")
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -76,7 +86,7 @@ def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> 
 def test_logs_are_those_of_what_trained_the_run(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red: a log of other runs; one of older code; none while a job or a local sweep trains."""
+    """Red: a log of other runs; one of older code; none of a job or a sweep that trains, or was killed."""
     one, two = tasks()
     with pytest.raises(InputError, match="one L=2 seed=1: no log here of this run"):
         logs("one", 2, 1)
@@ -92,11 +102,22 @@ def test_logs_are_those_of_what_trained_the_run(
     assert capsys.readouterr().out == f"==> slurm {job.id} (submitted): {job.file('.log')}\nso far\n"
     fingerprint = sweep_fingerprints(load_params(), load_params().compute)[-1]
     assert fingerprint.run.name == "two L=2 seed=2"
-    HeartbeatWriter([fingerprint]).beat(1)
-    with kept_log("local", [], 1):
-        print("now", file=sys.stderr)
+    job.forget()
+    done = subprocess.run([sys.executable, "-c", KILLED, fingerprint.key()], stderr=subprocess.DEVNULL)
+    assert done.returncode == -signal.SIGKILL
+    logs("two", 2, 2)
+    said = capsys.readouterr().out
+    assert said.startswith("==> local (training, or killed): data/logs/jobs/local-")
+    assert said.endswith(".log\nso far\n\n")
+    with kept_log("local", [fingerprint.key()], 1):
+        say("now")
         logs("two", 2, 2)
-    assert "==> local (training): data/logs/jobs/local-" in capsys.readouterr().out
+    logs("two", 2, 2)
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.partition(":")[0].split("-")[0] for line in lines if line.startswith("==> ")]
+    killed = "==> local (training, or killed)"
+    assert heads == [killed, killed, killed, "==> local local"]
+    assert lines.count("now") == 2
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
         with pytest.raises(InputError, match="no log here"):

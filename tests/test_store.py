@@ -183,6 +183,40 @@ def test_a_stage_of_a_study_with_an_axis_too(
     assert contents(RUNS) == whole
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_run_is_on_the_disk_before_it_has_its_place(
+    linked: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A linked file is on the disk already, and its new folder has to be; a copy of a file has to be too.
+
+    Red: a place that a power loss leaves with empty files, or without some.
+    """
+    done: list[int | str] = []
+    replace, sync = os.replace, os.fsync
+
+    def synced(handle: int) -> None:
+        done.append(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append("renamed")
+        replace(source, target)
+
+    def fail(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    if not linked:
+        monkeypatch.setattr(os, "link", fail)
+    assert take_stored(WORDS)
+    before = done[: done.index("renamed")]
+    files = {path for path in RUN.rglob("*") if path.is_file()}
+    needed = {RUN, *RUN.rglob("*")} - (files if linked else set())
+    assert sorted(before, key=str) == sorted((path.stat().st_ino for path in needed), key=str)
+    assert {path.stat().st_nlink for path in files} == {2 if linked else 1}
+
+
 def another_key(path: Path, key: str, value: object) -> None:
     path.write_text(json.dumps(read_json(path) | {key: value}))
 
@@ -306,7 +340,7 @@ def test_damage_is_not_taken_up(project: Path) -> None:
 # What it costs
 
 
-def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path) -> None:
+def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes."""
     train("one", 2, 1)
     shutil.copytree(RUN, "copy")  # what DVC leaves in a place, on a disk without links
@@ -329,7 +363,11 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path) -> None:
     weights = RUN / "model.safetensors"
     objects[weights].chmod(0o644)
     flip_byte(objects[weights], -9)
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
     link_to_dvc_cache([RUN])
+    linked = {path.stat().st_ino for file, path in objects.items() if file != weights}
+    assert linked <= set(flushed)  # else a power loss may empty what the store had on the disk
     for file in files:
         own = store / file.relative_to(RUN)
         assert own.samefile(objects[file]) == (file != weights)

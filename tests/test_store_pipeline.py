@@ -96,7 +96,13 @@ def test_one_stage_trains_its_own_batch(swept: Clone, own_copy: Copy) -> None:
     assert clone.repro("train@alpha-4-0").trained == trains(["alpha"], [4], [0, 1])
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["a stage a run", "a stage an experiment"])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(False, id="a stage a run", marks=pytest.mark.long),
+        pytest.param(True, id="a stage an experiment"),
+    ],
+)
 def test_after_dvc_pull_a_new_seed_trains_itself(
     whole: bool, swept: Clone, own_copy: Copy, tmp_path: Path
 ) -> None:

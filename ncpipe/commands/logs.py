@@ -6,10 +6,9 @@ from pathlib import Path
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.engines.job_log import JOB_LOGS, read_costs
+from ncpipe.runs.engines.job_log import read_costs, unfinished_logs
 from ncpipe.runs.engines.jobs import LOG, keys_in_jobs
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.heartbeat import heartbeats
 from ncpipe.runs.training_log import DIGITS, failure_log
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
@@ -25,6 +24,7 @@ def logs(experiment: str, depth: int, seed: int, value: Number | None = None) ->
     run = params.run(experiment, depth, seed, value)
     key = RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key()
     found = [(head, path) for head, path in _logs_of(key) if path.is_file()]
+    found.sort(key=lambda each: each[1].stat().st_mtime)
     if (failed := failure_log(run)).is_file():
         found.append(("why it failed", failed))
     if not found:
@@ -43,7 +43,5 @@ def _logs_of(key: str) -> Iterator[tuple[str, Path]]:
             yield f"{cost.engine} {cost.job} ({cost.state})", Path(cost.log)
     if job := keys_in_jobs().get(key):
         yield f"slurm {job.id} (submitted)", job.file(LOG)
-    for heartbeat in heartbeats():
-        if key in heartbeat.keys:
-            for path in JOB_LOGS.glob(f"local-*-{heartbeat.process}{LOG}"):
-                yield "local (training)", path
+    for path in unfinished_logs(key):
+        yield "local (training, or killed)", path

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ncpipe.runs.store_layout import materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import CODE, GRID, PREPARED, RUNS, digest_of, read_json
 from ncpipe.system.errors import InputError
 
+PLACED_AT_ONCE = 8  # runs: most of the time goes to waiting for the disk
 OPTIONS = ("--experiment", "--depth", "--value", "--seed")
 
 
@@ -40,8 +42,8 @@ def take_stored(words: Sequence[str]) -> str | None:
                 return None
             verify_stored(store_folder() / key, key)
             found.append((store_folder() / key, RUNS / path))
-        for folder, place in found:
-            materialise(folder, place)
+        with ThreadPoolExecutor(PLACED_AT_ONCE) as pool:
+            list(pool.map(materialise, *zip(*found, strict=True)))
     except (OSError, ValueError, KeyError, TypeError, shutil.Error, InputError):
         return None
     return f"{experiment} {' '.join(words[2:])}".strip() if found else None

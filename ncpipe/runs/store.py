@@ -86,10 +86,11 @@ def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
     """
     todo = []
     for fingerprint in fingerprints:
-        folder, place = stored(fingerprint.key()), RUNS / fingerprint.run.path
+        key = fingerprint.key()
+        folder, place = stored(key), RUNS / fingerprint.run.path
         if os.path.lexists(folder):
             try:
-                verify_stored(folder, fingerprint.key())
+                verify_stored(folder, key)
             except InputError as error:
                 _drop(folder, fingerprint, error)
         if is_current(place, fingerprint):
@@ -98,7 +99,7 @@ def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
                 import_run(place)
             except InputError as error:
                 _drop(place, fingerprint, error)
-        if not has(fingerprint.key()):
+        if not has(key):
             todo.append(fingerprint)
     return todo
 
@@ -107,8 +108,9 @@ def take(fingerprint: RunFingerprint) -> bool:
     """Copy a run from the store to data/runs; return False if the store does not have it undamaged."""
     if missing_of([fingerprint]):
         return False
-    materialise(stored(fingerprint.key()), RUNS / fingerprint.run.path)
-    checkpoint_of(fingerprint).unlink(missing_ok=True)
+    key = fingerprint.key()
+    materialise(stored(key), RUNS / fingerprint.run.path)
+    checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
     return True
 
 
@@ -198,6 +200,7 @@ def _link_to_object(file: Path, objects: Path) -> None:
     known = objects / md5[:2] / md5[2:]
     if known.is_file() and not known.samefile(file) and filecmp.cmp(known, file, shallow=False):
         partial = file.with_name(f".{file.name}.{os.getpid()}")
+        reach_disk([known])  # DVC has not: a stored file is on the disk
         os.link(known, partial)
         os.replace(partial, file)
 

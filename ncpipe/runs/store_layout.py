@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from ncpipe.runs.dvc import cache_folder, dvc_folder
-from ncpipe.system.artifacts import check_manifest, publish_folder
+from ncpipe.system.artifacts import check_manifest, publish_folder, reach_disk
 from ncpipe.system.errors import InputError
 
 NAME = "ncpipe"  # below DVC's cache directory; `dvc gc` leaves it alone
@@ -65,17 +65,19 @@ def verify_stored(folder: Path, key: str) -> None:
 def materialise(folder: Path, place: Path) -> None:
     """Put a stored run into its place in data/runs, by hard links where one file system holds both.
 
-    The folder's time of change records when the run was used last, for `ncpipe clean`.
+    A stored file is on the disk, and so is another name of it once the folder with the name is. The stored
+    folder's time of change records when the run was used last, for `ncpipe clean`.
     """
-    with publish_folder(place) as partial:
+    with publish_folder(place, files_are_on_disk=True) as partial:
         shutil.copytree(folder, partial, copy_function=link, dirs_exist_ok=True)
     with contextlib.suppress(OSError):  # a read-only store
         os.utime(folder)
 
 
 def link(source: "str | os.PathLike[str]", target: "str | os.PathLike[str]") -> None:
-    """Hard-link a file, or copy it where that is not possible. A symbolic link is followed."""
+    """Hard-link a file; where that is not possible copy it to the disk. A symbolic link is followed."""
     try:
-        os.link(os.path.realpath(source), target)
+        os.link(os.path.realpath(source) if os.path.islink(source) else source, target)
     except OSError:
         shutil.copyfile(source, target)
+        reach_disk([Path(target)])

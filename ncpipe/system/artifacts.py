@@ -45,15 +45,17 @@ MANIFEST = "manifest.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
 MOMENT = 0.2  # seconds
 SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
+FEW = 4  # paths, for which threads cost more than they save
 
 
 @contextlib.contextmanager
-def publish_folder(target: Path) -> Iterator[Path]:
+def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Path]:
     """An empty folder to write into, that becomes `target` when the block ends without an error.
 
     The half-written folder lies in `data/.partial` (in `.partial` beside `target`, if no parent is called
     data), outside everything that a stage reads. It takes the place of an earlier one of the same target,
-    so an interrupted run leaves no more than one behind.
+    so an interrupted run leaves no more than one behind. files_are_on_disk: whether the block flushes its
+    files, so that only the folders' lists of names are to be flushed here.
     """
     parents = () if target.is_absolute() else target.parents
     base = next((parent for parent in parents if parent.name == "data"), target.parent)
@@ -66,7 +68,8 @@ def publish_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    reach_disk([*partial.rglob("*"), partial])
+    written = [path for path in partial.rglob("*") if not files_are_on_disk or path.is_dir()]
+    reach_disk([*written, partial])
     move_folder(partial, target)
 
 
@@ -117,6 +120,11 @@ def publish_file(target: Path) -> Iterator[Path]:
 
 def reach_disk(paths: Iterable[Path]) -> None:
     """Wait until files, and the lists of names of folders, are on the disk."""
+    paths = list(paths)
+    if len(paths) <= FEW:
+        for path in paths:
+            _sync(path)
+        return
     with concurrent.futures.ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
         list(pool.map(_sync, paths))
 

@@ -16,6 +16,7 @@ from ncpipe.system.console import duration, recorded_lines
 
 JOB_LOG = LOGS / "jobs.csv"
 JOB_LOGS = LOGS / "jobs"  # what jobs printed that have been collected
+UNFINISHED = ".runs"  # beside the log of what trains, or was killed: the runs that its row would name
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,15 @@ def _cost(row: dict[str, str]) -> JobCost:
 def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
     """Write all lines of the block to a file of data/logs/jobs, so that it can be read later.
 
-    A row of the log says which runs these are. Where nothing can be written, the block runs all the same.
+    A row of the log says which runs these are; until it is written, a file beside the log does. Where nothing
+    can be written, the block runs all the same.
     """
     begin = time.time()
     name = f"{engine}-{begin:.0f}-{os.getpid()}"
+    unfinished = JOB_LOGS / f"{name}{UNFINISHED}"
     try:
         JOB_LOGS.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(digests_of(keys), encoding="utf-8")
         file = (JOB_LOGS / f"{name}.log").open("a", encoding="utf-8", buffering=1)
     except OSError:
         yield
@@ -117,6 +121,17 @@ def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
             )  # fmt: skip
             with contextlib.suppress(OSError):
                 write_costs([cost])
+                unfinished.unlink()
+
+
+def unfinished_logs(key: str) -> list[Path]:
+    """Return the logs of a run that trains here, or whose training was killed."""
+    found = []
+    for file in JOB_LOGS.glob(f"*{UNFINISHED}"):
+        with contextlib.suppress(OSError):  # removed by now
+            if key[:DIGITS] in file.read_text(encoding="utf-8").split():
+                found.append(file.with_suffix(".log"))
+    return found
 
 
 def cost_table(costs: Sequence[JobCost]) -> list[tuple[str, ...]]:

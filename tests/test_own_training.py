@@ -553,8 +553,12 @@ def digests(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [
-        ("spec.epsilon * (1", "2 * spec.epsilon * (1", {"train", "extract", "measure", "series"}),
-        ("value - rate", "value - 2 * rate", {"train", "series"}),
+        (
+            "spec.epsilon * (1",
+            "2 * spec.epsilon * (1",
+            {"train", "extract", "measure", "series", "construct"},
+        ),
+        ("value - rate", "value - 2 * rate", {"train", "series", "construct"}),
         ("torch.cdist(features, features)", "2 * torch.cdist(features, features)", set()),
     ],
     ids=["loss", "optimizer", "another loss"],

@@ -10,7 +10,18 @@ from scipy.special import i0
 
 from ncpipe.config.specs import ModularData
 from ncpipe.datasets.modular_addition import prepare_modular
-from ncpipe.papers.field import codes, encodings, heads, imbalance, modular, nc0, paths, spectral
+from ncpipe.papers.field import (
+    codes,
+    encodings,
+    heads,
+    imbalance,
+    modular,
+    nc0,
+    paths,
+    regression,
+    shallow,
+    spectral,
+)
 from ncpipe.system.errors import InputError
 
 
@@ -147,3 +158,29 @@ def test_pairs_of_modular_addition_are_all_there_once() -> None:
     assert data.train.labels.bincount().tolist() == [4] * 7
     content = hashlib.sha256(data.train.inputs.numpy().tobytes()).hexdigest()
     assert content.startswith("6ac9fda7508131b8")
+
+
+@pytest.mark.parametrize(("weight", "features", "rank"), [(0.05, 0.2, 3), (0.5, 0.5, 2)])
+def test_regression_is_that_of_its_closed_form(weight: float, features: float, rank: int) -> None:
+    """Red: a variance in place of a deviation, decay by the sample, or a bias that is penalised."""
+    own = (12, 3, 5, weight, features, 4.0, 0)
+    assert regression.regression_value(*own) == pytest.approx(
+        regression.regression_value_found(*own), rel=1e-8
+    )
+    assert regression.regression_gram_error(*own) < 1e-5
+    assert regression.regression_rank(*own) == regression.regression_rank_found(*own) == rank
+    assert regression.regression_outside(*own) < 1e-8
+
+
+def test_the_central_flow_and_frozen_heads_collapse_within_classes() -> None:
+    """Red: a flow uphill; a last matrix that is trained, which would balance."""
+    for part in ("nc1", "within", "between"):
+        assert paths.central_flow_step(part, 3, 4, 5, 1.0, 0.1, 0.2, 5.0, 0) < 0
+    assert heads.linear_head_frozen("nc1_trace_ratio", 2, 3, 8, 0.01, 0) < 0.05
+    assert heads.linear_head_frozen("balance", 2, 3, 8, 0.01, 0) > 0.1
+
+
+def test_shallow_networks_need_orthogonally_separable_inputs() -> None:
+    with pytest.raises(InputError, match="orthogonally separable"):
+        shallow.shallow_cosine("means", 3, 4, 10, 2.0, 0.01, 10, 0)
+    assert shallow.shallow_cosine("means", 3, 2, 20, 0.1, 0.001, 600, 0) < 0.1

@@ -165,10 +165,10 @@ def test_regression_is_that_of_its_closed_form(weight: float, features: float, r
     """Red: a variance in place of a deviation, decay by the sample, or a bias that is penalised."""
     own = (12, 3, 5, weight, features, 4.0, 0)
     assert regression.regression_value(*own) == pytest.approx(
-        regression.regression_value_found(*own), rel=1e-8
+        regression.regression_value_numerical(*own), rel=1e-8
     )
     assert regression.regression_gram_error(*own) < 1e-5
-    assert regression.regression_rank(*own) == regression.regression_rank_found(*own) == rank
+    assert regression.regression_rank(*own) == regression.regression_rank_numerical(*own) == rank
     assert regression.regression_outside(*own) < 1e-8
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from conftest import experiment_tree, write_params
 
@@ -36,7 +37,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_params([2, 3], [0, 1], one=experiment_tree(), two=experiment_tree(loss="mse"))
+        history = {"metrics": ["nc1_trace_ratio"], "at": [0.5, 1]}
+        write_params([2, 3], [0, 1], one=experiment_tree(history=history), two=experiment_tree(loss="mse"))
         write_grid()
         for name in ("one", "two"):
             fetch(name)
@@ -66,6 +68,10 @@ def test_tables_are_those_of_the_sweep(swept: Path) -> None:
         assert kept == [
             line for i, line in enumerate(whole) if not i or name == "runs" or any(m in line for m in shown)
         ]
+    history = pd.read_csv(swept / "data/results/history.csv")
+    measured = history[[name for name in history if name in SHOWN]].notna().any(axis=1)
+    assert 0 < measured.sum() < len(history)
+    assert len(pd.read_csv(published / "history.csv")) == measured.sum()
     for name in ("data/results/sentences.txt", "params.yaml"):
         assert (published / Path(name).name).read_bytes() == (swept / name).read_bytes()
     assert not list(swept.glob("**/.partial/*"))

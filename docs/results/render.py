@@ -99,10 +99,13 @@ class Panel:
         return short(values.max() / values.min())
 
     def over_optimum(self, title: str = "loss") -> str:
-        """Return the range over depths of a mean over the optimum of the features model."""
+        """Return the range over depths of a mean over the optimum of the features model.
+
+        Depths at which no run counts are left out.
+        """
         optima = self.runs.groupby("depth")["loss_optimum"].first()
         shares = [self.mean(title, depth) / optima[depth] for depth in self.depths]
-        return f"{short(min(shares))} to {short(max(shares))}"
+        return f"{short(np.nanmin(shares))} to {short(np.nanmax(shares))}"
 
     def optimum(self) -> str:
         """Return the optimum of the features model, or its range from the smallest to the largest depth."""
@@ -131,6 +134,15 @@ class Panel:
         low, high = (f"L = {end(means, key=means.__getitem__)}" for end in (min, max))
         return f"is lowest at {low} and highest at {high}"
 
+    def moved(self, title: str) -> str:
+        """Return by how many per cent a metric fell in the last tenth of training, over all runs."""
+        metric = SERIES[title][0]
+        rows = self._table("history").dropna(subset=[metric])
+        last = rows["epoch"].max()
+        values = rows.pivot_table(index=["depth", "seed"], columns="epoch", values=metric)
+        falls = 100 * (1 - values[last] / values[round(0.9 * last)])
+        return f"{falls.min():.1f} to {falls.max():.1f} %"
+
     def slope(self, title: str, without: int = 0) -> str:
         """Return the power of L with its interval, as `L^-0.63 [-0.65, -0.61]`."""
         fit = self._fit(title, without)
@@ -149,7 +161,8 @@ class Panel:
 
     def p(self, title: str, without: int = 0) -> str:
         """Return the p-value of the test that the means lie on a line."""
-        return p_text(self._fit(title, without)["p_value"])
+        value = self._fit(title, without)["p_value"]
+        return NOTHING if math.isnan(value) else p_text(value)
 
     def bound(self, of: Callable[[np.ndarray], np.ndarray]) -> str:
         """Return the power of a bound, fitted to the same depths and runs as the slope of the gap."""
@@ -230,13 +243,13 @@ class Panel:
         return table(heads, rows)
 
     def rates(self) -> str:
-        """Return a table of the powers of L over all depths and without the two smallest."""
-        rows = [
-            [title, self.cell(title), self.p(title), self.cell(title, 2), self.p(title, 2)]
-            for title in SERIES
-        ]
-        left_out = ", ".join(map(str, self.depths[:2]))
-        return table(["", "all depths", "line", f"without L = {left_out}", "line"], rows)
+        """Return a table of the powers of L over all depths and, if one remains, without the two smallest."""
+        fitted = [depth for depth in self.depths if len(self.values("loss", depth))]
+        heads = ["", "all depths", "line", f"without L = {fitted[0]}, {fitted[1]}", "line"]
+        rows = [[title, self.cell(title), self.p(title)] for title in SERIES]
+        if 2 not in set(self._table("slopes_leave_out")["n_left_out"]):
+            return table(heads[:3], rows)
+        return table(heads, [[*row, self.cell(row[0], 2), self.p(row[0], 2)] for row in rows])
 
 
 def pairs(one: Panel, other: Panel, title: str) -> str:

@@ -43,8 +43,9 @@ PROVENANCE = "provenance.json"
 def publish(folder: Path) -> None:
     """Copy tables, sentences, figures and params.yaml of a sweep, with provenance, to a folder for git.
 
-    Of the tables the rows of the figures' metrics, as they were written. The figures are drawn from them, as
-    `ncpipe plot --from FOLDER` draws them again anywhere. If there is a ledger, claims.csv has its claims
+    Of the tables the rows of the figures' metrics, as they were written; of history.csv those of epochs at
+    which these were measured. The figures are drawn from the tables, as `ncpipe plot --from FOLDER` draws
+    them again anywhere. If there is a ledger, claims.csv has its claims
     that the sweep answers, and panels.png is the figure of those that name a panel.
     """
     params = load_params()
@@ -53,6 +54,7 @@ def publish(folder: Path) -> None:
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
+        _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != "not run")
         if (panels := CLAIMS / CLAIMS_FIGURE).is_file():
@@ -125,6 +127,10 @@ def _processor() -> str:
 
 def _is_shown(row: Mapping[str, str]) -> bool:
     return row.get("metric", "loss_gap") in SHOWN
+
+
+def _has_metrics(row: Mapping[str, str]) -> bool:
+    return any(row[name] for name in SHOWN & row.keys())
 
 
 def _copy_rows(source: Path, folder: Path, wanted: Callable[[Mapping[str, str]], bool]) -> None:

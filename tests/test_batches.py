@@ -22,6 +22,7 @@ from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.models import residual_block
 from ncpipe.runs import batches, fill
 from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.plan import rest_seconds
@@ -292,8 +293,17 @@ def test_a_batch_takes_what_fits_in_memory(
     assert stored() == 3
 
 
-def test_memory_grows_with_depth_and_samples(project: Path) -> None:
-    """A block of L-RN1 keeps its input, the sum before LN, ReLU's output and LN's two statistics."""
+@pytest.mark.parametrize(
+    ("compiled", "matrices", "columns"), [(False, 3, 2), (True, 1.25, 1)], ids=["operations", "compiled"]
+)
+def test_memory_grows_with_depth_and_samples(
+    compiled: bool, matrices: float, columns: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of L-RN1 keeps its input, the sum before LN, ReLU's output, LN's two statistics and its ones.
+
+    Compiled it keeps its input, a byte for each entry of the ReLU, and one statistic of LN.
+    """
+    monkeypatch.setattr(residual_block, "HAS_NUMBA", compiled)
     params = load_params()
     data = batches.read_prepared(Path("data/prepared/one"))
     twice = Prepared("vector", 3, None, data.train[torch.arange(48) % 24], data.test, {})
@@ -306,7 +316,7 @@ def test_memory_grows_with_depth_and_samples(project: Path) -> None:
     block = need(9, data) - need(8, data)
     weights = 8 * 4 * (64 + 16)  # one matrix and its bias, padded to 64 bytes
     activations = block - weights
-    assert 3 * 24 * 8 * 4 <= activations <= 1.2 * (3 * 24 * 8 + 2 * 24) * 4 + 1
+    assert matrices * 24 * 8 * 4 <= activations <= 1.2 * (matrices * 24 * 8 + columns * 24 + 8) * 4 + 1
     assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)
 
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.models import residual_block
 from ncpipe.models.layers import LONGEST_BY_PRODUCTS
 from ncpipe.training import cuda_graph
 from ncpipe.training.loop import train_batch
@@ -57,6 +58,12 @@ NETWORKS = [  # with what they read; tokens beyond 64 take the fused attention
     *((name, norm, token_data()) for name, norm in ARCHITECTURES if "T" in name),
     ("L-T11", "post", token_data(context=70)),
 ]
+
+
+@pytest.fixture(autouse=True)
+def operations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train by PyTorch's operations on the CPU too, as on a GPU, so that bytes can be compared."""
+    monkeypatch.setattr(residual_block, "HAS_NUMBA", False)
 
 
 def runs_of(name: str, norm: str, data: Prepared, seeds: int = 2, **changes: Any) -> list[Run]:

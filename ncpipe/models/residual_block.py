@@ -13,7 +13,10 @@ from ncpipe.system.compile import HAS_NUMBA
 
 
 def is_compiled(layer: Affine) -> bool:
-    """Return whether `compiled_residual_block` takes this layer: of stacked runs on a CPU, with gradients."""
+    """Return whether `compiled_residual_block` takes this layer: of stacked runs on a CPU, with gradients.
+
+    Estimates on the meta device count PyTorch's operations, which keep more for the backward pass.
+    """
     on_cpu = layer.weight.device.type == "cpu"
     return HAS_NUMBA and on_cpu and layer.weight.dim() == 3 and torch.is_grad_enabled()
 

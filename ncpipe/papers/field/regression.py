@@ -7,6 +7,7 @@ M  samples    n  length of a target    d  width
 """
 
 import math
+from functools import cache
 from typing import Annotated
 
 import numpy as np
@@ -47,7 +48,7 @@ def regression_value_numerical(
     seed: Index,
 ) -> float:
     """Return the loss at a numerical minimum."""
-    return _minimum(_targets(samples, length, ratio, seed), width, weight, features)[2]
+    return _minimum(samples, length, width, weight, features, ratio, seed)[2]
 
 
 def regression_gram_error(
@@ -63,11 +64,10 @@ def regression_gram_error(
 
     The form is sqrt(lambda_H/lambda_W) (Sigma^(1/2) - sqrt(c) I), for c below all variances.
     """
-    targets = _targets(samples, length, ratio, seed)
-    variances, axes = torch.linalg.eigh(_covariance(targets))
+    variances, axes = torch.linalg.eigh(_covariance(_targets(samples, length, ratio, seed)))
     kept = (variances.sqrt() - math.sqrt(weight * features)).clamp(min=0)
     form = math.sqrt(features / weight) * axes @ kept.diag() @ axes.T
-    found, _, _ = _minimum(targets, width, weight, features)
+    found, _, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     return float((found @ found.T - form).norm() / form.norm())
 
 
@@ -95,7 +95,7 @@ def regression_rank_numerical(
     seed: Index,
 ) -> float:
     """Return the rank of W at a numerical minimum, from singular values above 0.001 of the largest."""
-    found, _, _ = _minimum(_targets(samples, length, ratio, seed), width, weight, features)
+    found, _, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     sizes = torch.linalg.svdvals(found)
     return float((sizes > RANK * sizes[0]).sum())
 
@@ -110,7 +110,7 @@ def regression_outside(
     seed: Index,
 ) -> float:
     """Share of |H|^2 outside the rows of W where a descent from one random start ends."""
-    matrix, found, _ = _minimum(_targets(samples, length, ratio, seed), width, weight, features)
+    matrix, found, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     inside = found @ torch.linalg.pinv(matrix) @ matrix
     return float((found - inside).square().sum() / found.square().sum())
 
@@ -127,9 +127,12 @@ def _covariance(targets: Tensor) -> Tensor:
     return torch.cov(targets.T, correction=0).reshape(targets.shape[1], targets.shape[1])
 
 
-def _minimum(targets: Tensor, width: int, weight: float, features: float) -> tuple[Tensor, Tensor, float]:
+@cache
+def _minimum(
+    samples: int, length: int, width: int, weight: float, features: float, ratio: float, seed: int
+) -> tuple[Tensor, Tensor, float]:
     """W (n, d), H (M, d) and the loss where a descent from a random start ends; other ends are saddles."""
-    samples, length = targets.shape
+    targets = _targets(samples, length, ratio, seed)
     sizes = [length * width, samples * width, length]
 
     def objective(flat: Tensor) -> Tensor:

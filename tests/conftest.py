@@ -218,3 +218,22 @@ def _process_as_it_was() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def disk_log(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
+    """What reaches the disk from here on, in order: inodes of flushes, and "renamed" before a rename."""
+    done: list[int | str] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append("renamed")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    return done

@@ -23,7 +23,6 @@ from ncpipe.config.params import load_params
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, verify_stored
-from ncpipe.system import artifacts
 from ncpipe.system.artifacts import MANIFEST, RUNS, publish_file, publish_folder
 from ncpipe.system.errors import InputError
 
@@ -187,34 +186,21 @@ def test_a_damaged_finished_run_is_not_measured(
 
 
 def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk_log: list[int | str]
 ) -> None:
     """Red: a rename that a power loss may find before what is in the folder."""
-    done: list[int | str] = []
-    sync, replace = os.fsync, os.replace
-
-    def synced(handle: int) -> None:
-        done.append(os.fstat(handle).st_ino)
-        sync(handle)
-
-    def replaced(source: Path, target: Path) -> None:
-        done.append("renamed")
-        replace(source, target)
-
-    monkeypatch.setattr(artifacts.os, "fsync", synced)
-    monkeypatch.setattr(artifacts.os, "replace", replaced)
     with publish_folder(tmp_path / "folder") as folder:
         (folder / "below").mkdir()
         for name in ("a", "below/b"):
             (folder / name).write_text("content")
-    moment = done.index("renamed")
+    moment = disk_log.index("renamed")
     paths = [tmp_path / "folder", *(tmp_path / "folder").rglob("*")]
-    assert sorted(done[:moment], key=str) == sorted((path.stat().st_ino for path in paths), key=str)
-    assert done[moment + 1 :] == [tmp_path.stat().st_ino]
-    done.clear()
+    assert sorted(disk_log[:moment], key=str) == sorted((path.stat().st_ino for path in paths), key=str)
+    assert disk_log[moment + 1 :] == [tmp_path.stat().st_ino]
+    disk_log.clear()
     with publish_file(tmp_path / "file") as path:
         path.write_text("content")
-    assert done == [(tmp_path / "file").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+    assert disk_log == [(tmp_path / "file").stat().st_ino, "renamed", tmp_path.stat().st_ino]
 
 
 def test_what_a_killed_dvc_tried_links_by_goes(

@@ -185,32 +185,20 @@ def test_a_stage_of_a_study_with_an_axis_too(
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_run_is_on_the_disk_before_it_has_its_place(
-    linked: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+    linked: bool, project: Path, monkeypatch: pytest.MonkeyPatch, disk_log: list[int | str]
 ) -> None:
     """A linked file is on the disk already, and its new folder has to be; a copy of a file has to be too.
 
     Red: a place that a power loss leaves with empty files, or without some.
     """
-    done: list[int | str] = []
-    replace, sync = os.replace, os.fsync
-
-    def synced(handle: int) -> None:
-        done.append(os.fstat(handle).st_ino)
-        sync(handle)
-
-    def replaced(source: Path, target: Path) -> None:
-        done.append("renamed")
-        replace(source, target)
 
     def fail(source: str, target: str) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", replaced)
     if not linked:
         monkeypatch.setattr(os, "link", fail)
     assert take_stored(WORDS)
-    before = done[: done.index("renamed")]
+    before = disk_log[: disk_log.index("renamed")]
     files = {path for path in RUN.rglob("*") if path.is_file()}
     needed = {RUN, *RUN.rglob("*")} - (files if linked else set())
     assert sorted(before, key=str) == sorted((path.stat().st_ino for path in needed), key=str)

@@ -458,12 +458,12 @@ def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
 
 
 def test_every_structure_is_named_from_its_features() -> None:
-    from ncpipe.features.low_rank import low_rank_columns
+    from ncpipe.features.head_ranks import head_rank_columns
 
     def row(state: dict[str, torch.Tensor] | None = None, **changes: Any) -> dict[str, Any]:
         run = run_of(epochs=1, log_every=1, penalty=PLAIN_PENALTY, **changes)
         state = solution_state(run) if state is None else state
-        return low_rank_columns(run, extract(run, state, data_of(run), CPU), levels_of(run).dnc)
+        return head_rank_columns(run, extract(run, state, data_of(run), CPU), levels_of(run).dnc)
 
     dnc = row(model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
     assert (dnc["structure"], dnc["structure_last"], dnc["ranks"]) == ("DNC", "DNC", "6-6-6")

@@ -10,7 +10,6 @@ import pandas as pd
 
 from ncpipe.claims.ledger import (
     OVER_DEPTHS,
-    RUN_NUMBERS,
     Across,
     DepthBound,
     Difference,
@@ -136,15 +135,13 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
         found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
         return _without_logarithm(found)
-    if claim.metric not in RUN_NUMBERS or claim.metric in set(tables.points["metric"]):
-        found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
-        if found.empty:
-            return f"{subject(claim)} was not measured"
+    found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
+    if len(found):
         return found.assign(counted=found["converged"] & np.isfinite(found["value"]))
     if claim.metric not in own and claim.metric in tables.effective_depth:
         own = own.merge(tables.effective_depth[[*keys, claim.metric]], on=keys, how="left")
-    if claim.metric not in own:
-        return f"runs.csv has no {claim.metric}"
+    if claim.metric not in own or claim.metric in set(tables.points["metric"]):
+        return f"{subject(claim)} was not measured"
     value = own[claim.metric].astype(float)
     return _without_logarithm(own[[*keys, "converged"]].assign(value=value))
 

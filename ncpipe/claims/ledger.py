@@ -29,24 +29,12 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "last_train_error",
     "gradient_norm",
     "effective_depth",
-    "loss_over_dnc",  # of deep features models alone, like the next two
+    "loss_over_dnc",  # of networks with a head, like all below
     "loss_over_srg",
     "classes_given_up",
-    "low_rank_over_dnc",  # of networks with a head on data
-    "mean_rank",  # of both, like all below: `tables.low_rank.claim_numbers`, and DNC1 at the end
-    "first_rank",
-    "last_rank",
-    "rank_spread",
-    "rank_spread_before",
-    "rank_dip",
-    "relu_rank",
-    "kept_over_dnc",
+    "low_rank_over_dnc",
+    "mean_rank",
     "dnc_found",
-    "square",
-    "triangular",
-    "dnc1_layers",
-    "nc1_layers",
-    "fourth_share",
 )
 
 OVER_DEPTHS = ("slope", "bend")  # differences of what all depths give together
@@ -344,11 +332,15 @@ Claim = (
 )
 
 
-def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_params) -> tuple[Claim, ...]:
+def load_claims(
+    path: Path = CLAIMS_FILE,
+    params: Callable[[], Params] = load_params,
+    further: Iterable[str] = (),
+) -> tuple[Claim, ...]:
     """Read the claims of a file; those about runs are checked against params.yaml.
 
-    params: reads params.yaml, if any claim is about runs. Raises InputError with a line for each mistake,
-    which begins with the claim's id and the key.
+    params: reads params.yaml, if any claim is about runs. further: numbers of runs besides RUN_NUMBERS.
+    Raises InputError with a line for each mistake, which begins with the claim's id and the key.
     """
     if not path.is_file():
         raise InputError(
@@ -361,10 +353,11 @@ def load_claims(path: Path = CLAIMS_FILE, params: Callable[[], Params] = load_pa
     claims, mistakes = parse_claims(tree)
     if any(isinstance(claim, Measured) for claim in claims):
         known = params()
+        metrics = _known_metrics(known, further)
         claims = tuple(own for claim in claims for own in _of_each(claim, known.sweep.experiments))
         measured = [claim for claim in claims if isinstance(claim, Measured)]
         mistakes += dict.fromkeys(
-            f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known)
+            f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known, metrics)
         )
     if mistakes:
         raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
@@ -445,8 +438,14 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
     return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
 
-def _unknown(claim: Measured, params: Params) -> Iterator[str]:
-    """Yield names that params.yaml and the catalogue of metrics do not have."""
+def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
+    """Return every name that a claim's `metric` may be."""
+    own = [metric.name for metric in own_metrics()]
+    return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *further]
+
+
+def _unknown(claim: Measured, params: Params, known: list[str]) -> Iterator[str]:
+    """Yield names that params.yaml does not have, and metrics that are not among the known ones."""
     names = [("experiment", claim.experiment)] if claim.experiment else []
     metrics = [("metric", claim.metric)]
     if isinstance(claim, Across | DepthBound):
@@ -465,7 +464,6 @@ def _unknown(claim: Measured, params: Params) -> Iterator[str]:
             written = _at(params.experiments[name], claim.x)
             if written not in (None, claim.over[name]):
                 yield f"over.{name}: {claim.over[name]} here, but params.yaml has {claim.x}: {written}"
-    known = [*CATALOGUE, *(metric.name for metric in own_metrics()), *_of_shots(params), *RUN_NUMBERS]
     for key, name in metrics:
         if name not in known:
             yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"

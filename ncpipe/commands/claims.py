@@ -11,6 +11,7 @@ from ncpipe.claims.published import ledger_of_all, read_ledger
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
 from ncpipe.papers.claim_tables import with_own_runs
+from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -24,7 +25,7 @@ def claims() -> None:
 
     Raises InputError, after everything is written, if an identity does not hold: the code is then wrong.
     """
-    ledger = load_claims()
+    ledger = load_claims(further=RUN_NUMBERS)
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
         from ncpipe.claims.theory import check_calls  # both take a second to import
         from ncpipe.papers.theory_calls import CALLS

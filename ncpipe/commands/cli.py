@@ -23,6 +23,7 @@ from ncpipe.commands.options import (
     Workers,
     begin,
 )
+from ncpipe.papers.outputs import PARENTS
 from ncpipe.system.artifacts import RUNS, remove_tried_links
 from ncpipe.system.errors import InputError
 from ncpipe.system.signals import came_of_interrupt, install_signal_handlers
@@ -600,7 +601,7 @@ def run_cli() -> None:
 
     install_signal_handlers()
     if "DVC_STAGE" in os.environ:
-        remove_tried_links()
+        remove_tried_links(PARENTS)
     try:
         with timed(os.environ.get("DVC_STAGE")):
             app(prog_name="ncpipe")

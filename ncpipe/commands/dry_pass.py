@@ -16,6 +16,7 @@ from ncpipe.commands.watched import check_watched
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
 from ncpipe.config.study import loaded, study_error, study_errors
+from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
 
@@ -30,7 +31,7 @@ def check_study(params: Params) -> None:
     """Raise InputError, in one line, for the first mistake that a run would come upon later."""
     check_metrics(params)
     if CLAIMS_FILE.is_file():
-        load_claims(CLAIMS_FILE, lambda: params)
+        load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         if isinstance(spec.data, ArraysData):

@@ -13,6 +13,7 @@ from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params
 from ncpipe.figures.labels import caption
 from ncpipe.metrics.catalogue import own_metrics
+from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Cell, Grid, data_uri, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
@@ -25,12 +26,9 @@ from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_TABLE,
     FIGURES,
-    LOW_RANK,
-    MODELS,
     REPORT,
     RESULTS,
     RUNS,
-    THEORY,
     publish_file,
     read_json,
 )
@@ -42,7 +40,6 @@ from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_
 from ncpipe.tables.sentences import rate, short_answer
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
-OWN = (THEORY, LOW_RANK, MODELS)  # folders of tables and figures that single studies have besides
 AGAIN = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
@@ -114,7 +111,7 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
     claims = _claims()
     if PARAMS_FILE.is_file():
         return _of_runs(load_params(), claims, here or {})
-    pictures = [picture for folder in OWN for picture in _own_pictures(folder)]
+    pictures = [picture for folder in REPORTED for picture in _own_pictures(folder)]
     lead = [f"{verdict_counts(claims)}."] if claims else []
     return Contents(
         title="Neural collapse: models without networks",
@@ -152,7 +149,7 @@ def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Con
         headline=headline,
         chapters=chapters,
         claims=claims,
-        pictures=[*pictures, *(picture for folder in OWN for picture in _own_pictures(folder))],
+        pictures=[*pictures, *(picture for folder in REPORTED for picture in _own_pictures(folder))],
         charts=chart_data(runs, points, slopes, history, measurements, places),
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
@@ -243,8 +240,8 @@ def _own_pictures(folder: Path) -> list[Picture]:
 
 
 def _own_grids() -> Iterator[Grid]:
-    """Yield the tables that single studies have besides, with every column."""
-    for folder in OWN:
+    """Yield the tables that the papers' own stages wrote, with every column."""
+    for folder in REPORTED:
         for path in sorted(folder.glob("*.csv")):
             table = read_table(path, folder.name)
             columns = {str(column): str(column).replace("_", " ") for column in table.columns}

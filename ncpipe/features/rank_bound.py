@@ -1,6 +1,6 @@
 """How far a trained run's decayed matrices are from rank K, against what the spread of their inputs allows.
 
-The bound of `ncpipe.papers.k23.rank_bound`, of a network: |W - nearest of rank K| is at most
+At a critical point of fit + lambda/2 |W|^2 the distance |W - nearest of rank K| is at most
 
     (sqrt(sum_i |delta_i|^2) sqrt(N TCV) + |G|)/lambda
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.specs import MarkovData, Run
 from ncpipe.datasets.stored import read_facts
-from ncpipe.features.low_rank import low_rank_columns
+from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import Features
@@ -216,7 +216,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         "test_error": math.nan
         if features.test is None
         else prediction_error(features.test.inputs, features.test.labels, *layer),
-        **(low_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
+        **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
 
 

@@ -30,12 +30,6 @@ CLAIMS = Path("data/claims")
 CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"
 CLAIMS_FIGURE = "panels.png"
-MODELS = Path("data/models")  # of the study in stages/regimes_models
-CONSTRUCTED = Path("data/constructed")  # of the study in stages/theory, like the two below
-COUNTEREXAMPLE = Path("data/counterexample.csv")
-THEORY = Path("data/theory")
-SERIES = Path("data/series")  # of the study in stages/low_rank, like the next
-LOW_RANK = Path("data/low_rank")
 REPORT = Path("data/report.html")
 COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
@@ -89,14 +83,14 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_tried_links() -> None:
+def remove_tried_links(further: Iterable[Path] = ()) -> None:
     """Delete the files by which a DVC that was killed then tried out links, in folders that are no output.
 
     They would stay for good, and count to what later stages depend on. One that is younger than a moment may
-    be of a DVC at work.
+    be of a DVC at work. further: such folders besides those of every sweep.
     """
     levels = [folder for below in ("*", "*/L*", "*/L*/x*") for folder in RUNS.glob(below)]
-    for folder in (RUNS, *levels, METRICS, SERIES, CONSTRUCTED, FEATURES, PREPARED):
+    for folder in (RUNS, *levels, METRICS, FEATURES, PREPARED, *further):
         for path in folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):  # of another one at work: gone by now
                 if TRIED_LINK.fullmatch(path.name) and time.time() - path.lstat().st_mtime > MOMENT:

@@ -6,7 +6,8 @@ import torch
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.k23.curves import CURVES, Point
 from ncpipe.papers.k23.figures import model_curves
-from ncpipe.system.artifacts import MODELS, publish_folder
+from ncpipe.papers.outputs import MODELS
+from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
 
 

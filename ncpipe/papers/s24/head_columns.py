@@ -1,4 +1,6 @@
-"""What figures show of a head's class means, layer by layer.
+"""Yield what figures show of a head, layer by layer: class means, singular values, Gram matrices, spreads.
+
+`ncpipe.features.head_ranks` has the ranks.
 
 K  classes    d  width    L  the head's matrices
 """
@@ -9,18 +11,22 @@ from typing import Any
 from torch import Tensor
 
 from ncpipe.config.specs import Run
-from ncpipe.features.low_rank import class_means, head_of
+from ncpipe.features.head_ranks import class_means, head_of
 from ncpipe.features.passes import Features
 from ncpipe.metrics.spectrum import singular_values
+from ncpipe.metrics.table import TRAIN, measure_layer
+from ncpipe.theory.dufm_solutions import Solution, layers
+
+SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
 def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
     """Return class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
     head = head_of(run)
-    layers = {"M1": head.input_layer}
+    names = {"M1": head.input_layer}
     for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
-        layers |= {f"~M{at}": before, f"M{at}": after}
-    return {name: class_means(features, layer) for name, layer in layers.items()}
+        names |= {f"~M{at}": before, f"M{at}": after}
+    return {name: class_means(features, layer) for name, layer in names.items()}
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
@@ -39,3 +45,52 @@ def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
     for row, line in enumerate((gram / gram.diagonal().mean()).tolist()):
         for column, value in enumerate(line):
             yield {"layer": name, "row": row, "column": column, "value": value}
+
+
+def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Yield singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
+
+    Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
+    """
+    head = head_of(run)
+    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
+    names |= {f"M{at}": name for at, name in [*enumerate(head.after, start=2)][-2:]}
+    for name, layer in names.items():
+        for place, value in enumerate(singular_values(class_means(features, layer)).tolist(), 1):
+            yield {"layer": name, "place": place, "value": value}
+
+
+def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
+    head = head_of(run)
+    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
+    names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
+    for name, layer in names.items():
+        yield from _entries(name, class_means(features, layer))
+
+
+def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
+    """Yield the same of built matrices."""
+    for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
+        yield from _entries(f"~M{at}", before)
+        yield from _entries(f"M{at}", before.clamp(min=0))
+
+
+def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(means.tolist()):
+        yield from (
+            {"layer": layer, "class": number, "unit": unit, "value": value} for unit, value in enumerate(row)
+        )
+
+
+def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+    """Yield how samples lie about their class means: layer (`H1`, ...) and two forms of DNC1.
+
+    dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
+    """
+    head = head_of(run)
+    for at, name in enumerate((head.input_layer, *head.after), start=1):
+        layer = features.layers[name][TRAIN]
+        found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)
+        values = {row.metric: row.value for row in found if row.metric in SPREADS}
+        yield {"layer": f"H{at}"} | values

@@ -10,7 +10,7 @@ import pandas as pd
 from ncpipe.config.params import Params, Series, load_params
 from ncpipe.config.specs import FreeData, Run
 from ncpipe.features.files import read_features
-from ncpipe.features.low_rank import mean_rows, singular_rows, solution_rows
+from ncpipe.papers.outputs import LOW_RANK, SERIES
 from ncpipe.papers.s24.figures.class_means import class_means, run_figure
 from ncpipe.papers.s24.figures.low_rank import (
     level_ratios,
@@ -20,6 +20,7 @@ from ncpipe.papers.s24.figures.low_rank import (
     singular_values_by_layer,
 )
 from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.head_columns import mean_rows, singular_rows, solution_rows
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     counts_by_value,
@@ -29,7 +30,7 @@ from ncpipe.papers.s24.tables.low_rank import (
 )
 from ncpipe.runs.figure_pool import Drawn, draw
 from ncpipe.runs.grid import read_grid
-from ncpipe.system.artifacts import FEATURES, LOW_RANK, RESULTS, SERIES, publish_folder
+from ncpipe.system.artifacts import FEATURES, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table

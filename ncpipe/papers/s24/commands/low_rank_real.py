@@ -7,8 +7,9 @@ import pandas as pd
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.specs import Run
 from ncpipe.features.files import read_features
-from ncpipe.features.low_rank import DATA_CUT, head_of
+from ncpipe.features.head_ranks import DATA_CUT, head_of
 from ncpipe.figures.save import save_figure
+from ncpipe.papers.outputs import LOW_RANK
 from ncpipe.papers.s24.figures.heads import (
     collapse_by_layer,
     gram_matrices,
@@ -20,7 +21,7 @@ from ncpipe.papers.s24.figures.heads import (
 from ncpipe.papers.s24.head_columns import gram_rows_of_head, means_of_head, singular_rows_of_head
 from ncpipe.papers.s24.tables.heads import LAMBDA, best_by_value, by_value, head_runs, heads_sentence
 from ncpipe.runs.grid import read_grid
-from ncpipe.system.artifacts import FEATURES, LOW_RANK, METRICS, RESULTS, publish_folder
+from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table

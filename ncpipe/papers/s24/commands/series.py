@@ -9,13 +9,15 @@ from tqdm import tqdm
 
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute, Device, FreeData, Run
-from ncpipe.features.low_rank import low_rank_columns, mean_rows, singular_rows, spread_rows
+from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features, extract
 from ncpipe.metrics.losses import prediction_error
+from ncpipe.papers.outputs import SERIES
+from ncpipe.papers.s24.head_columns import mean_rows, singular_rows, spread_rows
 from ncpipe.papers.s24.series_training import data_of, train_series
 from ncpipe.papers.s24.tables.low_rank import best_runs, with_ranks
-from ncpipe.system.artifacts import SERIES, publish_folder
+from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.training.device import prepare_device
@@ -98,5 +100,5 @@ def _ending(trained: Trained, features: Features) -> dict[str, Any]:
         "inner_penalty": features.inner_penalty,
         "gradient_norm": features.gradient_norm,
         "train_error": prediction_error(*last),
-        **low_rank_columns(run, features, loss),
+        **head_rank_columns(run, features, loss),
     }

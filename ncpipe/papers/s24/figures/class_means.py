@@ -1,6 +1,6 @@
 """Draw class means of low-rank solutions as images, with their Gram matrices [S24 Fig. 1, 5-8].
 
-means: columns of `features.low_rank.mean_rows` (layer, class, unit, value), and experiment.
+means: columns of `papers.s24.head_columns.mean_rows` (layer, class, unit, value), and experiment.
 """
 
 from collections.abc import Mapping, Sequence

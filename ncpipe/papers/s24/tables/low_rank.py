@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
-from ncpipe.system.artifacts import LOW_RANK
+from ncpipe.papers.outputs import LOW_RANK
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
 

@@ -8,8 +8,9 @@ import torch
 
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
+from ncpipe.papers.outputs import CONSTRUCTED
 from ncpipe.papers.s25.study_rows import constructed_row
-from ncpipe.system.artifacts import CONSTRUCTED, PREPARED, publish_folder
+from ncpipe.system.artifacts import PREPARED, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import assumptions

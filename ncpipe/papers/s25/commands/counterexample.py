@@ -4,8 +4,9 @@ import pandas as pd
 import torch
 
 from ncpipe.config.params import load_params
+from ncpipe.papers.outputs import COUNTEREXAMPLE
 from ncpipe.papers.s25.study_rows import counterexample_rows
-from ncpipe.system.artifacts import COUNTEREXAMPLE, publish_file
+from ncpipe.system.artifacts import publish_file
 
 
 def write_counterexample() -> None:

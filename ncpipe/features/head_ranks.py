@@ -1,10 +1,9 @@
-"""A trained deep features model beside DNC and SRG: losses over their levels, ranks, names.
+"""Compare a trained head with DNC and SRG: losses over their levels, ranks, names of structures.
 
 K  classes    d  width    L  depth
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -14,21 +13,19 @@ from ncpipe.config.specs import Run
 from ncpipe.features.passes import Features
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.scales import times_two_to
-from ncpipe.metrics.spectrum import RANK_TOLERANCE, singular_values
+from ncpipe.metrics.spectrum import RANK_TOLERANCE
 from ncpipe.metrics.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
-from ncpipe.metrics.table import TRAIN, measure_layer
+from ncpipe.metrics.table import TRAIN
 from ncpipe.theory.dufm_runs import head_levels, levels_of
-from ncpipe.theory.dufm_solutions import Solution, layers
 
 MARK = "-"  # between the ranks of layers
 DATA_CUT = 0.05  # of s_1: class means on data carry noise that free features do not
-SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
-def low_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any]:
+def head_rank_columns(run: Run, features: Features, loss: float) -> dict[str, Any]:
     """Return columns of a run's row, of dufm or of a head on data, by `metrics.structure` [S24 sec. 6].
 
-    Empty ones where the loss is not finite. Of data the levels are those of `optima.dufm_runs.head_levels`.
+    Empty ones where the loss is not finite. Of data the levels are those of `theory.dufm_runs.head_levels`.
 
     loss_dnc, loss_srg: the levels; loss_over_dnc, loss_over_srg: the loss over each. ranks, ranks_before: of
     the class means M_2, ..., M_L behind the ReLU and before it, as 5-5-10. dnc_found: full rank in all of
@@ -101,52 +98,3 @@ def class_means(features: Features, layer: str) -> Tensor:
 
 def _joined(means: list[Tensor], cut: float) -> str:
     return MARK.join(f"{rank:.0f}" for rank in ranks(means, cut))
-
-
-def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Yield singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
-
-    Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
-    """
-    head = head_of(run)
-    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
-    names |= {f"M{at}": name for at, name in [*enumerate(head.after, start=2)][-2:]}
-    for name, layer in names.items():
-        for place, value in enumerate(singular_values(class_means(features, layer)).tolist(), 1):
-            yield {"layer": name, "place": place, "value": value}
-
-
-def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
-    head = head_of(run)
-    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
-    names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
-    for name, layer in names.items():
-        yield from _entries(name, class_means(features, layer))
-
-
-def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
-    """Yield the same of built matrices."""
-    for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
-        yield from _entries(f"~M{at}", before)
-        yield from _entries(f"M{at}", before.clamp(min=0))
-
-
-def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:
-    for number, row in enumerate(means.tolist()):
-        yield from (
-            {"layer": layer, "class": number, "unit": unit, "value": value} for unit, value in enumerate(row)
-        )
-
-
-def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Yield how samples lie about their class means: layer (`H1`, ...) and two forms of DNC1.
-
-    dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
-    """
-    head = head_of(run)
-    for at, name in enumerate((head.input_layer, *head.after), start=1):
-        layer = features.layers[name][TRAIN]
-        found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)
-        values = {row.metric: row.value for row in found if row.metric in SPREADS}
-        yield {"layer": f"H{at}"} | values

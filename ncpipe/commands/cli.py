@@ -122,14 +122,16 @@ def train(
     ] = None,
     device: Device = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Train no other runs of the sweep with them.")
+        bool, typer.Option("--alone", help="Train these runs only, without missing runs of the same shape.")
     ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     value: Value = None,
 ) -> None:
-    """Train an experiment's runs, or take them from the store; write them to data/runs. Without DEPTH, SEED
-    or --value, all depths, seeds or values of the sweep. Missing runs of the same shapes train with them."""
+    """Train an experiment's runs, or take them from the store; write them to data/runs.
+
+    Without DEPTH, SEED or --value, all depths, seeds or values of the sweep. Missing runs of the sweep whose
+    networks have the same shape train in the same batch."""
     from ncpipe.commands.train import train as train_runs
 
     train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
@@ -509,7 +511,7 @@ def logs(
     seed: Annotated[int, typer.Argument(help="Seed of weights and mini-batches.", show_default=False)],
     value: Value = None,
 ) -> None:
-    """Print what was printed while a run trained, on this machine, in jobs of Slurm or in tasks of Ray."""
+    """Print the log of a run's training, on this machine, in jobs of Slurm or in tasks of Ray."""
     from ncpipe.commands.logs import logs as print_logs
 
     print_logs(experiment, depth, seed, _number(value))
@@ -519,7 +521,10 @@ def logs(
 def repair(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Damaged results below data/, to be removed and made again.", show_default=False),
+        typer.Argument(
+            help="Damaged results below data/ to remove, so that `dvc repro` makes them again.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Repair DVC's files after DVC was killed, and its damaged cache; print what was repaired."""

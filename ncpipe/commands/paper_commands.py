@@ -12,9 +12,9 @@ def _app(says: str) -> typer.Typer:
     return typer.Typer(cls=Group, help=says, no_args_is_help=True)
 
 
-s25 = _app("Stages of stages/theory, on the proofs of S25.")
-s24 = _app("Stages of stages/low_rank and stages/low_rank_real, on S24.")
-k23 = _app("Stage of stages/regimes_models, on the models of K23.")
+s25 = _app("Stages of S25: collapse is optimal in deep ResNets and transformers (stages/theory).")
+s24 = _app("Stages of S24: low-rank solutions that cost less than collapse (stages/low_rank, low_rank_real).")
+k23 = _app("Stage of K23, a review: its models without networks (stages/regimes_models).")
 APPS = {"s25": s25, "s24": s24, "k23": k23}
 
 
@@ -69,7 +69,7 @@ def series(
 
 @s24.command("low-rank", cls=Command)
 def low_rank() -> None:
-    """Compare deep unconstrained features models with DNC and SRG; write tables and figures."""
+    """Compare deep unconstrained features models with deep neural collapse and low-rank solutions."""
     from ncpipe.papers.s24.commands.low_rank import low_rank as compare
 
     compare()
@@ -77,7 +77,7 @@ def low_rank() -> None:
 
 @s24.command("low-rank-real", cls=Command)
 def low_rank_real() -> None:
-    """Compare networks with a deep head on real data with DNC and SRG; write tables and figures."""
+    """Compare networks with a deep head on real data with deep neural collapse and low-rank solutions."""
     from ncpipe.papers.s24.commands.low_rank_real import low_rank_real as compare
 
     compare()

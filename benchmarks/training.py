@@ -15,7 +15,9 @@ median, which counts; where it is not positive, or they never do, stands `-`: no
 networks is left out; (a) is charged, on top, with starting Python and torch once in --epochs. Roofline:
 floating-point operations of a plain network's products, and bytes that a step cannot but move (what autograd
 keeps, written and read; the optimizer's buffers), over the ceilings that a large product and a large copy
-reach here.
+reach here. The last column has where one thread of (c) spends its time by PyTorch's profiler, which lengthens
+Python's share: in matrix products, in all other operations, which mostly move memory, and in Python. On a GPU
+it is left out.
 """
 
 import argparse
@@ -37,6 +39,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -61,7 +64,11 @@ RESNETS, TRANSFORMERS = (
 CPU = torch.device("cpu")
 FEWEST, MOST = 5, 15  # differences of times
 STEADY = 0.1  # share of their median within which half of them have to lie
-HEAD = "network samples  batch   L |     (b)    (b')     (c) |    (a)    (b)   (b') | roofline/(c)"
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::baddbmm_"}
+HEAD = (
+    "network samples  batch   L |     (b)    (b')     (c) |    (a)    (b)   (b') | roofline/(c) "
+    "| products other Python"
+)
 
 
 @functools.cache
@@ -199,8 +206,23 @@ def contend(name: str, setting: Setting, count: int, compute: Compute, threads: 
     print(json.dumps(seconds and seconds / more / (count if name == "ours" else 1)))
 
 
-def child(name: str, setting: Setting, options: argparse.Namespace) -> float:
-    """Seconds of one epoch of one run; NaN where they were not measured."""
+def profile_parts(setting: Setting, compute: Compute) -> list[float]:
+    """Print and return the shares of products, other operations and Python in the training of one batch."""
+    place, runs = prepare_device(compute), setting.runs(3, 5)
+    torch.set_num_threads(1)
+    train_batch(runs, setting.data, place, compute.precision)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled, record_function("Python"):
+        train_batch(runs, setting.data, place, compute.precision)
+    taken = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
+    whole, python = sum(taken.values()), taken.pop("Python")
+    products = sum(time for name, time in taken.items() if name in PRODUCTS)
+    shares = [products / whole, (sum(taken.values()) - products) / whole, python / whole]
+    print(json.dumps(shares))
+    return shares
+
+
+def child(name: str, setting: Setting, options: argparse.Namespace) -> Any:
+    """What a contender prints: seconds of one epoch of one run, None where not measured; or shares."""
     arguments = {
         "--contender": name,
         "--architectures": setting.architecture,
@@ -216,8 +238,7 @@ def child(name: str, setting: Setting, options: argparse.Namespace) -> float:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    seconds = json.loads(done.stdout)
-    return math.nan if seconds is None else float(seconds)
+    return json.loads(done.stdout)
 
 
 def cell(value: float, kind: str) -> str:
@@ -288,11 +309,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--contender", choices=["plain", "tensors", "ours"])
+    parser.add_argument("--contender", choices=["plain", "tensors", "ours", "parts"])
     options = parser.parse_args()
     compute = Compute(options.device, 1, "float32")
     grid = itertools.product(options.architectures, options.samples, options.batch_sizes, options.depths)
     settings = [Setting(*numbers) for numbers in grid]
+    if options.contender == "parts":
+        profile_parts(settings[0], compute)
+        return
     if options.contender:
         contend(options.contender, settings[0], options.runs, compute, options.threads, options.seconds)
         return
@@ -307,18 +331,20 @@ def main() -> None:
     for _, rows in itertools.groupby(settings, lambda setting: dataclasses.astuple(setting)[:3]):
         seconds = {"a": 0.0, "b": 0.0, "b'": 0.0, "c": 0.0}
         for setting in rows:
-            plain, ready, together = (child(name, setting, options) for name in ("plain", "tensors", "ours"))
+            found = (child(name, setting, options) for name in ("plain", "tensors", "ours"))
+            plain, ready, together = (math.nan if taken is None else taken for taken in found)
             alone = plain + begin / options.epochs
             for name, taken in zip(seconds, (alone, plain, ready, together), strict=True):
                 seconds[name] += taken
             work, moved = least_work(setting)
             share = max(work / operations, moved / bandwidth) / together
             batch = setting.batch or "full"
+            parts = child("parts", setting, options) if options.device == "cpu" else []
             print(
                 f"{setting.architecture:<7}{setting.samples:>7}{batch:>7}{setting.depth:>4}  "
                 f"|{''.join(cell(1e3 * taken, '8.2f') for taken in (plain, ready, together))} "
                 f"|{''.join(cell(taken / together, '7.1f') for taken in (alone, plain, ready))} "
-                f"|{cell(share, '6.0%')}",
+                f"|{cell(share, '13.0%')} |{''.join(cell(part, '7.0%') for part in parts)}",
                 flush=True,
             )
         a, b, ready, c = seconds.values()

@@ -13,9 +13,9 @@ from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
 from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.papers.numerical import minimise_gufm
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import optimal_value, optimum
+from ncpipe.theory.numerical import minimise_gufm
 from ncpipe.theory.ufm import Decay
 from ncpipe.theory.ufm import optimum as ufm_optimum
 

@@ -8,9 +8,9 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
-from ncpipe.papers.numerical import minimise_gufm, minimise_ufm
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import optimal_value
+from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 

@@ -12,9 +12,9 @@ from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
 from ncpipe.papers.k23.imbalance import Classes
-from ncpipe.papers.numerical import minimise_gufm, minimise_ufm
 from ncpipe.system.errors import InputError
 from ncpipe.theory import smoothing
+from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay, kappa
 from ncpipe.theory.ufm import optimum as ufm_optimum
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES
-from ncpipe.papers.numerical import minimise_ufm
 from ncpipe.system.errors import InputError
+from ncpipe.theory.numerical import minimise_ufm
 from ncpipe.theory.ufm import Decay, Loss, kappa, optimum
 
 BIASES = [None, 0.0, 0.01, 0.3, 5.0]

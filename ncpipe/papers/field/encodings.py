@@ -14,10 +14,10 @@ from torch import Tensor
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.loss_functions import LOSSES, Loss, focal, half_squared_error
-from ncpipe.papers.numerical import NumericalOptimum, minimise_ufm
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import ufm
+from ncpipe.theory.numerical import NumericalOptimum, minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 Classes = Annotated[int, Bound(low=2)]

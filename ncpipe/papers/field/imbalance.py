@@ -16,8 +16,8 @@ from torch import Tensor
 from ncpipe.config.bounds import Bound, Positive
 from ncpipe.metrics.loss_functions import cross_entropy
 from ncpipe.papers.field.descent import Bounds, descend
-from ncpipe.papers.numerical import minimise_ufm
 from ncpipe.system.errors import InputError
+from ncpipe.theory.numerical import minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 Even = Annotated[int, Bound(low=4)]

@@ -17,10 +17,10 @@ from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
-from ncpipe.papers.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import gufm, smoothing, ufm
 from ncpipe.theory.frames import simplex_frame, zero_sum_basis
+from ncpipe.theory.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 Classes = Annotated[int, Bound(low=2)]

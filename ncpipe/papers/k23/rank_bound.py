@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.loss_functions import cross_entropy
-from ncpipe.papers.numerical import least
+from ncpipe.theory.numerical import least
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ncpipe.config.specs import Run
 from ncpipe.models import residual_block
+from ncpipe.models.layers import Affine
 from ncpipe.models.residual_block import compiled_residual_block
 from ncpipe.training.loop import train_batch
 
@@ -96,6 +97,7 @@ def test_nan_stays_in_its_row() -> None:
 
 def test_training_without_numba_differs_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     run, data = Run("e", 4, 0, experiment(epochs=20)), vector_data()
+    monkeypatch.setattr(residual_block, "FEWEST_NUMBERS", 0)
     (compiled,) = train_batch([run], data, CPU, "float64")
     monkeypatch.setattr(residual_block, "HAS_NUMBA", False)
     (plain,) = train_batch([run], data, CPU, "float64")
@@ -104,3 +106,13 @@ def test_training_without_numba_differs_by_rounding(monkeypatch: pytest.MonkeyPa
     )  # both were taken
     for name, value in plain.state.items():
         torch.testing.assert_close(compiled.state[name], value, rtol=1e-7, atol=1e-9)
+
+
+def test_few_rows_are_not_compiled_whatever_runs_there_are() -> None:
+    """Red: a limit on the rows of all runs together, by which a run's rounding depends on its neighbours."""
+    layer = Affine(64, 64)
+    limit = residual_block.FEWEST_NUMBERS // 64
+    for runs in (1, 6):
+        layer.weight = torch.nn.Parameter(torch.zeros(runs, 64, 64))
+        assert residual_block.is_compiled(layer, torch.zeros(runs, limit, 64))
+        assert not residual_block.is_compiled(layer, torch.zeros(runs, limit - 1, 64))

@@ -11,14 +11,19 @@ from torch import Tensor
 from ncpipe.models.layers import Affine, layer_norm
 from ncpipe.system.compile import HAS_NUMBA
 
+# Rows x width of one run. With fewer, as in mini-batches of 128, calling the loop takes longer than it saves:
+# threads of other batches wait for Python meanwhile. Not counted over the runs, whose rounding is their own.
+FEWEST_NUMBERS = 3 * 2**13
 
-def is_compiled(layer: Affine) -> bool:
-    """Return whether `compiled_residual_block` takes this layer: of stacked runs on a CPU, with gradients.
 
-    Estimates on the meta device count PyTorch's operations, which keep more for the backward pass.
+def is_compiled(layer: Affine, x: Tensor) -> bool:
+    """Return whether `compiled_residual_block` takes this layer and its input x (S, M, d).
+
+    It does for many rows of stacked runs on a CPU, with gradients. Estimates on the meta device count
+    PyTorch's operations, which keep more for the backward pass.
     """
-    on_cpu = layer.weight.device.type == "cpu"
-    return HAS_NUMBA and on_cpu and layer.weight.dim() == 3 and torch.is_grad_enabled()
+    stacked = layer.weight.dim() == 3 and layer.weight.device.type == "cpu"
+    return HAS_NUMBA and stacked and torch.is_grad_enabled() and x[0].numel() >= FEWEST_NUMBERS
 
 
 def compiled_residual_block(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:

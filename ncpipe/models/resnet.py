@@ -49,7 +49,7 @@ class ResNet(Network):
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, OneLayerMLP | TwoLayerMLP)
             yield Layer(f"X{index}", self.positions[index - 1], x)
-            if isinstance(block, OneLayerMLP) and not self.pre_norm and is_compiled(block.lin):
+            if isinstance(block, OneLayerMLP) and not self.pre_norm and is_compiled(block.lin, x):
                 x = compiled_residual_block(x, block.lin.weight, block.lin.bias, self.norm.eps)
                 continue
             z = block.pre_activation(self.norm(x) if self.pre_norm else x)

@@ -44,14 +44,15 @@ def test_a_study_of_own_code_begins_with_the_page() -> None:
 
 @pytest.mark.pipeline
 def test_the_page_runs_to_its_report_and_a_metric_trains_nothing_again(tmp_path: Path) -> None:
-    """One run of each experiment, of few epochs. Red: a starter that only a later stage finds wrong, such as parameters without `about`."""
+    """One run of each experiment. Red: a starter that only a later stage finds wrong, such as parameters
+    without `about`."""
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     clone.run("bash", "-e", "-c", *blocks("bash"))
     study = clone.study("spirals")
     program = (study.folder / "study.py").read_text(encoding="utf-8")
     params = (study.folder / "params.yaml").read_text(encoding="utf-8")
     small = params.replace("depths: [2, 3], seeds: [0, 1]", "depths: [2], seeds: [0]")
-    small = small.replace("epochs: 300", "epochs: 60")
+    small = small.replace("epochs: 300", "epochs: 100")
     (study.folder / "params.yaml").write_text(small, encoding="utf-8")
     swept = study.run("ncpipe", "sweep")
     assert "sweep: 2 runs to train in " in swept.err

@@ -718,7 +718,8 @@ class TestSweep:
     """`ncpipe sweep`: what `dvc repro` makes, trained by an engine before that."""
 
     def test_it_is_dvc_repro(self, swept: Clone, tmp_path: Path) -> None:
-        """In a part of the same sweep. Red: a run under another's name; a stage that stays stale; other bytes."""
+        """On a part of the same sweep. Red: a run under another's name; a stage that stays stale; other
+        bytes."""
         part = {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]}
         clone = Clone.of_working_tree(tmp_path / "clone", PARAMS | {"sweep": part})
         clone.run("ncpipe", "sweep", "--dry-run")

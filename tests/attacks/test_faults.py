@@ -35,7 +35,7 @@ from faults import KINDS, arm
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
 STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
 POINTS = os.environ.get("NCPIPE_ATTACK_POINTS")  # of a sweep those alone, with every kind, whose line has it
-SHORT = 13  # of the points of `ncpipe train`, every so many in the ordinary suite
+SHORT = 29  # of the points of `ncpipe train`, every so many in the ordinary suite
 
 
 def train_in_a_fork(folder: Path, log: Path, at: int = 0, kind: str = "kill") -> tuple[int, str]:

@@ -369,7 +369,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 @pytest.mark.pipeline
 def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
-    """By `dvc repro`; a new value by `ncpipe sweep`, whose names for the stages have to be DVC's."""
+    """By `dvc repro`, then by `ncpipe sweep`, whose names for the stages have to be DVC's."""
     assert sorted(path.parent.name for path in (study.folder / "data/runs/one/L2").glob("*/s0")) == [
         "x0.01",
         "x1e-05",
@@ -380,6 +380,7 @@ def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
     assert "1 runs to train in 1 batches" in swept.err
     assert {path: digest for path, digest in study.digests("data/runs").items() if path in before} == before
     assert study.stale() == []
+    assert study.repro().ran == []
     runs = pd.read_csv(study.folder / "data/results/runs.csv")
     assert runs[["axis", "x", "penalty_value"]].values.tolist() == [
         ["penalty.value", x, x] for x in (1e-5, 0.01, 1)

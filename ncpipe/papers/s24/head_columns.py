@@ -5,7 +5,7 @@
 K  classes    d  width    L  the head's matrices
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -30,12 +30,10 @@ def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """Yield singular values of M1, M~2, ..., M~L and of ML: layer, place from 1, value."""
+    """Return singular values of M1, M~2, ..., M~L and of ML: layer, place from 1, value."""
     last = list(means)[-1]
-    for name, matrix in means.items():
-        if name in ("M1", last) or name.startswith("~"):
-            for place, value in enumerate(singular_values(matrix).tolist(), 1):
-                yield {"layer": name, "place": place, "value": value}
+    names = [name for name in means if name in ("M1", last) or name.startswith("~")]
+    return _singular_rows(means, names)
 
 
 def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
@@ -48,25 +46,21 @@ def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
 
 
 def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
-    """Yield singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
+    """Return singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
 
     Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
     """
-    head = head_of(run)
-    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
-    names |= {f"M{at}": name for at, name in [*enumerate(head.after, start=2)][-2:]}
-    for name, layer in names.items():
-        for place, value in enumerate(singular_values(class_means(features, layer)).tolist(), 1):
-            yield {"layer": name, "place": place, "value": value}
+    means = means_of_head(run, features)
+    before, after = _before_and_after(means)
+    return _singular_rows(means, [*before, *after[-2:]])
 
 
 def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
     """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
-    head = head_of(run)
-    names = {f"~M{at}": name for at, name in enumerate(head.before, start=2)}
-    names |= {f"M{at}": name for at, name in enumerate(head.after, start=2)}
-    for name, layer in names.items():
-        yield from _entries(name, class_means(features, layer))
+    means = means_of_head(run, features)
+    before, after = _before_and_after(means)
+    for name in [*before, *after]:
+        yield from _entries(name, means[name])
 
 
 def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
@@ -74,6 +68,18 @@ def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
     for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
         yield from _entries(f"~M{at}", before)
         yield from _entries(f"M{at}", before.clamp(min=0))
+
+
+def _before_and_after(means: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
+    """Return the names before the ReLU, ~M2, ..., ~ML, and behind it, M2, ..., ML."""
+    before = [name for name in means if name.startswith("~")]
+    return before, [name.removeprefix("~") for name in before]
+
+
+def _singular_rows(means: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for name in names:
+        for place, value in enumerate(singular_values(means[name]).tolist(), 1):
+            yield {"layer": name, "place": place, "value": value}
 
 
 def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:

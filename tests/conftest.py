@@ -3,8 +3,9 @@
 import copy
 import faulthandler
 import io
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,23 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
     }
     with Path("params.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
+
+
+def measure_runs(*names: str, depths: Sequence[int], seeds: Sequence[int] = (0,)) -> None:
+    """Take the stages of experiments in params.yaml from `grid` to `measure`, in this process."""
+    from ncpipe.commands.extract import extract_experiment
+    from ncpipe.commands.fetch import fetch
+    from ncpipe.commands.grid import write_grid
+    from ncpipe.commands.measure import measure
+    from ncpipe.commands.train import train
+
+    write_grid()
+    for name in names:
+        fetch(name)
+        for depth, seed in itertools.product(depths, seeds):
+            train(name, depth, seed, workers=1)
+        extract_experiment(name)
+        measure(name)
 
 
 def experiment(**changes: Any) -> Experiment:

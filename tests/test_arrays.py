@@ -9,18 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, measure_runs, write_params
 from matplotlib.figure import Figure
 from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
 
 from ncpipe.commands.aggregate import aggregate
-from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
-from ncpipe.commands.train import train
 from ncpipe.config.records import read
 from ncpipe.config.specs import ArraysData, Experiment
 from ncpipe.datasets.arrays import prepare_arrays
@@ -280,14 +277,7 @@ def trained() -> Prepared:
     write_params([2, 3], [0, 1], own=own, tested=tested)
     params = Path("params.yaml")
     params.write_text(params.read_text().replace("tolerance: 0.01", "tolerance: 0.5"))  # so few epochs
-    write_grid()
-    for name in ("own", "tested"):
-        fetch(name)
-        for depth in (2, 3):
-            for seed in (0, 1):
-                train(name, depth, seed, workers=1)
-        extract_experiment(name)
-        measure(name)
+    measure_runs("own", "tested", depths=[2, 3], seeds=[0, 1])
     return read_prepared(Path("data/prepared/own"))
 
 

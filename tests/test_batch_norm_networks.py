@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import experiment_tree, image_data, vector_data, write_params
+from conftest import experiment_tree, image_data, measure_runs, vector_data, write_params
 from torch import nn
 
 from ncpipe.config.specs import Augmentation, Compute, Experiment, Run
@@ -482,12 +482,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import os
 
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.commands.extract import extract_experiment
-    from ncpipe.commands.fetch import fetch
-    from ncpipe.commands.grid import write_grid
-    from ncpipe.commands.measure import measure
     from ncpipe.commands.plot import plot
-    from ncpipe.commands.train import train as train_stage
 
     folder, before = tmp_path_factory.mktemp("chain"), os.getcwd()
     os.chdir(folder)
@@ -498,13 +493,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
             "conv": experiment_tree(data=DIGITS, augmentation=AUGMENTATION, **short) | {"model": RESNET},
         }
         write_params([8, 14], [0], **trees)
-        write_grid()
-        for name in trees:
-            fetch(name)
-            for depth in (8, 14):
-                train_stage(name, depth, 0, workers=1)
-            extract_experiment(name)
-            measure(name)
+        measure_runs(*trees, depths=[8, 14])
         aggregate()
         plot()
         yield folder / "data"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -377,12 +377,7 @@ series:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A drawn and a built experiment through all stages, in a folder of their own."""
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.commands.extract import extract_experiment
-    from ncpipe.commands.fetch import fetch
-    from ncpipe.commands.grid import write_grid
-    from ncpipe.commands.measure import measure
     from ncpipe.commands.plot import plot
-    from ncpipe.commands.train import train as train_stage
     from ncpipe.papers.s24.commands.low_rank import low_rank
     from ncpipe.papers.s24.commands.series import series
 
@@ -403,13 +398,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         text = Path("params.yaml").read_text(encoding="utf-8")
         text = re.sub(r"(?m)^  - (again|wide)\n", "", text)  # of no sweep
         Path("params.yaml").write_text(f"{text}\n{SERIES_KEYS}", encoding="utf-8")
-        write_grid()
-        for name in trees:
-            fetch(name)
-            for seed in (0, 1):
-                train_stage(name, 4, seed, workers=1)
-            extract_experiment(name)
-            measure(name)
+        measure_runs(*trees, depths=[4], seeds=[0, 1])
         aggregate()
         plot()
         for name in ("again", "wide"):

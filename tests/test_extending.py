@@ -5,19 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import measure_runs
 from pipeline import PARAMS, ROOT, Clone
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
-from ncpipe.commands.extract import extract_experiment
-from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
 from ncpipe.commands.new import Wanted, new
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
-from ncpipe.commands.train import train
 from ncpipe.config.study import load_study
 from ncpipe.runs.code_digests import clear_caches, study_violation
 
@@ -67,12 +63,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
         small = params.replace("depths: [2, 3], seeds: [0, 1]", "depths: [2], seeds: [0]")
         Path("params.yaml").write_text(small.replace("epochs: 300", "epochs: 100"), encoding="utf-8")
         write_code()
-        write_grid()
-        for name in ("sine", "patches"):
-            fetch(name)
-            train(name, 2, 0, workers=1)
-            extract_experiment(name)
-            measure(name)
+        measure_runs("sine", "patches", depths=[2])
         for stage in (aggregate, plot, claims, report):
             stage()
     finally:

@@ -9,15 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment, experiment_tree, vector_data, write_params
+from conftest import experiment, experiment_tree, measure_runs, vector_data, write_params
 from safetensors.torch import load_file
 
 from ncpipe.commands.aggregate import aggregate
-from ncpipe.commands.extract import extract_experiment
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
-from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
@@ -134,12 +130,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "wild": experiment_tree(history=AT, optimizer=SGD | {"learning_rate": 1e30}),
         }
         write_params([3], [0], **trees)
-        write_grid()
-        for name in trees:
-            fetch(name)
-            train(name, 3, 0, workers=1)
-            extract_experiment(name)
-            measure(name)
+        measure_runs(*trees, depths=[3])
         aggregate()
         yield folder
     finally:

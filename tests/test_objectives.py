@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, image_data, vector_data, write_params
+from conftest import experiment_tree, image_data, measure_runs, vector_data, write_params
 from scipy.optimize import minimize_scalar
 
 from ncpipe.config.records import read
@@ -597,11 +597,6 @@ def test_what_only_the_data_show_names_its_key_too() -> None:
 def test_they_go_from_params_to_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fetch to aggregate: objectives of history and features agree, there is no bound, runs can converge."""
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.commands.extract import extract_experiment
-    from ncpipe.commands.fetch import fetch
-    from ncpipe.commands.grid import write_grid
-    from ncpipe.commands.measure import measure
-    from ncpipe.commands.train import train as train_stage
 
     monkeypatch.chdir(tmp_path)
     short = {"epochs": 60, "log_every": 5}
@@ -614,12 +609,7 @@ def test_they_go_from_params_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
         "smooth": experiment_tree(**short, loss={"name": "ce", "smoothing": 0.2}),
     }
     write_params([3], [0], **trees)
-    write_grid()
-    for name in trees:
-        fetch(name)
-        train_stage(name, 3, 0, workers=1)
-        extract_experiment(name)
-        measure(name)
+    measure_runs(*trees, depths=[3])
     aggregate()
     runs = pd.read_csv("data/results/runs.csv").set_index("experiment")
     ends = pd.read_csv("data/results/history.csv").query("epoch == 60").set_index("experiment")

@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, measure_runs, write_params
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
-from ncpipe.commands.extract import extract_experiment
-from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot_published
 from ncpipe.commands.publish import SHOWN, provenance, publish
-from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs.fingerprint import fingerprints_of
 from ncpipe.runs.training_log import FINISHED, log_time
@@ -39,14 +34,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         history = {"metrics": ["nc1_trace_ratio"], "at": [0.5, 1]}
         write_params([2, 3], [0, 1], one=experiment_tree(history=history), two=experiment_tree(loss="mse"))
-        write_grid()
-        for name in ("one", "two"):
-            fetch(name)
-            for depth in (2, 3):
-                for seed in (0, 1):
-                    train(name, depth, seed, workers=1)
-            extract_experiment(name, None)
-            measure(name)
+        measure_runs("one", "two", depths=[2, 3], seeds=[0, 1])
         aggregate()
         Path("claims.yaml").write_text(LEDGER)
         claims()

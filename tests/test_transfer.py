@@ -8,15 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment, experiment_tree, image_data, write_params
+from conftest import experiment, experiment_tree, image_data, measure_runs, write_params
 from torch import Tensor
 
 from ncpipe.commands.aggregate import aggregate
-from ncpipe.commands.extract import extract_experiment
-from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
-from ncpipe.commands.measure import measure
-from ncpipe.commands.train import train
 from ncpipe.config.records import check, read
 from ncpipe.config.specs import Experiment, ImageData
 from ncpipe.config.transfer_specs import Transfer
@@ -261,12 +256,7 @@ def test_its_numbers_are_those_of_the_networks_features(
     monkeypatch.chdir(tmp_path)
     moved = experiment_tree(data=DIGITS | {"transfer": KEYS}) | {"model": MODEL}
     write_params([3], [0], moved=moved, plain=experiment_tree(data=DIGITS) | {"model": MODEL})
-    write_grid()
-    for name in ("moved", "plain"):
-        fetch(name)
-        train(name, 3, 0, workers=1)
-        extract_experiment(name)
-        measure(name)
+    measure_runs("moved", "plain", depths=[3])
     aggregate()
     data = read_prepared(Path("data/prepared/moved"))
     features = read_features(Path("data/features/moved/L3/s0.safetensors"))

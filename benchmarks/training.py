@@ -206,8 +206,8 @@ def contend(name: str, setting: Setting, count: int, compute: Compute, threads: 
     print(json.dumps(seconds and seconds / more / (count if name == "ours" else 1)))
 
 
-def profile_parts(setting: Setting, compute: Compute) -> list[float]:
-    """Print and return the shares of products, other operations and Python in the training of one batch."""
+def print_parts(setting: Setting, compute: Compute) -> None:
+    """Print the shares of products, other operations and Python in the training of one batch."""
     place, runs = prepare_device(compute), setting.runs(3, 5)
     torch.set_num_threads(1)
     train_batch(runs, setting.data, place, compute.precision)
@@ -216,9 +216,7 @@ def profile_parts(setting: Setting, compute: Compute) -> list[float]:
     taken = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
     whole, python = sum(taken.values()), taken.pop("Python")
     products = sum(time for name, time in taken.items() if name in PRODUCTS)
-    shares = [products / whole, (sum(taken.values()) - products) / whole, python / whole]
-    print(json.dumps(shares))
-    return shares
+    print(json.dumps([products / whole, (sum(taken.values()) - products) / whole, python / whole]))
 
 
 def child(name: str, setting: Setting, options: argparse.Namespace) -> Any:
@@ -315,7 +313,7 @@ def main() -> None:
     grid = itertools.product(options.architectures, options.samples, options.batch_sizes, options.depths)
     settings = [Setting(*numbers) for numbers in grid]
     if options.contender == "parts":
-        profile_parts(settings[0], compute)
+        print_parts(settings[0], compute)
         return
     if options.contender:
         contend(options.contender, settings[0], options.runs, compute, options.threads, options.seconds)

@@ -37,7 +37,7 @@ class Stale:
         return not (self.missing or self.unprepared or self.stages or self.edited or self.jobs)
 
 
-def what_is_stale(params: Params, device: Device | None) -> Stale:
+def find_stale(params: Params, device: Device | None) -> Stale:
     """Ask DVC, which takes longest, and meanwhile the code and the store; once each."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_ask_dvc)

@@ -16,11 +16,11 @@ from ncpipe.config.specs import Device
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
-from ncpipe.runs.engines.choice import dry_run_of, open_engine, tasks_of
+from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
+from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.job_log import cost_lines, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.slurm_commands import cancel, still_running
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
@@ -28,7 +28,7 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import duration, say
+from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
@@ -145,7 +145,7 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
     check_rules(options, params)
     missing, under_way = stale.missing, keys_in_jobs()
     if jobs := {under_way[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in under_way}:
-        print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
+        print(f"{plural(len(jobs), 'job')} of an earlier sweep still in the queue or running")
     missing = [fingerprint for fingerprint in missing if fingerprint.key() not in under_way]
     planned: list[Planned] = []
     todo = [*missing, *unprepared]
@@ -190,18 +190,19 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
 
 
 def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
-    found = dry_run_of(tasks_of(missing, settings), options, settings.compute)
-    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {found.name:>8}")
-    for batch in groups(missing):
-        run, keys = batch[0].run, {fingerprint.key() for fingerprint in batch}
-        tasks = sum(any(not keys.isdisjoint(task.keys) for task in piece) for piece in found.pieces)
-        left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
-        print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
+    """Print in how many jobs the engine would train the runs of each shape."""
+    planned = dry_run(tasks_of(missing, settings), options, settings.compute)
+    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {'jobs':>8}")
+    for group in groups(missing):
+        run, keys = group[0].run, {fingerprint.key() for fingerprint in group}
+        jobs = sum(any(not keys.isdisjoint(task.keys) for task in job) for job in planned.jobs)
+        left = run.spec.epochs - epochs_done(checkpoint_of(group[0]))
+        print(f"{_name(group):<40} {len(group):>5} {left:>7} {jobs:>8}")
     print(
-        "\nshape: runs that can train side by side; runs: how many; epochs: that each has left; "
-        f"{found.name}: over which\nthey are dealt out\n"
+        "\nshape: networks of equal shape, which train in the same batches; runs: their number; epochs: left "
+        "to train;\njobs: those that share the runs\n"
     )
-    print("\n".join(found.lines))
+    print("\n".join(planned.lines))
 
 
 def _name(batch: Sequence[RunFingerprint]) -> str:

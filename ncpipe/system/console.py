@@ -147,6 +147,11 @@ class Unseen:
         return None
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 run, 2 runs, 3 batches."""
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return a time as people write it: 8 s, 3 min, 2.5 h."""
     if seconds < 100:

@@ -30,7 +30,7 @@ def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataF
 
 
 def draw_power(
-    axes: Axes, fit: pd.Series, places: np.ndarray, of: XAxis, *, mark: str = "", **style: Any
+    axes: Axes, fit: pd.Series, places: np.ndarray, x_axis: XAxis, *, mark: str = "", **style: Any
 ) -> Line2D:
     """Draw a row of `tables.slopes` as a line over the x that it was fitted to, labelled by its slope.
 
@@ -38,7 +38,7 @@ def draw_power(
     """
     ends = np.array([places.min(), places.max()])
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    label = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol) + mark
+    label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
     (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, **style)
     return line
 
@@ -62,7 +62,7 @@ def state_gap(axes: Axes, place: float, converged: int) -> None:
 
 
 def state_missing(
-    axes: Axes, of: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
+    axes: Axes, x_axis: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
 ) -> None:
     """Write which depths, or other x, have no line, and why; lower left, or upper right.
 
@@ -74,7 +74,7 @@ def state_missing(
         axes.text(
             0.98 if top else 0.02,
             0.97 - 0.12 * line if top else 0.03 + 0.12 * line,
-            f"{why}: {of.equal_to(places)}",
+            f"{why}: {x_axis.equal_to(places)}",
             transform=axes.transAxes,
             ha="right" if top else "left",
             va="top" if top else "bottom",
@@ -84,9 +84,9 @@ def state_missing(
         )
 
 
-def converged_by_place(runs: pd.DataFrame, of: XAxis) -> dict[float, int]:
+def converged_by_place(runs: pd.DataFrame, x_axis: XAxis) -> dict[float, int]:
     """Return how many runs of one line converged at each depth, or other x, in rising order."""
-    counts = runs.groupby(of.column)["converged"].sum()
+    counts = runs.groupby(x_axis.column)["converged"].sum()
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}
 
 

@@ -45,8 +45,8 @@ def spectra(
     line of the value that goes to 0 leaves there, and a note has the least such value.
     """
     table = _spectra(measurements, runs)
-    of = x_axis_of(runs)
-    colours = colours_of(table[of.column])
+    x_axis = x_axis_of(runs)
+    colours = colours_of(table[x_axis.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
@@ -54,16 +54,16 @@ def spectra(
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
-                converged = converged_by_place(objective, of)
+                converged = converged_by_place(objective, x_axis)
                 equal = None if name in no_simplex or own.empty else _equal(own, objective)
-                _draw_panel(axes, rows, of, colours, converged, equal)
+                _draw_panel(axes, rows, x_axis, colours, converged, equal)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, matrix in zip(grid[0], COLUMNS, strict=True):
             axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
         for axes in grid[-1]:
             axes.set_xlabel("index $i$")
         figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours, collapsed=not set(labels) <= set(no_simplex))
+        _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
         figure.draw_without_rendering()
     return figure
 
@@ -92,7 +92,7 @@ def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
     equal: int | None,
@@ -102,11 +102,11 @@ def _draw_panel(
         state_nothing(axes, absence(sum(converged.values())))
         return
     classes = int(own["index"].max())
-    for _, table in own.groupby(of.column):
+    for _, table in own.groupby(x_axis.column):
         axes.plot(
             table["index"],
             10 ** table["log10"],
-            color=colours[table[of.column].iloc[0]],
+            color=colours[table[x_axis.column].iloc[0]],
             marker="o",
             markersize=2.5,
             linewidth=1.1,
@@ -120,7 +120,7 @@ def _draw_panel(
     _state_lowest(axes, own)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, of, own[of.column], converged)
+    state_missing(axes, x_axis, own[x_axis.column], converged)
 
 
 def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
@@ -139,8 +139,8 @@ def _rounded(value: float) -> str:
     return f"{value:.1g}" if value >= 1e-3 else rf"${digit}\cdot 10^{{{int(power)}}}$"
 
 
-def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
-    handles = of.handles(colours)
+def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
+    handles = x_axis.handles(colours)
     if collapsed:
         line = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
         handles.append(line)

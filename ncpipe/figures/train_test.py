@@ -110,7 +110,7 @@ def train_against_test(
     training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
     there is no panel of test collapse.
     """
-    of = x_axis_of(runs)
+    x_axis = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
     panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
     with paper_style():
@@ -119,19 +119,19 @@ def train_against_test(
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
-            converged = converged_by_place(own_runs, of)
+            converged = converged_by_place(own_runs, x_axis)
             for axes, panel in zip(line, panels, strict=False):
                 if panel.is_of_test and not has_test(own_runs):
                     axes.set_xticks([])
                     state_nothing(axes, "no test samples")
                 else:
-                    _draw_panel(axes, own, of, panel, converged)
-            _draw_effective(line[-1], effective[effective["experiment"] == name], of, converged)
+                    _draw_panel(axes, own, x_axis, panel, converged)
+            _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, converged)
             line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
         for axes, title in zip(grid[0], [*(panel.title for panel in panels), EFFECTIVE], strict=True):
             axes.set_title(title)
         for axes in grid[-1]:
-            axes.set_xlabel(of.label)
+            axes.set_xlabel(x_axis.label)
         figure.align_ylabels(grid[:, 0])
         _draw_key(figure, grid)
         figure.draw_without_rendering()
@@ -139,16 +139,16 @@ def train_against_test(
 
 
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, of: XAxis, panel: Panel, converged: Mapping[float, int]
+    axes: Axes, own: pd.DataFrame, x_axis: XAxis, panel: Panel, converged: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
     mean, std = (f"log10_{name}" if panel.logarithmic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
-        lines += _draw_line(axes, rows[of.column], rows[mean], rows[std], series)
-        drawn |= set(rows[of.column])
-    _finish(axes, of, drawn, converged)
+        lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
+        drawn |= set(rows[x_axis.column])
+    _finish(axes, x_axis, drawn, converged)
     if drawn and not panel.logarithmic:
         start_at_zero(axes, lines)
 
@@ -177,17 +177,17 @@ def _draw_line(
     return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, of: XAxis, converged: Mapping[float, int]) -> None:
-    table = own.groupby(of.column, as_index=False)["effective_depth"].agg(["mean", "std"])
+def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, converged: Mapping[float, int]) -> None:
+    table = own.groupby(x_axis.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series("", "train", DEPTH)
-    lines = _draw_line(axes, table[of.column], table["mean"], table["std"], series)
-    _finish(axes, of, set(table[of.column]), converged)
+    lines = _draw_line(axes, table[x_axis.column], table["mean"], table["std"], series)
+    _finish(axes, x_axis, set(table[x_axis.column]), converged)
     if table.empty:
         return
     own_top = axes.get_ylim()[1]
-    places = table[of.column]
-    whole = np.geomspace(places.min(), places.max(), 100) if of.is_depth else np.array(list(converged))
-    depth = whole if of.is_depth else np.full(len(whole), own["depth"].iloc[0])
+    places = table[x_axis.column]
+    whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(converged))
+    depth = whole if x_axis.is_depth else np.full(len(whole), own["depth"].iloc[0])
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
@@ -202,14 +202,14 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, of: XAxis, converged: Mapping
     start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, of: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
+def _finish(axes: Axes, x_axis: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
     if not drawn:
         axes.set_xticks([])
         state_nothing(axes, absence(sum(converged.values())))
         return
     axes.margins(y=0.1)
     thin_ticks(axes)
-    of.scale(axes, np.array(list(converged)))
+    x_axis.scale(axes, np.array(list(converged)))
     axes.tick_params(axis="x", labelsize=7)
     for place, count in converged.items():
         if place not in drawn:

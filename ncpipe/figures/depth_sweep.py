@@ -15,16 +15,16 @@ from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
     ROW_HEIGHT,
-    Colour,
     absence,
     draw_power,
+    label_rows,
     last_layer,
     state_gap,
     state_nothing,
     thin_ticks,
 )
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 
 REJECTED_DASHES = (0, (1.0, 1.5))
@@ -83,11 +83,9 @@ def depth_sweep(
                 )
                 if above[i : i + 1] != (column,):
                     axes.set_title(column.title)
-            line[0].set_ylabel(f"{labels[name]}\n{_tally(own)}", labelpad=6, linespacing=1.25)
             above = titles[name]
-        for axes in grid[-1]:
-            axes.set_xlabel(x_axis.label)
-        figure.align_ylabels(grid[:, 0])
+        row_labels = [f"{labels[name]}\n{_tally(own)}" for name, own in rows.items()]
+        label_rows(grid, row_labels, x_label=x_axis.label)
         shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
         averaged = any(own["converged"].any() for own in rows.values())

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import state_nothing
+from ncpipe.figures.panels import label_rows, state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
@@ -36,12 +36,11 @@ def heat_maps(
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
         grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             _draw_row(
                 figure, line, table[table["experiment"] == name], x_axis, simplex=name not in no_simplex
             )
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        figure.align_ylabels(grid[:, 0])
+        label_rows(grid, labels.values())
         figure.draw_without_rendering()
     return figure
 

@@ -13,16 +13,16 @@ from ncpipe.figures.panels import (
     DASHES,
     ROUNDING,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
     has_test,
+    label_rows,
     start_at_zero,
     state_missing,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -74,18 +74,14 @@ def layer_profiles(
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(panels), squeeze=False, sharex=True)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
             converged = converged_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, panel in zip(line, panels, strict=True):
                 _draw_panel(axes, own, x_axis, panel, colours, converged)
             _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, panel in zip(grid[0], panels, strict=True):
-            axes.set_title(panel.title)
-        for axes in grid[-1]:
-            axes.set_xlabel("relative layer position")
-        figure.align_ylabels(grid[:, 0])
+        titles = [panel.title for panel in panels]
+        label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
         figure.draw_without_rendering()
     return figure

@@ -13,13 +13,12 @@ from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
 from ncpipe.figures.panels import (
     FIT_DASHES,
     ROW_HEIGHT,
-    Colour,
     draw_power,
     last_layer,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, with_lines, x_axis_of
 
 MARKERS = ("o", "s", "^", "v", "D")

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import ROW_HEIGHT, Colour, last_layer, state_nothing, thin_ticks
-from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
+from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 

@@ -1,4 +1,7 @@
-"""What figures with a row per experiment share: notes in empty panels, the axis of depths, its key."""
+"""Draw what several figures share: grids of panels, notes in empty ones, fitted lines, ticks.
+
+`ncpipe.figures.x_axis` has the axis of depths.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.labels import Column, slope_label
-from ncpipe.figures.style import FAINT
+from ncpipe.figures.style import FAINT, PAGE_WIDTH
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.points import LAST
 
@@ -20,7 +24,28 @@ FIT_DASHES = (0, (4.0, 2.0))  # of a fitted line
 ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but rounding
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 
-Colour = tuple[float, float, float]
+
+def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(PAGE_WIDTH, height * rows + key), layout="constrained")
+    panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
+
+
+def label_rows(
+    grid: np.ndarray, labels: Iterable[str], titles: Iterable[str] = (), x_label: str = ""
+) -> None:
+    """Write the rows' labels, the columns' titles and the label of the x axis on a grid of panels."""
+    for line, label in zip(grid, labels, strict=True):
+        line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+    for axes, title in zip(grid[0], titles, strict=False):
+        axes.set_title(title)
+    for axes in grid[-1] if x_label else ():
+        axes.set_xlabel(x_label)
+    grid[0, 0].figure.align_ylabels(grid[:, 0])
 
 
 def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:

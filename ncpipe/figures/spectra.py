@@ -10,14 +10,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.panels import (
+    FIT_DASHES,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
+    label_rows,
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
@@ -50,19 +51,15 @@ def spectra(
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
                 converged = converged_by_place(objective, x_axis)
                 equal = None if name in no_simplex or own.empty else _equal(own, objective)
                 _draw_panel(axes, rows, x_axis, colours, converged, equal)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, matrix in zip(grid[0], COLUMNS, strict=True):
-            axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
-        for axes in grid[-1]:
-            axes.set_xlabel("index $i$")
-        figure.align_ylabels(grid[:, 0])
+        titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
+        label_rows(grid, labels.values(), titles, "index $i$")
         _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
         figure.draw_without_rendering()
     return figure
@@ -112,7 +109,7 @@ def _draw_panel(
             linewidth=1.1,
         )
     if equal is not None:
-        axes.plot([1, equal], [1, 1], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=3)
+        axes.plot([1, equal], [1, 1], color=INK, linestyle=FIT_DASHES, linewidth=0.9, zorder=3)
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
     kept = own.loc[own["index"] <= (equal or classes - 1), "log10"].min()
@@ -142,6 +139,6 @@ def _rounded(value: float) -> str:
 def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
     handles = x_axis.handles(colours)
     if collapsed:
-        line = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
+        line = Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="collapsed")
         handles.append(line)
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -16,16 +16,16 @@ from ncpipe.figures.panels import (
     DASHES,
     NOTE,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
     has_test,
+    label_rows,
     start_at_zero,
     state_gap,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
@@ -93,7 +93,6 @@ PANELS = (
         ),
     ),
 )
-EFFECTIVE = "effective depth"
 
 
 def train_against_test(
@@ -116,7 +115,7 @@ def train_against_test(
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
         grid = figure.subplots(len(labels), len(panels) + 1, squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
             converged = converged_by_place(own_runs, x_axis)
@@ -127,12 +126,8 @@ def train_against_test(
                 else:
                     _draw_panel(axes, own, x_axis, panel, converged)
             _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, converged)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, title in zip(grid[0], [*(panel.title for panel in panels), EFFECTIVE], strict=True):
-            axes.set_title(title)
-        for axes in grid[-1]:
-            axes.set_xlabel(x_axis.label)
-        figure.align_ylabels(grid[:, 0])
+        titles = [*(panel.title for panel in panels), "effective depth"]
+        label_rows(grid, labels.values(), titles, x_axis.label)
         _draw_key(figure, grid)
         figure.draw_without_rendering()
     return figure

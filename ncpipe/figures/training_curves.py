@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
@@ -34,7 +34,7 @@ DASHES: dict[str, Dashes] = {
 LINEAR = {"error"}
 LOSS_TITLES = {"ce": "cross-entropy", **LOSS_NAMES}
 
-Colours = dict[float, tuple[float, float, float]]
+Colours = dict[float, Colour]
 
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:

@@ -143,9 +143,9 @@ def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def share_interval(found: int, total: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return Clopper and Pearson's interval of a probability, from `found` of `total` draws."""
-    tail = (1 - level) / 2
+def share_interval(found: int, total: int) -> tuple[float, float]:
+    """Return Clopper and Pearson's 95 % interval of a probability, from `found` of `total` draws."""
+    tail = (1 - LEVEL) / 2
     low = 0.0 if found == 0 else float(special.betaincinv(found, total - found + 1, tail))
     high = 1.0 if found == total else float(special.betaincinv(found + 1, total - found, 1 - tail))
     return low, high

@@ -218,12 +218,12 @@ def many_class_metrics(statistics: ClassStatistics) -> dict[str, float]:
     return {"cdnv_log": cdnv_and_log(statistics)[1], **means_uniformity(statistics)}
 
 
-def wilson_interval(count: int, of: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share seen `count` times out of `of`; in [0, 1]."""
-    share, square = count / of, QUANTILE**2
-    middle = (share + square / (2 * of)) / (1 + square / of)
-    half = QUANTILE / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
-    return middle - half if count else 0.0, middle + half if count < of else 1.0
+def wilson_interval(count: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share seen `count` times out of `total`; in [0, 1]."""
+    share, square = count / total, QUANTILE**2
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = QUANTILE / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
+    return middle - half if count else 0.0, middle + half if count < total else 1.0
 
 
 def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:

@@ -101,6 +101,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.loss", "hinge", "experiments.one.loss: 'hinge' is unknown; allowed: ce, mse"),
         ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
         ("experiments.one.data.source", 1, "data.source: 1 is unknown"),
+        ("experiments.one.data.source", "marko", "free, markov, text"),
+        ("experiments.one.loss", "text", "experiments.one.loss: 'text' is unknown; allowed: ce, mse, supcon"),
         ("sweep.experiments", [1], "sweep.experiments[0]: expected text, got a whole number (1)"),
         ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),

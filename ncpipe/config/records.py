@@ -23,7 +23,8 @@ from ncpipe.system.errors import WORD, InputError, cut, shown, word
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
 NUMBER = "number"  # our name for the error of a value that is no number
 MARK = "\0"  # begins the tag of a union's member, which pydantic puts into an error's path
-TEXT, OTHER = f"{MARK}text", f"{MARK}other"
+# Tags that no name in params.yaml has behind the mark: `text` is a source of data.
+TEXT, OTHER = f"{MARK}{MARK}text", f"{MARK}{MARK}other"
 
 
 @dataclass(frozen=True)

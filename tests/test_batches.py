@@ -333,8 +333,8 @@ def test_the_plan_states_training_and_the_rest_apart(
     explained = " ".join(lines)
     assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "alone"))
     assert lines[-3].startswith("6 runs to train in ")
-    assert lines[-2].startswith("the rest (DVC, features, metrics, tables, figures): about ")
-    assert lines[-1].startswith("in all about ")
+    assert lines[-2].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
+    assert lines[-1].startswith("total: about ")
 
 
 @pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "about ")])

@@ -88,7 +88,7 @@ def test_logs_are_those_of_what_trained_the_run(
 ) -> None:
     """Red: a log of other runs; one of older code; none of a job or a sweep that trains, or was killed."""
     one, two = tasks()
-    with pytest.raises(InputError, match="one L=2 seed=1: no log here of this run"):
+    with pytest.raises(InputError, match="one L=2 seed=1: no log of this run"):
         logs("one", 2, 1)
     assert run_tasks(LocalEngine(settings()), [one], keep_going=False) == []
     [job] = write_array([[two]], Slurm())
@@ -120,7 +120,7 @@ def test_logs_are_those_of_what_trained_the_run(
     assert lines.count("now") == 2
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
-        with pytest.raises(InputError, match="no log here"):
+        with pytest.raises(InputError, match="no log of this run"):
             logs("one", 2, 1)
 
 

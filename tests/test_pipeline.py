@@ -466,7 +466,7 @@ class TestExperiments:
         [
             (["quick", "quik"], "quik: neither a git revision nor an experiment of DVC's"),
             (["quick", "HEAD~1"], "HEAD~1: data/results/points.csv is not in it"),
-            (["quick"], "compare: give two or more"),
+            (["quick"], "compare: give at least two"),
         ],
     )
     def test_what_cannot_be_compared_is_one_line(

@@ -141,7 +141,7 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
         process.kill()
     assert set(keys_in_jobs()) == {fingerprint.key() for fingerprint in fingerprints()}
     killed = first.tasks[0].runs[0]["experiment"]
-    with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
+    with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: is in job {first.id}; wait for it"):
         train(killed, 2, 0)
     until(lambda: job_states([first, second])[second.id].has_ended)
     capsys.readouterr()
@@ -376,7 +376,7 @@ def test_a_plan_says_what_would_be_submitted(
         "batch size, memory and time depend on the node's device",
         "not checked: engine slurm: no sbatch here; run this where you run sbatch",
     ]
-    assert lines[-1].startswith("the rest (DVC, features, metrics, tables, figures): about ")
+    assert lines[-1].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
 
 
 @pytest.mark.parametrize(
@@ -744,7 +744,7 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
     until(lambda: states() == ["COMPLETED", "PENDING"], 600)
     output = clone.run("ncpipe", "sweep", "--collect", env=told)
     assert "core hours" in output.err
-    assert f"{8 - finished(clone)} runs to come" in output.err
+    assert f"{8 - finished(clone)} runs not finished yet" in output.err
     assert 0 < finished(clone) < 8
     (place / "hold").unlink()
     until(lambda: states() == ["COMPLETED", "COMPLETED"], 600)

@@ -148,8 +148,12 @@ class Unseen:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs, 3 batches."""
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+    """Return a number with its noun: 1 run, 2 runs, 3 batches, 4 entries."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count} {noun[:-1]}ies"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -114,7 +114,6 @@ def measure_vocabulary(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     min_per_class: int = 1,
-    layer: str = LAST_LAYER,
 ) -> list[Measurement]:
     """Return every metric of the positions that a pass has seen, with counts of those left out.
 
@@ -134,7 +133,7 @@ def measure_vocabulary(
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
-        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device), layer)
+        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device))
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
@@ -143,13 +142,13 @@ def measure_vocabulary(
             often = seen.accumulator.counts[classes] >= min_per_class
             own = classes[often] if int(often.sum()) > 1 else _frequent_tokens(often.long(), 1, TEST)
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
-        check_statistics(split, layer, statistics)
+        check_statistics(split, LAST_LAYER, statistics)
         values = {
             **_position_counts(seen, statistics),
             **statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)]),
             **_decision_values(seen, classes, learned, weight, bias),
         }
-        rows += [Measurement(layer, split, metric, float(value)) for metric, value in values.items()]
+        rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
     return rows
 
 
@@ -238,11 +237,11 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
     return found
 
 
-def _weight_measurements(weight: Tensor, layer: str) -> Iterator[Measurement]:
-    yield from measure_weights(weight, layer)
+def _weight_measurements(weight: Tensor) -> Iterator[Measurement]:
+    yield from measure_weights(weight)
     if simplex_fits(*weight.shape):
         for metric, value in weight_uniformity(weight).items():
-            yield Measurement(layer, WEIGHTS, metric, value)
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
 
 
 def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:

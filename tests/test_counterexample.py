@@ -195,7 +195,7 @@ def test_no_bias_free_network_collapses_for_less(seed: int, scale: float) -> Non
 def test_biases_escape_the_price() -> None:
     """The same data, constant lambda, no inner weights: biases alone reach the features model's optimum."""
     found = case(0.002, "within", "ce", CONSTANT, depth=20)
-    state = shifts(found.run, found.data, SHARP).state
+    state = shifts(found.run, found.data, SHARP)
     assert inner_square(state) == 0
     best = optimum_of(found.run, found.data).value
     assert found.loss_of(state) == pytest.approx(best, abs=1e-13)

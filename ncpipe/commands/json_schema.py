@@ -3,23 +3,31 @@
 import inspect
 import json
 import re
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema
 
-from ncpipe.claims.ledger import Claim
+from ncpipe.claims.ledger import TaggedClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Params
-from ncpipe.config.records import About, schema_of
-from ncpipe.config.study import MODULE, loaded
+from ncpipe.config.records import adapter
+from ncpipe.config.study import MODULE
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
 LARGEST = 1e30  # what lies beyond is the end of a number's type, and no choice
 LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
 UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
-SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
+SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[TaggedClaim, ...]}
+
+
+@dataclass(frozen=True)
+class About:
+    """What a docstring says about a record and about each of its keys."""
+
+    record: str
+    keys: Mapping[str, str]
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
@@ -27,8 +35,21 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
     What the study.py defines that was read last is part of it.
     """
-    schema = _Untitled().generate(schema_of(kind, about, loaded().records))
-    return {"$schema": GenerateJsonSchema.schema_dialect} | schema
+    schema = adapter(kind).json_schema(schema_generator=_Explained)
+    whole: dict[str, Any] = _inlined(schema["prefixItems"][0], schema["$defs"])
+    return {"$schema": GenerateJsonSchema.schema_dialect} | whole
+
+
+def _inlined(schema: Any, records: Mapping[str, Any]) -> Any:
+    """Return a schema with the records in place of their names; a key's description comes before theirs."""
+    if isinstance(schema, list):
+        return [_inlined(each, records) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _inlined(value, records) for key, value in schema.items() if key not in ("$ref", "mapping")}
+    if "$ref" in schema:
+        return _inlined(records[schema["$ref"].rpartition("/")[2]], records) | own
+    return own
 
 
 def _for_editors(schema: Any) -> Any:
@@ -48,25 +69,23 @@ def _for_editors(schema: Any) -> Any:
             del schema[name]
     if isinstance(schema.get("description"), str) and (bounds := _ranges(schema)):
         schema["description"] = f"{schema['description']} Range: {bounds}."
-    members = schema.get("oneOf", [])
-    records = [member for member in members if isinstance(member, dict) and "properties" in member]
-    if len(records) < 2 or len(members) - len(records) > 1:
-        return schema
-    tag = next(iter(records[0]["properties"]))
-    known = {"enum": [word for record in records for word in _words(record["properties"][tag])]}
-    if not all(next(iter(record["properties"])) == tag for record in records) or not known["enum"]:
-        return schema
+    if "discriminator" in schema:
+        return _chosen(schema.pop("oneOf"), schema.pop("discriminator")["propertyName"]) | schema
+    if "oneOf" in schema:
+        keys, name = schema.pop("oneOf")
+        return schema | {"if": {"type": "object"}, "then": keys, "else": name}
+    return schema
+
+
+def _chosen(records: list[dict[str, Any]], tag: str) -> dict[str, Any]:
+    """Return the schema of a union of records that the key `tag` tells apart."""
+    words = [_words(record["properties"][tag]) for record in records]
     chosen = [
-        {
-            "if": {"properties": {tag: {"enum": _words(record["properties"][tag])}}, "required": [tag]},
-            "then": record,
-        }
-        for record in records
+        {"if": {"properties": {tag: {"enum": own}}, "required": [tag]}, "then": record}
+        for own, record in zip(words, records, strict=True)
     ]
-    union = {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
-    rest = {key: value for key, value in schema.items() if key != "oneOf"}
-    others = [member for member in members if member not in records]
-    return rest | ({"if": {"type": "object"}, "then": union, "else": others[0]} if others else union)
+    known = {"enum": [word for own in words for word in own]}
+    return {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
 
 
 def _words(tag: dict[str, Any]) -> list[Any]:
@@ -117,8 +136,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-class _Untitled(GenerateJsonSchema):
-    """Without titles: those of pydantic repeat the keys in other letters."""
+class _Explained(GenerateJsonSchema):
+    """Pydantic's schema with the docstrings' words, and without titles that repeat the keys."""
 
-    def field_title_should_be_set(self, schema: CoreSchema) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        record = super().dataclass_schema(schema)
+        said = about(schema["cls"])
+        for key, description in said.keys.items():
+            record["properties"][key]["description"] = description
+        return record | {"description": said.record}

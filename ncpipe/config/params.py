@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.records import check, joined, read, suggest
 from ncpipe.config.specs import Compute, Device, Experiment, Run, as_json
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown
 
@@ -325,16 +325,14 @@ def parse_params(tree: object) -> Params:
 
     Raises InputError with a line for each mistake.
     """
-    params, mistakes = check(Params, tree, extra=loaded().records)
+    params, mistakes = check(Params, tree)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
     if params is None:  # the parts that parse may still contradict each other
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
-        specs = {
-            name: check(Experiment, value, extra=loaded().records)[0] for name, value in experiments.items()
-        }
+        specs = {name: check(Experiment, value)[0] for name, value in experiments.items()}
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
@@ -450,7 +448,7 @@ def _varied(
             parent[step] = {}
         parent = parent[step]
     parent[key] = value
-    varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
+    varied, mistakes = check(Experiment, tree, f"experiments.{name}")
     path = f"experiments.{name}.{axis}: "
     wrong = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
     return varied, [f"{where}.{key}: {m}" for key, m in zip(wrong, mistakes, strict=True)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncpipe.config.records import read
 from ncpipe.config.specs import Compute, Experiment, Run
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
 from ncpipe.runs.engines.task import State, Task, TaskResult
@@ -30,7 +30,7 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     compute = Compute(**task.compute)
     runs = []
     for plain in task.runs:
-        spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}", loaded().records)
+        spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}")
         runs.append(Run(**plain | {"spec": spec}))
     fingerprints = fingerprints_of(runs, compute)
     for fingerprint, key in zip(fingerprints, task.keys, strict=True):

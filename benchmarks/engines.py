@@ -43,8 +43,8 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_script
 from ncpipe.runs.engines.choice import open_engine, tasks_of
+from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
-from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.store import sweep_fingerprints
@@ -187,7 +187,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
     sys.path.insert(0, str(ROOT / "tests"))
     import slurm_stand_in  # type: ignore[import-not-found]
 
-    from ncpipe.commands.status import look
+    from ncpipe.commands.status import sweep_progress
 
     place = Path(tempfile.mkdtemp())
     os.environ |= slurm_stand_in.install(place / "slurm")
@@ -212,7 +212,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         if not dry:
             assert take_stored(["--experiment", *params.sweep.experiments])
         lap()
-        look()
+        sweep_progress()
         lap()
         stored = count_files(store_folder())
     shutil.rmtree(place)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from ruamel.yaml import YAML
+from torch import Tensor
 
 from ncpipe.config.records import read
 from ncpipe.config.specs import Experiment
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.metrics.table import Measurement
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
@@ -161,6 +163,19 @@ def token_data(context: int = 7, vocabulary: int = 12, classes: int = 3, per_cla
         ids[torch.arange(context) >= lengths.unsqueeze(1)] = 0
         splits.append(Split(ids, labels, lengths))
     return Prepared("tokens", classes, vocabulary, *splits, {}, checksum="made by a test")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rotation(width: int, seed: int) -> Tensor:
+    return torch.linalg.qr(normal(width, width, seed=seed))[0]
+
+
+def split_values(rows: Sequence[Measurement], split: str = "train") -> dict[str, float]:
+    """The values of one split, by metric."""
+    return {row.metric: row.value for row in rows if row.split == split}
 
 
 def contents(folder: Path) -> dict[str, str]:

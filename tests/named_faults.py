@@ -113,7 +113,7 @@ NAMED = [
         "training/session.py",
         "        self.alive &= ~diverged\n        self.finite.copy_(self.stack.values)\n",
         "        self.alive &= ~diverged\n",
-        ("tests/test_training.py::test_a_diverged_run_has_its_last_finite_weights",),
+        ("tests/test_cuda_graph.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
     ),
     Fault(
         "the last finite weights forgotten by a checkpoint",

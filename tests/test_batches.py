@@ -326,15 +326,15 @@ def test_the_plan_states_training_and_the_rest_apart(
 ) -> None:
     monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     before = contents(project)
-    sweep.print_plan(stale.what_is_stale(load_params(), None), 2)
+    sweep.print_plan(stale.find_stale(load_params(), None), 2)
     lines = capsys.readouterr().out.splitlines()
     assert contents(project) == before
     assert lines[0].split() == ["batch", "runs", "epochs", "memory", "alone"]
     explained = " ".join(lines)
     assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "alone"))
     assert lines[-3].startswith("6 runs to train in ")
-    assert lines[-2].startswith("the rest (DVC, features, metrics, tables, figures): about ")
-    assert lines[-1].startswith("in all about ")
+    assert lines[-2].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
+    assert lines[-1].startswith("total: about ")
 
 
 @pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "about ")])
@@ -348,7 +348,7 @@ def test_a_plan_without_training_still_knows_the_rest(
     write_code()
     monkeypatch.setattr(stale, "stale_stages", lambda: stages | {"code"})
     monkeypatch.setattr(stale, "needs_training", lambda fingerprint: False)
-    found = stale.what_is_stale(load_params(), None)
+    found = stale.find_stale(load_params(), None)
     assert found.nothing == (not stages)
     sweep.print_plan(found, 2)
     lines = capsys.readouterr().out.splitlines()

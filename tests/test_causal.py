@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import split_values
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import measure_token_arrays
 from ncpipe.system.errors import InputError
 
@@ -61,10 +61,6 @@ def by_hand(model: nn.Module, loader: list[dict[str, Tensor]]) -> tuple[np.ndarr
     return np.stack(features), np.array(labels), ignored, masked
 
 
-def values(rows: list[Measurement], split: str = "train") -> dict[str, float]:
-    return {row.metric: row.value for row in rows if row.split == split}
-
-
 @pytest.mark.parametrize("make", [gpt2, llama])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_positions_that_count_are_those_by_hand(make: Any, kind: torch.dtype) -> None:
@@ -73,9 +69,9 @@ def test_positions_that_count_are_those_by_hand(make: Any, kind: torch.dtype) ->
     rows = measure_causal_lm(model, batches(), min_per_class=4, decisions=None)
     features, labels, ignored, masked = by_hand(model, batches())
     weight = model.get_output_embeddings().weight.detach().float().numpy()
-    wanted = values(measure_token_arrays(features, labels, weight, min_per_class=4, decisions=None))
+    wanted = split_values(measure_token_arrays(features, labels, weight, min_per_class=4, decisions=None))
     wanted |= {"left_out_ignored": ignored, "left_out_masked": masked}
-    assert values(rows) == pytest.approx(wanted, rel=1e-12, abs=1e-15, nan_ok=True)
+    assert split_values(rows) == pytest.approx(wanted, rel=1e-12, abs=1e-15, nan_ok=True)
     assert (ignored, masked) == (6 * 4, 6 * (5 + 4))
     assert wanted["left_out_rare"] > 0
 
@@ -98,8 +94,8 @@ def test_a_module_of_ones_own() -> None:
     model, tokens = Plain(), torch.randint(30, (20, 9), generator=torch.Generator().manual_seed(0))
     loader = [(tokens[:, :-1], tokens[:, 1:])]
     rows = measure_causal_lm(model, loader, loader, unembedding="out", shift=False, min_per_class=1)
-    assert values(rows)["tokens"] == 160
-    assert values(rows, "test")["cdnv"] == values(rows)["cdnv"]
+    assert split_values(rows)["tokens"] == 160
+    assert split_values(rows, "test")["cdnv"] == split_values(rows)["cdnv"]
     same = measure_causal_lm(
         model,
         [{"tokens": tokens[:, :-1], "next": tokens[:, 1:]}],
@@ -108,7 +104,7 @@ def test_a_module_of_ones_own() -> None:
         labels="next",
         min_per_class=1,
     )
-    assert values(same) == values(rows)
+    assert split_values(same) == split_values(rows)
 
 
 def test_labels_may_be_the_inputs() -> None:
@@ -116,7 +112,7 @@ def test_labels_may_be_the_inputs() -> None:
     whole = [{"input_ids": batch["input_ids"]} for batch in batches()]
     both = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches()]
     found = measure_causal_lm(model, whole, labels="input_ids")
-    assert values(found) == values(measure_causal_lm(model, both))
+    assert split_values(found) == split_values(measure_causal_lm(model, both))
 
 
 def test_the_model_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

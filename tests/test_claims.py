@@ -900,7 +900,7 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
     assert "4 claims: 2 agree, 1 not run, 1 fail" in page
     assert r"a \| b" in page
     count, only = capsys.readouterr().err.splitlines()[-2:]
-    assert count.endswith("4 claims: 2 agree, 1 not run, 1 fail; all of them are in data/claims/claims.md")
+    assert count.endswith("4 claims: 2 agree, 1 not run, 1 fail; see data/claims/claims.md")
     assert re.search(r"fails: a \| b \(S 1\): minimum 0\.\S+, expected >= 0\.2 \[bound\]$", only)
 
 

@@ -17,7 +17,7 @@ from ncpipe.claims import theory  # noqa: F401  # else its classes are made whil
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.code import FILL, check_asked, write_code
+from ncpipe.commands.code import FILL, check_params_unedited, write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -424,7 +424,7 @@ def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):
         params, found = load_params(), []
         for name in files:
             try:
-                check_asked(params, [name])
+                check_params_unedited(params, [name])
             except InputError:
                 found.append(name)
         return found
@@ -460,7 +460,7 @@ def test_a_run_does_not_train_by_params_that_dvc_does_not_know(tmp_path, monkeyp
     write_code()
     write_params([2], [0], one=experiment_tree(epochs=21), other=experiment_tree())
     monkeypatch.setenv("DVC_STAGE", "train@one-2-0")
-    with pytest.raises(InputError, match=r"^params\.yaml: what it says of one's runs was edited after the s"):
+    with pytest.raises(InputError, match=r"^params\.yaml: parameters of one were edited after the s"):
         train("one", 2, 0, workers=1)
     assert not Path("data/runs").exists()
     write_params([2], [0], one=experiment_tree(), other=experiment_tree(epochs=21))

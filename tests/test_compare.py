@@ -186,7 +186,7 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
     files |= {"base": texts_of(noisy, ("a", "b")), "other": texts_of(steeper, ("c", "a"))}
     compare(["base", "other"], as_csv=False)
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["ncpipe: compared is what all have; b not in other; c not in base"]
+    assert said.err.splitlines() == ["compare: left out b, not in other", "compare: left out c, not in base"]
     assert "90 % intervals" in said.out
     [slope] = [line for line in said.out.splitlines() if line.split()[:2] == ["slope", "nc1_trace_ratio"]]
     row = compared(Slopes(100, 0, 0.9), base=results(noisy), other=results(steeper)).loc[("slope", "other")]
@@ -211,7 +211,7 @@ def test_what_cannot_be_compared_says_why(files):
     files["torn"] = [files["base"][0], "", files["base"][2]]
     for revisions, message in (
         (["base", "other"], "have no experiment in common"),
-        (["base", "base"], "names one of them twice"),
+        (["base", "base"], "a revision is given twice"),
         (["base", "bad"], r"bad: params\.yaml: not valid YAML"),
         (["old", "base"], r"old: params\.yaml: slopes"),
         (["base", "torn"], r"torn: data/results: damaged"),

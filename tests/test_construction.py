@@ -206,7 +206,7 @@ def test_stage_two_stalls_with_the_features_of_norm_sqrt_d_in_its_output() -> No
     rim = cut_at(arc, target, width * (1 - cap))
     angles = {}
     for name, direction in (("unit", target / width**0.5), ("printed", target)):
-        x = rim.at(torch.tensor([rim.angle], dtype=torch.float64))[0]
+        x = rim.end
         norm = (1 + cap * direction).norm()
         for _ in range(2000):
             weight = 0.1 * torch.outer((1 + cap * direction) / norm, target / width**0.5)

@@ -22,13 +22,14 @@ from ncpipe.papers.s25.counterexample import (
     collapse_price,
     collapsing_state,
     kept_share,
-    motionless_state,
     near_collapsed_data,
 )
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
+from ncpipe.theory.constructions.blocks import idle
 from ncpipe.theory.constructions.embeddings import starts_of
-from ncpipe.theory.constructions.networks import optimum_of
+from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
+from ncpipe.theory.optimum import Optimum
 
 CLASSES, PER_CLASS = 3, 4
 CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}
@@ -50,10 +51,19 @@ class Case:
     embedding: dict[str, Tensor]
     features: Tensor
 
+    def fitted(self) -> Optimum:
+        solved = optimum_of(self.run, self.data)
+        return best_last_layer(self.run, self.features, self.data.train.labels, solved)
+
     def gap(self) -> float:
         """Of the network that leaves the data where they are."""
-        solved = optimum_of(self.run, self.data)
-        return best_last_layer(self.run, self.features, self.data.train.labels, solved).value - solved.value
+        return self.fitted().value - optimum_of(self.run, self.data).value
+
+    def still(self) -> dict[str, Tensor]:
+        """Return the weights of that network: no inner matrices, and the best last layer."""
+        width = self.features.shape[1]
+        mlp = block_weights(idle(1, width), 0, self.run.spec.model.mlp_width)
+        return network_state(self.run, self.embedding, [mlp] * (self.run.depth - 1), self.fitted())
 
     def price(self) -> float:
         strength = self.run.spec.penalty.inner_strength(self.run.depth)
@@ -112,7 +122,7 @@ def test_under_a_constant_lambda_staying_near_beats_every_collapse(loss: str) ->
     """App. C, first claim, at an epsilon small against lambda and through the modules: losses compared."""
     found = case(0.002, "within", loss, CONSTANT, depth=31)
     best = optimum_of(found.run, found.data).value
-    still = motionless_state(found.run, found.data, found.embedding, found.features)
+    still = found.still()
     assert inner_square(still) == 0
     assert found.loss_of(still) == pytest.approx(best + found.gap(), rel=1e-9)
     assert found.loss_of(still) < best + found.price()
@@ -171,7 +181,7 @@ def test_with_a_constant_last_lambda_collapse_pays_in_the_end() -> None:
 def test_no_bias_free_network_collapses_for_less(seed: int, scale: float) -> None:
     """The lower bound against networks that descend on the spread, from random weights."""
     found = case(0.1, "within", "ce", CONSTANT, depth=6)
-    state = motionless_state(found.run, found.data, found.embedding, found.features)
+    state = found.still()
     network = network_of(found.run, found.data, state)
     generator = torch.Generator().manual_seed(seed)
     matrices = [p for name, p in network.named_parameters() if name.startswith("blocks") and p.dim() == 2]

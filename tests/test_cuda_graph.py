@@ -273,6 +273,25 @@ def test_one_recorded_step_trains_the_same(
     assert_same(session.results(), expected)
 
 
+@pytest.mark.parametrize("can_sync", [True, False])
+def test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss(can_sync: bool) -> None:
+    """Of two runs that diverge one after the other. Red: the weights that the second began with, or an older
+    step's; on a device whose losses cannot be read, or where another run has just diverged."""
+    data = vector_data()
+    session = Session(runs_of("L-RN1", "post", data), data, CPU, torch.float32)
+    session.can_sync = can_sync
+    values = session.stack.values
+    for present, losses in (
+        ((1.0, 1.0), (0.5, 0.5)),
+        ((2.0, 2.0), (torch.inf, 0.5)),
+        ((1.0, 3.0), (0.5, torch.nan)),
+    ):
+        values.copy_(torch.tensor(present).unsqueeze(1).expand_as(values))
+        session.drop_diverged(torch.tensor(losses))
+    assert values.unique(dim=1).tolist() == [[1.0], [2.0]]
+    assert not session.alive.any()
+
+
 def assert_same(found: list[Trained], expected: list[Trained]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.history == other.history

@@ -546,27 +546,7 @@ def test_any_flipped_byte_of_an_archive_is_refused_or_harmless(tmp_path, suffix)
 
 # --- imdb ---------------------------------------------------------------------------------------------
 
-WORDS = [
-    "a",
-    "bad",
-    "good",
-    "film",
-    "the",
-    "plot",
-    "was",
-    "acting",
-    "great",
-    "awful",
-    "story",
-    "and",
-    "never",
-    "again",
-    "<br",
-    "/><br",
-    "/>",
-    "Loved",
-    "HATED",
-]
+WORDS = "a bad good film the plot was acting great awful story and never again <br /><br /> Loved HATED"
 IMDB_FORMS = ["aclImdb", "aclImdb_v1.tar.gz", "aclImdb_v1_labelled.tar.xz"]
 EMPTY = "test/pos/3_8.txt"
 
@@ -578,7 +558,7 @@ def reviews(monkeypatch, offline) -> dict[str, bytes]:
 
     choose = random.Random(3)
     files = {
-        f"{split}/{label}/{number}_8.txt": " ".join(choose.choices(WORDS, k=5 + 5 * number)).encode()
+        f"{split}/{label}/{number}_8.txt": " ".join(choose.choices(WORDS.split(), k=5 + 5 * number)).encode()
         for split in ("test", "train")
         for label in ("pos", "neg")
         for number in range(6)
@@ -711,13 +691,6 @@ def test_altered_review_is_refused_with_its_split(tmp_path, raw, reviews, form):
     reviews["test/neg/2_8.txt"] = reviews["test/neg/2_8.txt"][:-1]
     write_imdb(tmp_path / "m", reviews, form)
     with pytest.raises(InputError, match=f"{form}: a review of aclImdb/test is not the official one"):
-        prepare(IMDB, raw, tmp_path / "m", progress=False)
-
-
-@pytest.mark.parametrize("form", IMDB_FORMS[1:])
-def test_damaged_imdb_archive_is_refused_by_name(tmp_path, raw, reviews, form):
-    cut_short(write_imdb(tmp_path / "m", reviews, form))
-    with pytest.raises(InputError, match=f"{form}: damaged or cut short.*delete it and fetch it again"):
         prepare(IMDB, raw, tmp_path / "m", progress=False)
 
 

@@ -17,11 +17,11 @@ from ncpipe.commands.logs import logs
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
-from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.runs.engines.engine import Engine, run_tasks, tasks_to_retry
+from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.jobs import write_array
 from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
-from ncpipe.runs.engines.protocol import next_try, run_tasks
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
 from ncpipe.runs.store import sweep_fingerprints
@@ -42,9 +42,9 @@ assert not {"dvc", "typer", "pandas"} & set(sys.modules), sys.modules
 
 KILLED = """
 import os, signal, sys
-from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.system.console import say
-with kept_log("local", [sys.argv[1]], 1):
+with recorded_job("local", [sys.argv[1]], 1):
     say("so far")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -88,7 +88,7 @@ def test_logs_are_those_of_what_trained_the_run(
 ) -> None:
     """Red: a log of other runs; one of older code; none of a job or a sweep that trains, or was killed."""
     one, two = tasks()
-    with pytest.raises(InputError, match="one L=2 seed=1: no log here of this run"):
+    with pytest.raises(InputError, match="one L=2 seed=1: no log of this run"):
         logs("one", 2, 1)
     assert run_tasks(LocalEngine(settings()), [one], keep_going=False) == []
     [job] = write_array([[two]], Slurm())
@@ -102,14 +102,14 @@ def test_logs_are_those_of_what_trained_the_run(
     assert capsys.readouterr().out == f"==> slurm {job.id} (submitted): {job.file('.log')}\nso far\n"
     fingerprint = sweep_fingerprints(load_params(), load_params().compute)[-1]
     assert fingerprint.run.name == "two L=2 seed=2"
-    job.forget()
+    job.remove()
     done = subprocess.run([sys.executable, "-c", KILLED, fingerprint.key()], stderr=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
     logs("two", 2, 2)
     said = capsys.readouterr().out
     assert said.startswith("==> local (training, or killed): data/logs/jobs/local-")
     assert said.endswith(".log\nso far\n\n")
-    with kept_log("local", [fingerprint.key()], 1):
+    with recorded_job("local", [fingerprint.key()], 1):
         say("now")
         logs("two", 2, 2)
     logs("two", 2, 2)
@@ -120,7 +120,7 @@ def test_logs_are_those_of_what_trained_the_run(
     assert lines.count("now") == 2
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
-        with pytest.raises(InputError, match="no log here"):
+        with pytest.raises(InputError, match="no log of this run"):
             logs("one", 2, 1)
 
 
@@ -146,8 +146,8 @@ def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
         ended = train_task(task)
-        assert (ended.state, "code of ncpipe here" in ended.reason) == ("failed", True)
-    assert "other data" in train_task(dataclasses.replace(task, data="0" * 64)).reason
+        assert (ended.state, "code differs between" in ended.reason) == ("failed", True)
+    assert "differs from the data" in train_task(dataclasses.replace(task, data="0" * 64)).reason
     assert not list(ALONE.glob("*"))
 
 
@@ -187,7 +187,7 @@ def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
     monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
     monkeypatch.setattr("ncpipe.runs.engines.worker.check_memory", fail)
     task = tasks()[0]
-    assert [train_task(part).state for part in (task, task.of([0]))] == states
+    assert [train_task(part).state for part in (task, task.subset([0]))] == states
 
 
 def ended(state: State, runs: int, tries: int = 0) -> TaskResult:
@@ -218,7 +218,7 @@ def test_what_is_tried_again(
     end: TaskResult, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    again = next_try(end, Faulty([]))
+    again = tasks_to_retry(end, Faulty([]))
     assert [len(task.runs) for task in again] == sizes
     assert [key for task in again for key in task.keys] == (list(end.task.keys) if sizes else [])
     assert all(task.tries == end.task.tries + 1 for task in again)
@@ -227,14 +227,11 @@ def test_what_is_tried_again(
 def test_what_is_in_the_store_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (ALONE / "1").mkdir(parents=True)
-    assert [task.keys for task in next_try(ended("failed", 3), Faulty([]))] == [("0",), ("2",)]
+    assert [task.keys for task in tasks_to_retry(ended("failed", 3), Faulty([]))] == [("0",), ("2",)]
 
 
-class Faulty:
+class Faulty(Engine):
     """An engine whose tasks end as a list says, one after the other."""
-
-    tries_again = True
-    outlives = False
 
     def __init__(self, ends: Sequence[State]) -> None:
         self.ends, self.queue, self.cancelled = list(ends), [], False
@@ -249,14 +246,8 @@ class Faulty:
             self.seen.append(len(task.runs))
             yield [TaskResult(task, self.ends.pop(0), "why")]
 
-    def collect(self, result: TaskResult) -> None:
-        pass
-
     def cancel(self) -> None:
         self.cancelled = True
-
-    def more_memory(self, task: Task) -> Task | None:
-        return None
 
 
 def test_the_driver_tries_again_until_it_is_done_or_has_failed(
@@ -292,7 +283,7 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ("engine: slurmm", [], r"engine.yaml: engine: 'slurmm' is unknown; did you mean 'slurm'"),
         ("slurm: {minute: 3}", [], r"engine.yaml: slurm.minute: unknown key; did you mean 'minutes'"),
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
-        ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is no option; write it as --name=value"),
+        ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is not an option; write it as --name=value"),
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
         ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is set by time; leave it out"),
         ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is set by ncpipe; leave it out"),
@@ -303,36 +294,40 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ),
         ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is set by time"),
         ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is set by ncpipe; leave it"),
-        ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is no option"),
+        ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is not an option"),
         ("slurm: {sbatch: [--gres=gpu:1]}", [], r"sbatch: --gres is set by gres; leave it out"),
-        ("slurm: {sbatch: [-pgpu]}", [], r"sbatch: '-pgpu' is no option"),
-        ("slurm: {time: '1:00:00', minutes: 5}", [], r"slurm: time: says the same as minutes; leave one"),
-        ("slurm: {time: soon}", [], r"slurm: time: 'soon' is no time of Slurm's; write it as 2:30:00"),
-        ("slurm: {mem: much}", [], r"slurm: mem: 'much' is no amount of memory of Slurm's"),
-        ("slurm: {mem: 2G, memory_gb: 2}", [], r"slurm: mem: says the same as memory_gb"),
-        ("slurm: {gres: 'gpu:a100:2'}", [], r"slurm: gres: gpu:a100:2 is 2 GPUs, and a job trains on one"),
+        ("slurm: {sbatch: [-pgpu]}", [], r"sbatch: '-pgpu' is not an option"),
+        ("slurm: {time: '1:00:00', minutes: 5}", [], r"slurm: time: sets the same as minutes; leave one"),
+        ("slurm: {time: soon}", [], r"slurm: time: 'soon' is not a time for Slurm; write it as 2:30:00"),
+        ("slurm: {mem: much}", [], r"slurm: mem: 'much' is not an amount of memory for Slurm"),
+        ("slurm: {mem: 2G, memory_gb: 2}", [], r"slurm: mem: sets the same as memory_gb"),
+        (
+            "slurm: {gres: 'gpu:a100:2'}",
+            [],
+            r"slurm: gres: gpu:a100:2 requests 2 GPUs, but a job",
+        ),
         ("slurm: {qos: '--time=1'}", [], r"slurm: qos: '--time=1' is empty, begins with -"),
-        ("slurm: {rules: [{time: '0:01:00'}]}", [], r"slurm: rules\[0\].signal_seconds: 90 of 1 minutes"),
+        ("slurm: {rules: [{time: '0:01:00'}]}", [], r"slurm: rules\[0\].signal_seconds: 90 s of 1 minutes"),
         ("slurm: {rules: [{depth: 3}]}", [], r"slurm.rules\[0\].depth: unknown key"),
         ("slurm: {container: {runtime: docker, image: a}}", [], r"container.runtime: 'docker' is unknown"),
-        ('slurm: {sbatch: ["--qos=a\\rb"]}', [], r"sbatch: '--qos=a\\rb' is no option"),
+        ('slurm: {sbatch: ["--qos=a\\rb"]}', [], r"sbatch: '--qos=a\\rb' is not an option"),
         ('slurm: {partition: "a\\n#SBATCH --x"}', [], r"slurm: partition: 'a\\n#SBATCH --x' .* on one line"),
         (
             'slurm: {account: "a\\u202eb"}',
             [],
-            r"slurm: account: 'a\\u202eb' is empty, begins with - or has",
+            r"slurm: account: 'a\\u202eb' is empty, begins with - or is not",
         ),
         ("slurm: {account: ''}", [], r"slurm: account: '' is empty"),
         (
             'ray: {host: "10.0.0.1\\n"}',
             [],
-            r"ray: host: '10.0.0.1\\n' is empty, begins with - or has",
+            r"ray: host: '10.0.0.1\\n' is empty, begins with - or is not",
         ),
-        ("slurm: {minutes: 1}", [], r"signal_seconds: 90 of 1 minutes leave no time to train"),
+        ("slurm: {minutes: 1}", [], r"signal_seconds: 90 s of 1 minutes leave no time to train"),
         ("slurm: {setup: module load cuda}", [], r"slurm.setup: expected a list"),
-        ("ray: {address: a:1, host: 10.0.0.1}", [], r"ray: host: is of a cluster without an address"),
-        ("ray: {address: 'a:70000'}", [], r"ray: address: 'a:70000' is no host:port"),
-        ("{}", ["a=1"], r"--option 'a=1': the engine local has no options; name another by --engine"),
+        ("ray: {address: a:1, host: 10.0.0.1}", [], r"ray: host: is for a new cluster, without address"),
+        ("ray: {address: 'a:70000'}", [], r"ray: address: 'a:70000' is not host:port"),
+        ("{}", ["a=1"], r"--option 'a=1': the engine local has no options; choose another with --engine"),
         ("engine: slurm", ["gpus"], r"--option 'gpus': write it as KEY=VALUE"),
         ("engine: slurm", ["gpus=many"], r"^slurm.gpus: expected a whole number, got text"),
         ("engine: [", [], r"engine.yaml: not valid YAML: line"),

@@ -11,7 +11,7 @@ from pipeline import PARAMS, ROOT, Clone
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
-from ncpipe.commands.new import Wanted, new
+from ncpipe.commands.new import Extras, create_study
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
@@ -55,7 +55,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     Red: a starter that only a later stage finds wrong, such as parameters without `about`."""
     monkeypatch.chdir(tmp_path)
-    new("./spirals", Wanted(own_code=True))
+    create_study("./spirals", Extras(own_code=True))
     monkeypatch.chdir("spirals")
     try:
         load_study(Path())

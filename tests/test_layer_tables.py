@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from made_tables import places_of
 
-from ncpipe.metrics.decisions import effective_depth
 from ncpipe.tables import profiles as tables
 from ncpipe.tables.keys import RUN
 
@@ -171,20 +170,20 @@ def test_test_split_and_other_metrics():
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.3, 1.0])
-def test_effective_depth_is_that_of_the_metrics_module(tolerance):
+def test_effective_depth_is_the_first_layer_within_the_tolerance(tolerance):
     runs = made_runs(depths=(2, 12), seeds=(0, 1, 2))
     generator = np.random.default_rng(0)
     errors = {(d, s): generator.uniform(0, 0.5, d) for d in (2, 12) for s in (0, 1, 2)}
     table = measure(runs, lambda depth, seed, place: errors[depth, seed][place], "ncc_error")
     found = effective_depths(table, runs, tolerance)
-    expected = [effective_depth(errors[d, s], tolerance) for d in (2, 12) for s in (0, 1, 2)]
+    expected = [next((i + 1 for i in range(d) if e[i] <= tolerance), d) for (d, _), e in errors.items()]
     assert found["effective_depth"].tolist() == expected
     assert found["fraction"].to_numpy() == pytest.approx(np.array(expected) / found["depth"])
 
 
 def test_the_first_layer_counts_even_if_a_later_one_is_worse():
     runs = made_runs(depths=(12,), seeds=(0,))
-    table = measure(runs, lambda *key: 0.0 if key[2] in (8, 10) else 0.2, "ncc_error")
+    table = measure(runs, lambda *key: 0.1 if key[2] in (8, 10) else 0.2, "ncc_error")
     row = effective_depths(table, runs, 0.1).iloc[0]
     assert (row["layer"], row["effective_depth"], row["reached"], row["n_layers"]) == ("X9", 9, True, 12)
 

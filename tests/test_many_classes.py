@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import normal, split_values
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from ncpipe.commands.cli import app
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.metrics.table import measure_arrays
 from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
 from ncpipe.metrics.uniformity import uniform_duality as duality
 from ncpipe.system.errors import MeasurementWarning
@@ -22,14 +23,6 @@ from ncpipe.system.errors import MeasurementWarning
 UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
 UNDEFINED_WEIGHTS = {"nc2_etf", "nc2_identity", "nc2_equiangular_weights"}
 GOLDEN = (1 + 5**0.5) / 2
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def values(rows: list[Measurement], split: str) -> dict[str, float]:
-    return {row.metric: row.value for row in rows if row.split == split}
 
 
 def samples(classes: int, width: int, per_class: int = 3) -> tuple[Tensor, Tensor]:
@@ -43,7 +36,7 @@ def test_a_simplex_of_d_plus_1_still_fits() -> None:
     names = {row.metric for row in measure_arrays(features, labels, normal(5, 4))}
     assert not any(name.startswith(("gnc2", "unc3")) for name in names)
     simplex = torch.linalg.svd(torch.eye(5, dtype=torch.float64) - 0.2)[0][:, :4]
-    assert values(measure_arrays(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
+    assert split_values(measure_arrays(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
 
 
 @pytest.mark.parametrize("width", [2, 5, 32])
@@ -121,7 +114,7 @@ def test_a_thousand_classes_of_width_64(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(features, labels), batch_size=500)
     with pytest.warns(MeasurementWarning, match="1000 classes of width 64: no simplex has more than 65 corn"):
         rows = measure_model(nn.Sequential(head), "0", loader)
-    found = values(rows, "train") | values(rows, "weights")
+    found = split_values(rows, "train") | split_values(rows, "weights")
     means = features.double().numpy().reshape(-1, classes, width).mean(0)  # labels repeat 0, ..., K - 1
     centred = means - means.mean(0)
     w = head.weight.detach().double().numpy()

@@ -63,15 +63,19 @@ CIFAR_TREE["model"] = {
 def test_the_estimate_needs_no_memory_and_is_that_of_the_network(
     name: str, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the byte, by PyTorch's operations; a compiled block keeps less.
+    """To the byte, by PyTorch's operations; compiled parts of blocks keep less.
 
     Red: a network laid out otherwise on the meta device; storages told apart by address."""
+    monkeypatch.setattr(residual_block, "FEWEST_NUMBERS", 0)
     patch = {"patch": 2} if name.startswith("L-T") else {}
     run = run_of(model=architecture(name, norm) | patch)
     there, compiled = (bytes_per_run(run, vector_data(), device, torch.float32) for device in (META, CPU))
     monkeypatch.setattr(residual_block, "HAS_NUMBA", False)
     assert there == bytes_per_run(run, vector_data(), CPU, torch.float32)
-    assert 0.5 * there < compiled <= there
+    if name in {"L-RN2", "L-T22"}:  # no part of theirs is compiled
+        assert compiled == there
+    else:
+        assert 0.7 * there < compiled < 0.95 * there
 
 
 def test_what_may_not_fit_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:

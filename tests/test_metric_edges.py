@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from conftest import normal, split_values
 from torch import Tensor
 
 from ncpipe.metrics import statistics
@@ -31,14 +32,6 @@ def loop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
-
-
-def split_values(rows: list[Measurement], split: str) -> dict[str, float]:
-    return {row.metric: row.value for row in rows if row.split == split}
 
 
 def by_key(rows: list[Measurement]) -> dict[tuple[str, str], float]:

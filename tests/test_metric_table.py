@@ -7,18 +7,18 @@ import math
 
 import pytest
 import torch
+from conftest import rotation, split_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import nc1_pinv
-from ncpipe.metrics.decisions import effective_depth
 from ncpipe.metrics.geometry import nc2_equiangular, nc2_equinorm
 from ncpipe.metrics.meters import SampleMeter
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches, measure_layer, measure_matrix
+from ncpipe.metrics.table import measure_arrays, measure_batches, measure_layer, measure_matrix
 from ncpipe.system.errors import InputError
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -52,15 +52,6 @@ def pinv_and_rank(features: Tensor, labels: Tensor, classes: int) -> tuple[float
     meter = SampleMeter(seen)
     meter.update(features, labels)
     return nc1_pinv(seen, meter.result().spread)
-
-
-def rotation(width: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
-
-
-def split_values(rows: list[Measurement], split: str) -> dict[str, float]:
-    return {row.metric: row.value for row in rows if row.split == split}
 
 
 @settings(deadline=None, max_examples=20)
@@ -116,12 +107,6 @@ def test_frames_by_hand() -> None:
     assert effective_rank(values) == pytest.approx(4 / 27**0.25)  # exp of the entropy of (3/4, 1/4)
     assert numerical_rank(torch.tensor([1.0, 2e-3, 5e-4])) == 2
     assert {row.metric for row in measure_matrix("2", vectors)} >= {"rank_weights", "singular_weights_002"}
-
-
-def test_effective_depth() -> None:
-    assert effective_depth([0.5, 0.1, 0.2, 0.0], 0.1) == 2
-    assert effective_depth([0.5, 0.4, 0.3], 0.1) == 3
-    assert effective_depth([0.0], 0.0) == 1
 
 
 def test_batches_are_read_once_a_pass() -> None:

@@ -4,15 +4,11 @@ import math
 
 import pytest
 import torch
+from conftest import rotation
 from torch import Tensor
 
 from ncpipe.metrics.geometry import nc0_relative, nc0_row_sum, nc2_etf, simplex_etf_gram
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
-
-
-def rotation(width: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
 
 
 def simplex_etf(classes: int, width: int, seed: int = 0) -> Tensor:

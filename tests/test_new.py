@@ -13,7 +13,7 @@ from pipeline import ROOT, Clone
 from ncpipe.claims.ledger import load_claims
 from ncpipe.commands import new as command
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.new import Wanted, new
+from ncpipe.commands.new import Extras, create_study
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import read_yaml
@@ -54,7 +54,7 @@ def below_head(path: Path) -> str:
 
 def test_a_study_of_the_checkout_is_like_the_template(checkout: Path) -> None:
     """Red: a file that the shipped studies have and this one lacks; a head that still names the template."""
-    new("wide")
+    create_study("wide")
     study = checkout / "stages/wide"
     assert [path.name for path in study.parent.iterdir()] == ["wide"]
     assert files(study) == FILES | {"ncpipe"}
@@ -83,7 +83,7 @@ def test_an_installed_package_has_the_template(
         shutil.copyfile(ROOT / source, installed / target)
     monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
     monkeypatch.chdir(tmp_path)
-    new("./apart")
+    create_study("./apart")
     assert files(tmp_path / "apart") == ALONE
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=tmp_path / "apart", capture_output=True, text=True, check=True
@@ -98,7 +98,7 @@ def test_an_installed_package_has_the_template(
 
 def test_own_code_is_watched_and_reads(checkout: Path) -> None:
     """Red: a study.py that DVC does not watch; claims about the template's experiment."""
-    new("mine", Wanted(own_code=True))
+    create_study("mine", Extras(own_code=True))
     study = checkout / "stages/mine"
     assert files(study) == FILES | {"ncpipe", "study.py"}
     assert read_yaml(study / "dvc.yaml")["stages"]["code"]["deps"] == ["ncpipe", "study.py"]
@@ -112,7 +112,7 @@ def test_own_code_is_watched_and_reads(checkout: Path) -> None:
 @pytest.mark.parametrize("own_code", [False, True])
 def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None:
     """As the shipped study with an axis has it. Red: data of one value where another's are read."""
-    new("wider", Wanted(own_code, axis="model.width"))
+    create_study("wider", Extras(own_code, axis="model.width"))
     study = checkout / "stages/wider"
     params = load_params(study / "params.yaml")
     assert (params.sweep.axis, params.sweep.values) == ("model.width", (32, 64) if own_code else (16, 32))
@@ -137,7 +137,7 @@ def test_a_file_of_data_is_copied_and_watched(
 ) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, inputs=np.zeros(shape, dtype=np.float32), labels=np.arange(12) % 3)
-    new("filed", Wanted(data=file))
+    create_study("filed", Extras(data=file))
     study = checkout / "stages/filed"
     assert (study / "mine.npz").read_bytes() == file.read_bytes()
     assert "mine.npz" in read_yaml(study / "dvc.yaml")["stages"]["fetch"]["deps"]
@@ -148,31 +148,31 @@ def test_a_file_of_data_is_copied_and_watched(
 @pytest.mark.parametrize(
     ("wanted", "line"),
     [
-        (Wanted(axis="model.depht"), "--axis: model.depht is no number of the experiment; name a key as"),
-        (Wanted(axis="loss"), "--axis: loss is no number"),
-        (Wanted(data=Path("none.npz")), "none.npz: not found"),
-        (Wanted(data=Path("none.csv")), "none.csv: unknown extension '.csv'"),
+        (Extras(axis="model.depht"), "--axis: model.depht is not a number of the experiment; give a key"),
+        (Extras(axis="loss"), "--axis: loss is not a number"),
+        (Extras(data=Path("none.npz")), "none.npz: not found"),
+        (Extras(data=Path("none.csv")), "none.csv: unknown extension '.csv'"),
     ],
 )
-def test_a_wish_that_cannot_be_had_leaves_nothing(checkout: Path, wanted: Wanted, line: str) -> None:
+def test_a_wish_that_cannot_be_had_leaves_nothing(checkout: Path, wanted: Extras, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        new("none", wanted)
+        create_study("none", wanted)
     assert not list((checkout / "stages").iterdir())
 
 
 @pytest.mark.parametrize(
     ("place", "line"),
     [
-        ("9x", "9x: a study's name is of letters, digits and _"),
-        ("a-b", "a-b: a study's name is of letters"),
-        ("", ": a study's name is of letters"),
-        ("..", "..: a study's name is of letters"),
-        ("{outside}/a b", "{outside}/a b: a study's name is of letters"),
-        ("old", "{checkout}/stages/old: is there already; choose another name"),
-        ("gone", "{checkout}/stages/gone: is there already"),
-        ("{outside}/old", "{outside}/old: is there already"),
-        ("./inside", "./inside: lies in {checkout}, a checkout of ncpipe; choose a folder outside, or make a "
-         "study of the checkout (ncpipe new inside)"),
+        ("9x", "9x: a study's name has letters, digits and _"),
+        ("a-b", "a-b: a study's name has letters"),
+        ("", ": a study's name has letters"),
+        ("..", "..: a study's name has letters"),
+        ("{outside}/a b", "{outside}/a b: a study's name has letters"),
+        ("old", "{checkout}/stages/old: exists already; choose another name"),
+        ("gone", "{checkout}/stages/gone: exists already"),
+        ("{outside}/old", "{outside}/old: exists already"),
+        ("./inside", "./inside: lies in {checkout}, a checkout of ncpipe; choose a folder outside, or "
+         "create a study of the checkout (ncpipe new inside)"),
         ("../../x/../checkout/inside", "../../x/../checkout/inside: lies in {checkout}"),
     ],
 )  # fmt: skip

@@ -1,49 +1,20 @@
 """Optima of K23's other features models, in closed form against direct minimisation."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 
-from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.loss_functions import LOSSES
-from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.papers.k23 import batch_norm, feature_models, imbalance, orthoplex, supcon, two_linear
 from ncpipe.papers.k23.imbalance import Classes
 from ncpipe.system.errors import InputError
 from ncpipe.theory import smoothing
-from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
+from ncpipe.theory.frames import simplex_frame
+from ncpipe.theory.numerical import least, minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay, kappa
 from ncpipe.theory.ufm import optimum as ufm_optimum
-
-
-def mse_value(counts: Sequence[int], decay: float) -> float:
-    """Return the least MSE with penalties, no bias: sum_k n_k (z_k - 1)^2/(2N) + decay sqrt(n_k) z_k."""
-    sizes, logits = np.asarray(counts, dtype=float), imbalance.mse_logits(counts, decay)
-    fit = sizes * (logits - 1) ** 2 / (2 * sizes.sum())
-    return float((fit + decay * np.sqrt(sizes) * logits).sum())
-
-
-def least(objective, size, starts, scale=1.0):
-    """Lowest end of L-BFGS from normal starts, and its point; `objective` takes and gives tensors."""
-
-    def evaluate(values):
-        flat = torch.from_numpy(values).requires_grad_()
-        value = objective(flat)
-        (gradient,) = torch.autograd.grad(value, flat)
-        return value.item(), gradient.numpy()
-
-    generator = np.random.default_rng(0)
-    options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-9}
-    ends = [
-        minimize(evaluate, scale * generator.normal(size=size), jac=True, method="L-BFGS-B", options=options)
-        for _ in range(starts)
-    ]
-    best = min(ends, key=lambda end: end.fun)
-    return best.fun, torch.from_numpy(best.x)
-
 
 # Imbalance
 
@@ -73,87 +44,14 @@ def test_minorities_collapse_exactly_from_the_threshold_on(loss):
     assert minority_contrast(loss, classes, 1.05 * edge) < 1e-5
 
 
-def test_the_ratio_rises_with_weaker_decay_and_with_fewer_minorities():
-    decays = [imbalance.largest_ratio(5, 5, 5, decay) for decay in (0.001, 0.003, 0.01)]
-    assert decays == sorted(decays, reverse=True)
-    counts = [imbalance.largest_ratio(10 - k, k, 5, 0.001) for k in (2, 5, 8)]
-    assert counts == sorted(counts), "K fixed: more minorities, fewer majorities to outweigh them"
-
-
-def test_mse_rows_of_unequal_classes_stay_orthogonal_and_shrink():
-    sizes, decay = [12, 5, 1], 0.05
-    found = minimise_ufm(
-        LOSSES["mse"], torch.eye(3), torch.tensor(sizes), 4, Decay(decay, decay, None), starts=3, seed=0
-    )
-    assert found.value == pytest.approx(mse_value(sizes, decay), abs=1e-9)
-    logits = found.features @ found.weight.T
-    assert logits.numpy() == pytest.approx(np.diag(imbalance.mse_logits(sizes, decay)), abs=1e-4)
-    assert imbalance.mse_logits(sizes, decay)[2] == pytest.approx(1 - 18 * 0.05)
-    assert imbalance.mse_logits(sizes, 0.06)[2] == 0
-
-
-@pytest.mark.parametrize("bound", [0.3, 1.0, 4.0])
-def test_bounded_norms_against_the_whole_problem(bound):
-    """The symmetric reduction against K x K factors; minorities collapse at a multiplier of n_B/N."""
-    classes = Classes(2, 3, minority=1, ratio=6.0)
-    found = imbalance.layer_peeled(classes, bound, bound)
-    weights = torch.tensor([6.0, 6.0, 1.0, 1.0, 1.0]).double() / 15
-
-    def objective(flat):
-        a, f = flat.view(2, 5, 5)
-        fit = (weights * LOSSES["ce"](f @ a.T, torch.eye(5).double())).sum()
-        return fit + found.multiplier / 2 * flat.square().sum()
-
-    value, flat = least(objective, 50, starts=2)
-    assert value == pytest.approx(found.value + found.multiplier * 5 * bound, abs=1e-7)
-    rows = flat.view(2, 5, 5)[0]
-    spread = (rows[2:] - rows[2:].mean(0)).norm()
-    assert (spread < 1e-3) == (found.minority_contrast < 1e-6) == (found.multiplier >= 1 / 15)
-
-
-def test_looser_bounds_let_minorities_stand_at_larger_ratios():
-    def collapses(ratio, bound):
-        return imbalance.layer_peeled(Classes(2, 2, 1, ratio), bound, bound).minority_contrast < 1e-6
-
-    assert [collapses(ratio, 1.0) for ratio in (1, 3, 10, 40)] == [False, False, True, True]
-    assert [collapses(10, bound) for bound in (0.5, 1.0, 2.0)] == [True, True, False]
-
-
-def test_a_fixed_simplex_keeps_every_class_in_its_place():
-    sizes, length, decay = torch.tensor([20.0, 20, 1]), 1.5, 0.01
-    samples = sizes.sum().item()
-    rows = length * math.sqrt(3 / 2) * (torch.eye(3).double() - 1 / 3)
-
-    def objective(flat):
-        features = flat.view(3, 3)
-        fit = (sizes / samples * LOSSES["ce"](features @ rows.T, torch.eye(3).double())).sum()
-        return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
-
-    _, flat = least(objective, 9, starts=2)
-    expected = imbalance.fixed_etf_length(3, samples, length, decay) / length * rows
-    assert flat.view(3, 3).numpy() == pytest.approx(expected.numpy(), abs=1e-6)
-    assert nc2_etf(flat.view(3, 3)) < 1e-6
-
-
 # Contrast
 
 
 @pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("temperature", [0.3, 1.0])
-def test_the_contrastive_optimum_is_a_collapsed_simplex(include_self, temperature):
-    classes, per_class = 3, 3
-
-    def objective(flat):
-        rows = flat.view(9, 4)
-        unit = rows / rows.norm(dim=1, keepdim=True)
-        return supcon.supcon_loss(unit, classes, temperature, include_self=include_self)
-
-    value, flat = least(objective, 36, starts=2)
-    exact = supcon.supcon_optimum(classes, per_class, temperature, include_self=include_self)
-    assert value == pytest.approx(exact, abs=1e-9)
-    unit = flat.view(9, 4) / flat.view(9, 4).norm(dim=1, keepdim=True)
-    assert (unit.view(3, 3, 4) - unit.view(3, 3, 4)[:, :1]).abs().max() < 1e-4
-    assert nc2_etf(unit[::3]) < 1e-4
+def test_the_contrastive_optimum_is_that_of_a_collapsed_simplex(include_self):
+    features = simplex_frame(4).repeat_interleave(3, 0)
+    loss = supcon.supcon_loss(features, 4, 0.3, include_self=include_self).item()
+    assert supcon.supcon_optimum(4, 3, 0.3, include_self=include_self) == pytest.approx(loss, rel=1e-13)
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -173,25 +71,20 @@ def test_the_contrastive_loss_is_its_sums(include_self):
 # Two linear layers
 
 
-@pytest.mark.parametrize("factor", [0.3, 0.95, 1.05])
-def test_two_linear_layers_have_an_orthogonal_frame_or_nothing(factor):
-    classes, per_class, width = 3, 4, 3
-    decays = {"second": 0.02, "first": 0.05, "features": 0.01}
-    c = two_linear.strength(classes, per_class, *decays.values())
-    decays = {name: decay * factor * two_linear.JUMP / c for name, decay in decays.items()}
-    found = two_linear.optimum(classes, per_class, width, **decays)
+@pytest.mark.parametrize("strength", [0.12, 0.37, 0.51])
+def test_the_least_value_under_two_linear_layers_is_that_of_one_logit(strength):
+    """Unequal decays, in the ratios 2 : 5 : 1 and n = 4, of which c takes the product alone."""
+    unit = strength / (3 * (4 * 2 * 5 * 1) ** (1 / 3))
 
-    def parts(second, first, features):
+    def objective(flat):
+        second, first, features = flat.view(3, 3, 3)
         fit = (features @ first.T @ second.T - torch.eye(3).double()).square().sum() / 6
-        penalty = decays["second"] * second.square().sum() + decays["first"] * first.square().sum()
-        return fit + (penalty + per_class * decays["features"] * features.square().sum()) / 2
+        penalty = 2 * second.square().sum() + 5 * first.square().sum() + 4 * features.square().sum()
+        return fit + unit / 2 * penalty
 
-    assert parts(found.second, found.first, found.features).item() == pytest.approx(found.value, rel=1e-13)
-    value, _ = least(lambda flat: parts(*flat.view(3, 3, 3)), 27, starts=6)
-    assert value >= found.value - 1e-10
-    assert value == pytest.approx(found.value, abs=1e-8)
-    assert (found.logit > 0.5) == (factor < 1)
-    assert (found.logit == 0) == (factor > 1)
+    z = two_linear.best_logit(strength)
+    expected = (z - 1) ** 2 / 2 + 1.5 * strength * z ** (2 / 3)
+    assert least(objective, 27, starts=6, seed=0).value == pytest.approx(expected, abs=1e-8)
 
 
 def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
@@ -207,60 +100,18 @@ def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
 
 
 @pytest.mark.parametrize("decay", [0.2, 1.0, 3.0])
-def test_batch_normalised_features_are_the_targets(decay):
-    classes, per_class = 3, 4
-    exact, point = batch_norm.optimum(classes, per_class, decay)
-    assert batch_norm.objective(classes, decay, point).item() == pytest.approx(exact, rel=1e-14)
-    if decay < 2:
-        whole = batch_norm.normalised(point.features, point.scale, point.shift)
-        share = math.sqrt(math.sqrt(per_class) - decay) / math.sqrt(per_class)
-        assert torch.allclose(whole, share * point.features, rtol=1e-13)
-        assert exact == pytest.approx(classes * (decay * math.sqrt(per_class) - decay**2 / 2))
-        printed = batch_norm.Normalised(
-            point.features,
-            torch.full((3,), math.sqrt(2 / 3)).double(),
-            torch.full((3,), 3**-0.5).double(),
-            torch.eye(3).double(),
-        )
-        excess = batch_norm.objective(classes, decay, printed).item() - exact
-        assert excess > 0.1 or decay == 1, "eq. 62 as printed minimises at lambda = sqrt(n) - 1 only"
-
-    def objective(flat):
-        features, scale, shift, weight = flat.split([36, 3, 3, 9])
-        free = batch_norm.Normalised(features.view(12, 3), scale, shift, weight.view(3, 3))
-        return batch_norm.objective(classes, decay, free)
-
-    value, _ = least(objective, 51, starts=4)
-    assert value >= exact - 1e-9
-    assert value == pytest.approx(exact, abs=1e-6)
-
-
-# Narrow features
-
-
-@pytest.mark.parametrize("classes", [4, 6])
-def test_half_the_width_ends_at_an_orthoplex(classes):
-    decay = Decay(0.01, 0.01, None)
-    counts = torch.full((classes,), 2)
-    found = minimise_ufm(LOSSES["ce"], torch.eye(classes), counts, classes // 2, decay, starts=4, seed=0)
-    assert found.value == pytest.approx(orthoplex.orthoplex_value(classes, 2, decay), abs=1e-8)
-    rows = found.features / found.features.norm(dim=1, keepdim=True)
-    cosines = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)]
-    assert torch.minimum(cosines.abs(), (cosines + 1).abs()).max() < 1e-3
-    assert found.value > ufm_optimum("ce", classes, 2, classes, decay).value
-
-
-def test_eight_classes_in_three_dimensions_are_no_cube():
-    decay = Decay(0.003, 0.003, None)
-    found = minimise_ufm(LOSSES["ce"], torch.eye(8), torch.ones(8), 3, decay, starts=6, seed=0)
-    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 3)
-
-    def cube(size):
-        logits = size * corners @ corners.T
-        fit = LOSSES["ce"](logits, torch.eye(8).double()).mean().item()
-        return fit + decay.nuclear * size * 24  # singular values 8 of corners corners^T, three times
-
-    assert found.value < min(cube(size) for size in np.linspace(0, 5, 2001)) - 1e-3
+def test_the_least_loss_behind_batch_normalisation(decay):
+    """No descent comes below it, and the targets themselves, suitably scaled, reach it."""
+    exact = batch_norm.least_value(3, 4, decay)
+    scale = math.sqrt(max(2 - decay, 0.0)) * torch.ones(3).double()
+    targets = torch.eye(3).double().repeat_interleave(4, 0)
+    reached = batch_norm.objective(
+        3, decay, targets, math.sqrt(2 / 3) * scale, scale / math.sqrt(3), torch.diag(scale)
+    )
+    assert reached.item() == pytest.approx(exact, rel=1e-14)
+    found = feature_models.batch_norm_value_numerical(3, 4, decay)
+    assert found == pytest.approx(exact, abs=1e-6)
+    assert found >= exact - 1e-9
 
 
 # Label smoothing
@@ -288,7 +139,7 @@ def test_smoothing_in_the_features_model_with_decay(loss, delta):
 def test_smoothing_with_normalised_features(delta):
     targets = (1 - delta) * torch.eye(4).double() + delta / 4
     found = minimise_gufm(LOSSES["ce"], targets, torch.ones(4), 6, 0.02, False, starts=3, seed=0)
-    assert found.value == pytest.approx(smoothing.gufm_value(4, 6, 0.02, delta), abs=1e-8)
+    assert found.value == pytest.approx(sum(smoothing.gufm_terms(4, 6, 0.02, delta)), abs=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -296,15 +147,10 @@ def test_smoothing_with_normalised_features(delta):
     [
         (lambda: Classes(0, 2, 1, 2.0), "at least 1 each"),
         (lambda: Classes(1, 2, 1, 0.5), "ratio: 0.5"),
-        (lambda: imbalance.layer_peeled(Classes(1, 2, 1, 2.0), 0.0, 1.0), "bounds 0 and 1"),
-        (lambda: imbalance.layer_peeled(Classes(1, 2, 1, 2.0), 1e9, 1e9), "too loose"),
-        (lambda: imbalance.fixed_etf_length(1, 1, 1, 1), "fixed simplex"),
         (lambda: supcon.supcon_optimum(3, 2, 0.0, include_self=True), "temperature: 0"),
         (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "2 or more samples"),
         (lambda: supcon.supcon_loss(torch.ones(1, 2), 1, 1.0, include_self=True), "1 classes"),
-        (lambda: two_linear.strength(3, 1, 0, 1, 1), "three positive decays"),
-        (lambda: two_linear.optimum(3, 1, 2, second=1, first=1, features=1), "width: 2"),
-        (lambda: batch_norm.optimum(1, 1, 1.0), "2 classes"),
+        (lambda: batch_norm.least_value(1, 1, 1.0), "2 classes"),
         (lambda: orthoplex.orthoplex(5), "classes: 5"),
         (lambda: smoothing.ufm_value("ce", 3, 0.1, 1.0), "smoothing: 1"),
         (lambda: smoothing.ufm_contrast("ce", 3, 0.1, -0.1), "smoothing: -0.1"),

@@ -14,7 +14,7 @@ from conftest import experiment_tree, vector_data, write_params
 from pipeline import ROOT
 
 from ncpipe.commands.code import write_code
-from ncpipe.commands.dry_pass import check_study
+from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
 from ncpipe.config.study import load_study
@@ -195,7 +195,7 @@ MISTAKES = {
         "x := map_(x).sin()",
         "x := map_(x).sin().log()",
         "class Sine(",
-        "the layer last gives NaN for the data as they are, before the first step",
+        "the layer last gives NaN before the first step",
     ),
     "shapes": (
         "x := map_(x)",
@@ -337,7 +337,7 @@ def test_a_data_file_has_to_be_listed_and_there() -> None:
         "seed": 0, "normalisation": "none",
     }  # fmt: skip
     write_params([2], [0], own=experiment_tree(data=arrays))
-    with pytest.raises(InputError, match=r"experiments\.own\.data\.file: mine\.npz is not there"):
+    with pytest.raises(InputError, match=r"experiments\.own\.data\.file: mine\.npz not found"):
         write_code()
     Path("dvc.yaml").write_text("stages:\n  code:\n    deps: [ncpipe]\n  fetch:\n    deps: []\n")
     with pytest.raises(InputError, match=r"add the line `- mine\.npz` to the deps of the stage fetch"):

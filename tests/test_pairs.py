@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from conftest import normal
 
 from ncpipe.metrics import pairs
 from ncpipe.metrics.pairs import tiles
@@ -12,10 +12,6 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
 
 SIDE = 4  # vectors of a tile's side, so that small sets have many tiles
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e8])

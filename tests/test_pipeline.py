@@ -466,7 +466,7 @@ class TestExperiments:
         [
             (["quick", "quik"], "quik: neither a git revision nor an experiment of DVC's"),
             (["quick", "HEAD~1"], "HEAD~1: data/results/points.csv is not in it"),
-            (["quick"], "compare: give two or more"),
+            (["quick"], "compare: give at least two"),
         ],
     )
     def test_what_cannot_be_compared_is_one_line(
@@ -659,7 +659,7 @@ class TestBadEnds:
         clone.edit_params("sweep.experiments", ["wild", "alpha"])
         output = clone.repro("aggregate")
         assert output.trained == ["train@wild-2-0"]
-        assert "wild: 0 of 1 runs converged, so it has no rates; 1 diverged: lower" in output.err
+        assert "wild: 0 of 1 runs converged\n  not converged: 1 diverged: lower optimizer" in output.err
         rows = {row["experiment"]: row for row in table(clone, "runs")}
         assert (rows["wild"]["converged"], rows["alpha"]["converged"]) == ("False", "True")
         assert rows["wild"]["reason"] == "diverged"

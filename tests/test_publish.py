@@ -149,9 +149,9 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 def test_nothing_is_replaced_but_what_was_published(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(swept)
-    with pytest.raises(InputError, match="name a new folder"):
+    with pytest.raises(InputError, match="give a new folder"):
         publish(Path("data"))
-    with pytest.raises(InputError, match="name a new folder"):
+    with pytest.raises(InputError, match="give a new folder"):
         publish(Path("."))
     assert Path("data/results/runs.csv").is_file()
     publish(Path("published"))  # its own, it may

@@ -30,12 +30,12 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
 from ncpipe.runs.engines import ray_cluster, remote
-from ncpipe.runs.engines.archive import pack, receive, unpack
+from ncpipe.runs.engines.archive import pack, store_archive, unpack
 from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.options import Ray, Settings, load_options
-from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
-from ncpipe.runs.engines.remote import Origin, origin, train_there
+from ncpipe.runs.engines.remote import Origin, origin, train_remotely
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.heartbeat import heartbeats
@@ -102,7 +102,7 @@ def in_store() -> dict[str, str]:
 
 
 def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
-    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_of(task)}
+    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_sets_of(task)}
 
 
 def elsewhere(home: Origin) -> Origin:
@@ -131,7 +131,7 @@ def test_an_archive_writes_nothing_outside_its_folder(name: str, tmp_path: Path)
         if name == "link":
             entry.type, entry.linkname = tarfile.SYMTYPE, "/out"
         tar.addfile(entry, io.BytesIO())
-    with pytest.raises(InputError, match="no file of a folder"):
+    with pytest.raises(InputError, match="not a file inside the folder"):
         unpack(out.getvalue(), tmp_path / "folder")
     with pytest.raises(InputError, match="damaged"):
         unpack(b"no tar", tmp_path / "folder")
@@ -142,20 +142,22 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
     expected = trained_here()
     with origin() as home:
         for task in tasks():
-            ended, archives = train_there(task, elsewhere(home), archives_of(task))
-            again = train_there(task, elsewhere(home), {})[1]  # by a second machine; the data are there
+            ended, archives = train_remotely(task, elsewhere(home), archives_of(task))
+            again = train_remotely(task, elsewhere(home), {})[1]  # by a second machine; the data are there
             assert (ended.state, set(archives)) == ("done", set(task.keys))
             assert again == archives
             assert not any(has(key) for key in task.keys)
             assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
-            assert [receive(key, archive) for key, archive in archives.items()] == [True] * len(archives)
+            assert [store_archive(key, archive) for key, archive in archives.items()] == [True] * len(
+                archives
+            )
             before = in_store()
-            assert [receive(key, archive) for key, archive in again.items()] == [False] * len(archives)
+            assert [store_archive(key, archive) for key, archive in again.items()] == [False] * len(archives)
             assert in_store() == before
             shutil.rmtree(ALONE / task.keys[0])
             with pytest.raises(InputError, match="damaged"):
-                receive(task.keys[0], archives[task.keys[0]].replace(b'"seed": ', b'"sred": '))
-            receive(task.keys[0], archives[task.keys[0]])
+                store_archive(task.keys[0], archives[task.keys[0]].replace(b'"seed": ', b'"sred": '))
+            store_archive(task.keys[0], archives[task.keys[0]])
     assert in_store() == expected
     assert {path.name for path in stored_runs()} == {key for task in tasks() for key in task.keys}
     assert Path.cwd() == project
@@ -164,7 +166,7 @@ def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_on
 def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
     expected = trained_here()
     with origin() as home:
-        found = [train_there(task, home, {}) for task in tasks()]
+        found = [train_remotely(task, home, {}) for task in tasks()]
     assert [(ended.state, archives) for ended, archives in found] == [("done", {})] * len(found)
     assert in_store() == expected
     assert not list(ALONE.glob(".origin*"))
@@ -174,28 +176,28 @@ def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: 
     [task, *_] = tasks()
     with origin() as home:
         other = dataclasses.replace(home, torch="1.0")
-        [found, _] = train_there(task, other, {})
+        [found, _] = train_remotely(task, other, {})
         assert found.state == "failed"
-        assert f"torch {torch.__version__} on a worker, 1.0 where" in found.reason
+        assert f"torch: version {torch.__version__} on a worker and 1.0 in" in found.reason
         name = next(iter(archives_of(task)))
         damaged = {name: lambda: b"no tar"}
-        assert "damaged" in train_there(task, elsewhere(home), damaged)[0].reason
+        assert "damaged" in train_remotely(task, elsewhere(home), damaged)[0].reason
         monkeypatch.setattr(os, "getuid", lambda: 10**6)
         with contextlib.suppress(FileExistsError):
             Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
-        assert "another user's" in train_there(task, elsewhere(home), {})[0].reason
+        assert "another user's" in train_remotely(task, elsewhere(home), {})[0].reason
 
 
 def test_what_no_machine_could_do_is_an_error() -> None:
     small = Cluster(0.0, 4.0, 2.0)
     check_cluster(Compute("auto", 2, "float32"), small, Ray())
-    with pytest.raises(InputError, match=r"compute.threads: 3, and this machine has at most 2 cores"):
+    with pytest.raises(InputError, match=r"compute.threads: 3, but this machine has at most 2 cores"):
         check_cluster(Compute("cpu", 3, "float32"), small, Ray())
     with pytest.raises(InputError, match=r"compute.device: the Ray cluster at a:1 has no GPU"):
         check_cluster(Compute("cuda", 1, "float32"), small, Ray("a:1"))
     with pytest.raises(InputError, match=r"^compute.device: mps"):
         check_cluster(Compute("mps", 1, "float32"), small, Ray())
-    with pytest.raises(InputError, match=r"ray: address: '10.0.0.1' is no host:port"):
+    with pytest.raises(InputError, match=r"ray: address: '10.0.0.1' is not host:port"):
         load_options("ray", ["address=10.0.0.1"])
 
 
@@ -204,9 +206,9 @@ def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: 
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
     found = ray_cluster.dry_run(tasks(), Ray("a:1"), load_params().compute)
     assert (ray.asked, ray.down) == ([], True)
-    assert [len(task.runs) for [task] in found.pieces] == [2, 2]
+    assert [len(task.runs) for [task] in found.jobs] == [2, 2]
     assert found.lines[0] == (
-        "4 runs for the Ray cluster at a:1 (1 machine, 1 core): 2 tasks, each asks for 1 core"
+        "the Ray cluster at a:1 (1 machine, 1 core): 4 runs in 2 tasks, each with 1 core"
     )
 
 
@@ -276,7 +278,7 @@ def test_the_engine_trains_all_whatever_happens_to_its_tasks(
     ray = StandIn([NodeDiedError("its node is dead"), OutOfMemoryError("killed")])
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    monkeypatch.setattr(ray_cluster, "TURNS", 1)
+    monkeypatch.setattr(ray_cluster, "TASKS_PER_SLOT", 1)
     engine = RayEngine(Ray(), settings())
     assert run_tasks(engine, tasks(), keep_going=False) == []
     assert ray.trained == [2, 2, 2, 1, 1]
@@ -367,7 +369,7 @@ def test_one_of_two_machines_dies_while_it_trains(
     shutil.rmtree(ALONE)
     [task, _] = tasks()
     monkeypatch.setattr(ray_cluster, "origin", as_if_elsewhere)
-    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [task.of([0])], keep_going=False) == []
+    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [task.subset([0])], keep_going=False) == []
     assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(task.keys[0])}
     assert list((project.parent / "workdirs").glob("*/*/data/prepared/one"))
 

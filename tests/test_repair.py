@@ -23,10 +23,10 @@ from filelock import FileLock
 from pipeline import Clone, Copy
 from voluptuous import Invalid
 
-from ncpipe.commands.repair import mend_quickly, mend_torn_lock, repair
+from ncpipe.commands.repair import repair, repair_broken_lock, repair_quickly
 from ncpipe.runs import dvc_repair
 from ncpipe.runs.dvc import LOCK
-from ncpipe.runs.dvc_repair import drop_damaged, is_torn, mend_run_cache, mend_rwlock
+from ncpipe.runs.dvc_repair import is_broken, remove_damaged, repair_run_cache, repair_rwlock
 from ncpipe.system.errors import InputError
 
 STAGES = """
@@ -108,14 +108,14 @@ def dvc_refuses(path: Path) -> bool:
 def test_what_dvc_refuses_is_torn(made: Path, tmp_path: Path) -> None:
     """For every beginning of a dvc.lock. Red: one that reads as YAML, with half an entry."""
     whole = (made / LOCK).read_bytes()
-    assert not is_torn(whole)
+    assert not is_broken(whole)
     path = tmp_path / LOCK
     refused = 0
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         if dvc_refuses(path):
             refused += 1
-            assert is_torn(whole[:length]), whole[:length]
+            assert is_broken(whole[:length]), whole[:length]
     assert refused > len(whole) / 4
 
 
@@ -134,23 +134,23 @@ def test_a_torn_lock_costs_no_run(
         dvc("status")
     repair()
     [line, instruction] = capsys.readouterr().err.splitlines()
-    assert line.startswith("repair: dvc.lock: torn; ")
-    assert instruction == "repair: run dvc repro (or ncpipe sweep)"
+    assert line.startswith("repair: dvc.lock: broken; ")
+    assert instruction == "repair: done; run dvc repro (or ncpipe sweep)"
     assert LOCK.exists() == committed
     said = dvc("repro")
     assert "Running stage" not in said
     assert LOCK.read_text() == whole
     assert results == [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
     repair()
-    assert capsys.readouterr().err == "repair: nothing is torn or damaged\n"
+    assert capsys.readouterr().err == "repair: found no damage\n"
 
 
 def test_a_merge_is_the_users_to_end(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Red: both sides of a conflict thrown away."""
     both = "<<<<<<< HEAD\nschema: '2.0'\n=======\n>>>>>>> other\n"
     LOCK.write_text(both)
-    assert not mend_torn_lock()
-    assert "which only you can end" in capsys.readouterr().err
+    assert not repair_broken_lock()
+    assert "has a merge conflict" in capsys.readouterr().err
     assert LOCK.read_text() == both
 
 
@@ -171,12 +171,12 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_torn_rwlock_is_removed(content: str, empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Red: a file at which every DVC stops, for the user to find; one that names nobody taken away."""
     dvc_here = empty.parent.parent
-    assert mend_rwlock(dvc_here) == []
+    assert repair_rwlock(dvc_here) == []
     empty.write_text('{"write": {}, "read": {}}')
-    assert mend_rwlock(dvc_here) == []
+    assert repair_rwlock(dvc_here) == []
     empty.write_text(content)
-    mend_quickly()
-    assert capsys.readouterr().err == "repair: .dvc/tmp/rwlock: torn; removed\n"
+    repair_quickly()
+    assert capsys.readouterr().err == "repair: .dvc/tmp/rwlock: broken; removed\n"
     assert not empty.exists()
 
 
@@ -197,9 +197,9 @@ def test_a_rwlock_of_the_dead_is_removed(who: str, empty: Path) -> None:
             os.utime(empty, (0, 0))
         dead = who in ("a zombie", "a later process")
         if not dead:
-            with pytest.raises(InputError, match="a DVC runs a stage; wait until it has ended"):
+            with pytest.raises(InputError, match="DVC is running a stage; wait until it has ended"):
                 repair()
-        assert bool(mend_rwlock(empty.parent.parent)) == dead
+        assert bool(repair_rwlock(empty.parent.parent)) == dead
         assert empty.exists() != dead
         other.kill()
 
@@ -211,14 +211,14 @@ def test_nothing_is_touched_while_dvc_is_at_work(
     LOCK.write_text("")
     Path(".dvc/tmp/rwlock").write_text("")
     with Repo() as repo, repo.lock:
-        with pytest.raises(InputError, match="another DVC is at work; wait until it has ended"):
+        with pytest.raises(InputError, match="another DVC is running; wait until it has ended"):
             repair()
-        mend_quickly()
+        repair_quickly()
     assert capsys.readouterr().err == ""
     assert LOCK.read_text() == Path(".dvc/tmp/rwlock").read_text() == ""
     with FileLock(".dvc/tmp/rwlock.lock"):
         monkeypatch.setattr(dvc_repair, "WAIT", 0.1)
-        assert mend_rwlock(Path(".dvc")) == []
+        assert repair_rwlock(Path(".dvc")) == []
 
 
 @pytest.mark.parametrize("content", [None, b""])
@@ -229,11 +229,11 @@ def test_an_empty_entry_of_the_run_cache_is_removed(content: bytes | None, proje
     entry.unlink()
     if content is not None:
         entry.write_bytes(content)
-    lines = mend_run_cache(Path(".dvc"))
+    lines = repair_run_cache(Path(".dvc"))
     assert [line.partition(": ")[2] for line in lines] == ["empty; removed"] * len(lines)
     assert not folder.exists()
     assert len(list(other.iterdir())) == 1
-    assert mend_run_cache(Path(".dvc")) == []
+    assert repair_run_cache(Path(".dvc")) == []
 
 
 # Damage in the cache
@@ -254,9 +254,9 @@ def test_damage_in_the_cache_is_removed_with_its_copies(
     assert hashlib.md5(result.read_bytes(), usedforsecurity=False).hexdigest()[2:] != stored.name
     repair()
     assert capsys.readouterr().err.splitlines() == [
-        "repair: data/a/out1: a copy of what is damaged in DVC's cache; removed",
+        "repair: data/a/out1: copy of a damaged file in DVC's cache; removed",
         f"repair: {stored}: damaged; removed",
-        "repair: run dvc repro (or ncpipe sweep)",
+        "repair: done; run dvc repro (or ncpipe sweep)",
     ]
     assert "Running stage 'a@1'" in dvc("repro")
     assert object_of(result).read_bytes() == result.read_bytes()
@@ -267,11 +267,11 @@ def test_a_damaged_result_goes_with_its_copy_in_the_cache(project: Path) -> None
     """And names it. Red: another file of the same size, which is whole, removed; only the result removed."""
     result, other = Path("data/a/out1"), Path("data/a/out2")
     stored = object_of(result)
-    assert drop_damaged(result) == ""  # its copy is whole
+    assert remove_damaged(result) == ""  # its copy is whole
     assert stored.exists()
     shutil.copy(stored, result)
     flip(stored)
-    assert drop_damaged(result) == f", and so is its damaged copy in DVC's cache ({stored})"
+    assert remove_damaged(result) == f", with its damaged copy in DVC's cache ({stored})"
     assert not stored.exists()
     assert object_of(other).exists()
 
@@ -318,7 +318,7 @@ def test_damage_of_a_sweep_is_mended(swept: Clone, own_copy: Copy) -> None:
     model = PLACES["a model"]
     assert clone.digests(model)[model] == whole[model]
     said = clone.run("ncpipe", "repair").err
-    assert "data/results/slopes.csv: a copy of what is damaged in DVC's cache; removed" in said
+    assert "data/results/slopes.csv: copy of a damaged file in DVC's cache; removed" in said
     clone.repro()
     assert clone.digests("data/runs", "data/features", "data/results") == whole
-    assert "nothing is torn or damaged" in clone.run("ncpipe", "repair").err
+    assert "found no damage" in clone.run("ncpipe", "repair").err

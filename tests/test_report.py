@@ -21,7 +21,7 @@ from ncpipe.commands import stage_times
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
-from ncpipe.commands.report_live import make_server
+from ncpipe.commands.serve import make_server
 from ncpipe.config.params import load_params, parse_params
 from ncpipe.figures.overlay import Sweep, overlay
 from ncpipe.report.chart_data import chart_data, curve_data, kept, number
@@ -527,7 +527,7 @@ def served(study, monkeypatch):
 def test_a_connection_that_says_nothing_is_closed(study, monkeypatch):
     """Also one that stops in the middle of a request. Red: each holds a thread for as long as it likes."""
     monkeypatch.chdir(study)
-    monkeypatch.setattr("ncpipe.commands.report_live.SILENCE", 0.2)
+    monkeypatch.setattr("ncpipe.commands.serve.IDLE_SECONDS", 0.2)
     with make_server(0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127."):
@@ -563,10 +563,9 @@ def test_the_served_page_follows_the_runs(study, served):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("base slower", "report: give --compare and what to compare"),
-        ("--compare", "report: give --compare and what to compare"),
-        ("--times", "report: --times goes with --to"),
-        ("--live --to x.html", "report: --live goes with neither"),
+        ("base slower", "report: give --compare with revisions"),
+        ("--compare", "report: give --compare with revisions"),
+        ("--times", "report: --times needs --to"),
     ],
 )
 def test_options_that_do_not_go_together(arguments, message, monkeypatch):

@@ -41,11 +41,10 @@ def test_the_least_loss_is_reached_at_a_finite_depth(
     penalty: dict[str, Any] = {"rule": "constant", "value": strength, "last_layer": 0.005}
     data = vector_data(3, 6, 4)  # more samples than lin_0 could place by itself
     run = small_run(name, 24, loss=loss, penalty=penalty, model={"last_bias": bias})
-    found = shifts(run, data, SHARP)
-    assert found.merging == 15
-    assert inner_square(found.state) == 0
-    h = layers_of(run, data, found.state)["last"]
-    weight, offset = found.state["last.weight"], found.state.get("last.bias")
+    state = shifts(run, data, SHARP)
+    assert inner_square(state) == 0
+    h = layers_of(run, data, state)["last"]
+    weight, offset = state["last.weight"], state.get("last.bias")
     value = (
         unregularised_loss(h, data.train.labels, weight, offset, run.spec.loss)
         + 0.0025 * weight.square().sum().item()
@@ -63,7 +62,7 @@ def test_the_usual_epsilon_leaves_a_gap() -> None:
     penalty = {"rule": "constant", "value": 0.005, "last_layer": 0.005}
     for samples, low, high in ((4, 1e-7, 1e-6), (10, 0.1, 1.1)):
         data, depth = vector_data(3, samples, 4), 3 * samples + 8
-        state = shifts(small_run("L-RN1", depth, penalty=penalty), data, SHARP).state
+        state = shifts(small_run("L-RN1", depth, penalty=penalty), data, SHARP)
         usual = small_run("L-RN1", depth, penalty=penalty, model={"layer_norm_eps": 1e-5})
         h = layers_of(usual, data, state)["last"]
         fit = unregularised_loss(h, data.train.labels, state["last.weight"], None, "ce")
@@ -73,7 +72,7 @@ def test_the_usual_epsilon_leaves_a_gap() -> None:
 
 def test_gradient_descent_would_stay_there() -> None:
     run, data = small_run("L-RN1", 24), vector_data(3, 6, 4)
-    network = network_of(run, data, shifts(run, data, SHARP).state)
+    network = network_of(run, data, shifts(run, data, SHARP))
     loss = torch.nn.functional.cross_entropy(network(data.train.inputs.double()), data.train.labels)
     matrices = [p for name, p in network.named_parameters() if p.dim() == 2 and "lin0" not in name]
     (loss + 0.0025 * sum(matrix.square().sum() for matrix in matrices)).backward()
@@ -82,9 +81,9 @@ def test_gradient_descent_would_stay_there() -> None:
 
 def test_a_transformer_pays_for_its_first_attention_alone() -> None:
     run = context_run("L-T11", 16)
-    found = shifts(run, contexts(), SHARP)
-    assert inner_square(found.state) == pytest.approx(3 * 16**-0.5)  # gamma^2 V
-    h = layers_of(run, contexts(), found.state)["last"]
+    state = shifts(run, contexts(), SHARP)
+    assert inner_square(state) == pytest.approx(3 * 16**-0.5)  # gamma^2 V
+    h = layers_of(run, contexts(), state)["last"]
     metrics = {row.metric: row.value for row in measure_arrays(h, contexts().train.labels)}
     assert metrics["nc1_trace_ratio"] < 1e-12
 

@@ -29,13 +29,19 @@ from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
+from ncpipe.runs.engines.engine import run_tasks, tasks_to_retry
 from ncpipe.runs.engines.job_log import read_costs
 from ncpipe.runs.engines.jobs import LOG, RESULT, Job, keys_in_jobs, read_jobs, write_array, write_number
 from ncpipe.runs.engines.options import Container, Options, Rule, Settings, Slurm
-from ncpipe.runs.engines.protocol import next_try, run_tasks
-from ncpipe.runs.engines.slurm import SlurmEngine, arrays_before, check_resources, check_slurm, deal
+from ncpipe.runs.engines.slurm import (
+    SlurmEngine,
+    arrays_to_wait_for,
+    check_resources,
+    check_slurm,
+    distribute,
+)
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
-from ncpipe.runs.engines.slurm_worker import AGAIN, Worker
+from ncpipe.runs.engines.slurm_worker import REQUEUE, Worker
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
@@ -77,7 +83,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, value in slurm_stand_in.install(place).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("ncpipe.runs.engines.slurm.POLL", 0.1)
-    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.DISK_DELAY", 0.0)
     yield place
     (place / "scancel").unlink(missing_ok=True)
     subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
@@ -135,15 +141,15 @@ def test_jobs_go_on_without_the_driver_and_are_collected(
         process.kill()
     assert set(keys_in_jobs()) == {fingerprint.key() for fingerprint in fingerprints()}
     killed = first.tasks[0].runs[0]["experiment"]
-    with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: in job {first.id}; wait for it"):
+    with pytest.raises(InputError, match=rf"^{killed} L=2 seed=0: is in job {first.id}; wait for it"):
         train(killed, 2, 0)
-    until(lambda: job_states([first, second])[second.id].is_over)
+    until(lambda: job_states([first, second])[second.id].has_ended)
     capsys.readouterr()
     engine = SlurmEngine(HERE)
     assert run_tasks(engine, [], keep_going=True) == []
     said = capsys.readouterr().err
     assert "was lost (job 1_0: it ended without a result (FAILED)); tried again" in said
-    assert said.count("of job") == 1
+    assert said.count("of array") == 1
     assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
     check_bytes(fingerprints(), tmp_path)
     assert read_jobs() == []
@@ -209,18 +215,18 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
         wanted.append((signal.SIGUSR2, 30))
         assert work_on(place) == 0
         assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {31}
-        assert job.file(AGAIN).is_file()
-        job.file(AGAIN).unlink()
+        assert job.file(REQUEUE).is_file()
+        job.file(REQUEUE).unlink()
         wanted.append((signal.SIGTERM, 60))
         assert work_on(place) == 128 + signal.SIGTERM
         assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {61}
-        assert not job.file(AGAIN).exists()
+        assert not job.file(REQUEUE).exists()
         assert not job.file(RESULT).exists()
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "_train", make_no_progress)
             assert work_on(place) == 0
         assert "no epoch was finished within the time limit" in job.file(RESULT).read_text()
-        assert not job.file(AGAIN).exists()
+        assert not job.file(REQUEUE).exists()
         job.file(RESULT).unlink()
         assert work_on(place) == 0
         assert [each["state"] for each in json.loads(job.file(RESULT).read_text())["results"]] == ["done"]
@@ -262,7 +268,7 @@ def test_status_tells_of_jobs(
     write_params([2], [0, 1, 2], one=experiment_tree())
     fetch("one")
     monkeypatch.setenv("PATH", str(folder))
-    name = record([[part] for part in tasks()[0].in_parts(3)])[0].array
+    name = record([[part] for part in tasks()[0].split(3)])[0].array
     lines = [f"7_0|ncpipe-{name}|RUNNING|None", f"7_1|ncpipe-{name}|PENDING|PartitionTimeLimit"]
     (folder / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     (folder / "squeue").chmod(0o755)
@@ -270,7 +276,7 @@ def test_status_tells_of_jobs(
     status(watch=False)
     said = capsys.readouterr().out
     assert "3 queued (in a job, and not begun)" in said
-    assert "1 job running (1 runs), 1 job waiting (1 runs), 1 job ended, to be collected (1 runs)" in said
+    assert "1 job running (1 run), 1 job waiting (1 run), 1 job ended, to be collected (1 run)" in said
     assert "; Slurm: PartitionTimeLimit" in said
     (folder / "squeue").unlink()
     monkeypatch.setattr("ncpipe.commands.status.ASK_JOBS", 1e-9)
@@ -294,7 +300,7 @@ def test_runs_are_dealt_out_evenly() -> None:
     """Every run is in one task; no more tasks than asked for; none much longer than the others."""
     for shapes, runs, most in ((4, 250, 100), (28, 36, 100), (28, 36, 8), (1, 3, 100), (3, 1, 1)):
         given = [made(runs, depth) for depth in range(2, 2 + shapes)]
-        jobs = deal(given, most)
+        jobs = distribute(given, most)
         assert len(jobs) <= most
         assert all(jobs)
         keys = [key for job in jobs for task in job for key in task.keys]
@@ -308,13 +314,13 @@ def test_runs_are_dealt_out_evenly() -> None:
     ("device", "options", "said"),
     [
         ("mps", Slurm(), "compute.device: mps is for one machine"),
-        ("cuda", Slurm(), "slurm.gpus: 0, and compute.device is cuda"),
+        ("cuda", Slurm(), "slurm.gpus: 0, but compute.device is cuda"),
         ("cuda", Slurm(gpus=1), None),
         ("cuda", Slurm(gres="gpu:a100:1"), None),
         ("cuda", Slurm(sbatch=("--gpus=a100:1",)), None),
         ("auto", Slurm(gpus=1), None),
-        ("cpu", Slurm(gpus=1, cpus=2), "slurm.gpus: 1, and compute.device is cpu"),
-        ("cpu", Slurm(), "slurm.cpus: 1, and compute.threads is 2; make it as many"),
+        ("cpu", Slurm(gpus=1, cpus=2), "slurm.gpus: 1, but compute.device is cpu"),
+        ("cpu", Slurm(), "slurm.cpus: 1, but compute.threads is 2; make them equal"),
         ("auto", Slurm(cpus=2), None),
     ],
 )
@@ -333,10 +339,10 @@ def test_no_more_tasks_than_asked_for_run_at_once(folder: Path, monkeypatch: pyt
     ]
     states = zip(jobs, ("RUNNING", "PENDING", "RUNNING", "COMPLETED"), strict=True)
     queue = "".join(f"{job.id}|ncpipe-{job.array}|{state}|None\n" for job, state in states)
-    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.answer", lambda command: queue)
-    assert arrays_before(jobs, 2, Slurm(at_once=4)) == ["7", "8"]
-    assert arrays_before(jobs, 1, Slurm(at_once=4)) == []
-    assert arrays_before(jobs[3:], 4, Slurm(at_once=4)) == []
+    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.output_of", lambda command: queue)
+    assert arrays_to_wait_for(jobs, 2, Slurm(at_once=4)) == ["7", "8"]
+    assert arrays_to_wait_for(jobs, 1, Slurm(at_once=4)) == []
+    assert arrays_to_wait_for(jobs[3:], 4, Slurm(at_once=4)) == []
 
 
 def test_a_plan_says_what_would_be_submitted(
@@ -352,25 +358,25 @@ def test_a_plan_says_what_would_be_submitted(
     before = contents(folder)
     capsys.readouterr()
     sweep.print_plan(
-        stale.what_is_stale(load_params(), None),
+        stale.find_stale(load_params(), None),
         None,
         Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)),
     )
     assert contents(folder) == before
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 job of an earlier sweep go on"
+    assert lines[0] == "1 job of an earlier sweep still in the queue or running"
     assert [line.split() for line in lines[1:4]] == [
-        ["shape", "runs", "epochs", "tasks"],
+        ["shape", "runs", "epochs", "jobs"],
         ["one", "and", "1", "more", "L=2", "5", "20", "1"],
         ["one", "and", "1", "more", "L=3", "6", "20", "2"],
     ]
     assert lines[-5:-1] == [
-        "11 runs to submit to Slurm: 3 tasks of a job array, 3 of them at a time",
-        "a task: 1 core, 2 GB, partition p; 240 minutes, then it queues again",
-        "each node's device decides how many runs train side by side, in what memory and time",
-        "not from here: engine slurm: no sbatch here; run this where you run sbatch",
+        "Slurm: 11 runs in an array of 3 jobs, 3 at a time",
+        "each job: 1 core, 2 GB, partition p; 240 minutes, then it queues again",
+        "batch size, memory and time depend on the node's device",
+        "not checked: engine slurm: no sbatch here; run this where you run sbatch",
     ]
-    assert lines[-1].startswith("the rest (DVC, features, metrics, tables, figures): about ")
+    assert lines[-1].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
 
 
 @pytest.mark.parametrize(
@@ -396,8 +402,8 @@ def test_how_a_job_ended_is_what_slurm_says(
     [job] = record([[made(2, 7), made(3, 8)]])
     job.file(LOG).write_text("slurmstepd: error: *** JOB 7 ON bloom01 CANCELLED ***\nlast words: oom\n")
     line = f"{job.id}|ncpipe-{job.array}|{state}|None" if state else ""
-    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.answer", lambda command: line)
-    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm_commands.output_of", lambda command: line)
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.DISK_DELAY", 0.0)
     [[first, second]] = SlurmEngine(job.options).watch(wait=False)
     assert first.state == wanted
     assert first.reason.startswith(f"one L=7 seed=0 and 1 more: job 7_0: {why}")
@@ -432,16 +438,16 @@ def test_one_run_that_ran_out_of_memory_gets_more_up_to_the_most(folder: Path, s
     asked = [arguments(stand_in, "1")["mem"]]
     result = TaskResult(made(2), "memory")
     for _ in range(4):
-        again = next_try(result, engine)
+        again = tasks_to_retry(result, engine)
         if not again:
             break
         engine.submit(again[:1])
         asked.append(arguments(stand_in, str(len(asked) + 1))["mem"])
         result = TaskResult(again[0], "memory")
     assert asked == ["3072M", "3072M", "6144M", "10240M"]
-    assert Slurm(mem="3G").grown(1).megabytes == 6144  # type: ignore[union-attr]
-    assert Slurm(mem="3G").grown(2) is None
-    assert Slurm().grown(1) is None
+    assert Slurm(mem="3G").with_more_memory(1).megabytes == 6144  # type: ignore[union-attr]
+    assert Slurm(mem="3G").with_more_memory(2) is None
+    assert Slurm().with_more_memory(1) is None
 
 
 def arguments(stand_in: Path, number: str) -> dict[str, str]:
@@ -457,8 +463,8 @@ def test_what_is_lost_with_progress_is_tried_for_ever_and_else_three_times(
     task = dataclasses.replace(made(2), epochs_before=4, tries=3)
     for epochs, tries in ((5, [0]), (4, [])):
         monkeypatch.setattr(Task, "epochs_done", lambda task, epochs=epochs: epochs)
-        assert [each.tries for each in next_try(TaskResult(task, "lost"), engine)] == tries
-        assert [each.tries for each in next_try(TaskResult(task, "preempted"), engine)] == [0]
+        assert [each.tries for each in tasks_to_retry(TaskResult(task, "lost"), engine)] == tries
+        assert [each.tries for each in tasks_to_retry(TaskResult(task, "preempted"), engine)] == [0]
 
 
 def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
@@ -491,7 +497,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
     assert refused in said
     assert "tried again from its checkpoints" in said
     assert "Traceback" not in said
-    assert said.count("of job") == 5
+    assert said.count("of array") == 5
     assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
     logs = "".join(Path(cost.log).read_text() for cost in read_costs())
     assert ", from the checkpoint after " in logs
@@ -522,16 +528,16 @@ def test_what_slurm_would_refuse_is_refused_before(
     fetch("one")
     monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     (stand_in / "partitions").write_text("test|test*|1:00:00\nlong|long|5-00:00:00\n")
-    over = r"^slurm.time: 120 minutes, and the partition test allows 60; such jobs would wait for ever"
+    over = r"^slurm.time: 120 minutes, but the partition test allows 60, so the jobs would never start"
     with pytest.raises(InputError, match=over):
-        sweep.print_plan(stale.what_is_stale(load_params(), None), None, Options("slurm", Slurm(minutes=120)))
+        sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(minutes=120)))
     with pytest.raises(InputError, match=over):
         SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
     check_slurm(Slurm(minutes=120, partition="long"))
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
         sweep.print_plan(
-            stale.what_is_stale(load_params(), None), None, Options("slurm", Slurm(account="a", minutes=10))
+            stale.find_stale(load_params(), None), None, Options("slurm", Slurm(account="a", minutes=10))
         )
     with pytest.raises(InputError, match="Invalid account"):
         SlurmEngine(Slurm(minutes=10)).submit(tasks())
@@ -564,7 +570,7 @@ def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -
     }
     [job, _] = [job for job in engine.jobs.values() if job.tasks[0].runs[0]["depth"] == 3]
     later = SlurmEngine(Slurm(), keep_options=True)
-    later._take([job], {job.id: JobState("FAILED")})
+    later._results([job], {job.id: JobState("FAILED")})
     later.submit(list(job.tasks))
     assert arguments(stand_in, "5")["partition"] == "long"
 
@@ -598,9 +604,9 @@ def test_what_slurm_does_not_say_is_a_line(folder: Path, monkeypatch: pytest.Mon
         SlurmEngine(Slurm()).submit([made(2)])
     (folder / "squeue").write_text("#!/bin/sh\necho cannot reach the controller >&2; exit 1\n")
     (folder / "squeue").chmod(0o755)
-    with pytest.raises(InputError, match="squeue: cannot reach the controller; its jobs go on"):
+    with pytest.raises(InputError, match="squeue: cannot reach the controller; jobs continue"):
         list(SlurmEngine(Slurm()).watch())
-    with pytest.raises(InputError, match="squeue: cannot reach the controller; its jobs go on"):
+    with pytest.raises(InputError, match="squeue: cannot reach the controller; jobs continue"):
         sweep.cancel_jobs()
     assert len(read_jobs()) == 1
 
@@ -642,7 +648,7 @@ def test_thirty_runs_by_slurm(
 
     Red: jobs that only their driver knows; lost runs that stay lost; what is submitted again as a fifth.
     """
-    monkeypatch.setattr("ncpipe.runs.engines.slurm.SETTLED", 0.0)  # while the others still run
+    monkeypatch.setattr("ncpipe.runs.engines.slurm.DISK_DELAY", 0.0)  # while the others still run
     # Long enough for all four tasks to be seen side by side, though each loads PyTorch first
     two = experiment_tree(model=architecture("L-RN2", "pre"), epochs=4000)
     three = experiment_tree(epochs=4001)
@@ -708,7 +714,7 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     engine = SlurmEngine(Slurm(array=2, at_once=1))
     engine.submit(tasks())
     jobs = read_jobs()
-    told = "1 job running (1 runs), 1 job waiting (1 runs)"
+    told = "1 job running (1 run), 1 job waiting (1 run)"
     until(lambda: summary(jobs, job_states(jobs)) == told)  # another test's job may end meanwhile
     cancel(jobs)
     until(lambda: not running())
@@ -738,7 +744,7 @@ def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
     until(lambda: states() == ["COMPLETED", "PENDING"], 600)
     output = clone.run("ncpipe", "sweep", "--collect", env=told)
     assert "core hours" in output.err
-    assert f"{8 - finished(clone)} runs to come" in output.err
+    assert f"{8 - finished(clone)} runs not finished yet" in output.err
     assert 0 < finished(clone) < 8
     (place / "hold").unlink()
     until(lambda: states() == ["COMPLETED", "COMPLETED"], 600)

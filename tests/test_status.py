@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import experiment_tree, write_params
 
-from ncpipe.commands import report_live
+from ncpipe.commands import serve
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.report_live import Live
+from ncpipe.commands.serve import Live
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
@@ -105,10 +105,10 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
         train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(seen) > 0)
     said = capsys.readouterr().out
     assert seen == ["runs=2 training=2 waiting=·"]
-    assert "one L=3 seed=0 and 1 beside it: epoch 7 of 20, about " in said
-    assert "\nall training: about 2.0 h to go\n" in said
+    assert "one L=3 seed=0 and 1 more: epoch 7 of 20, about " in said
+    assert "\nall training: about 2.0 h left\n" in said
     writer.stop()
-    assert rows(capsys)["3"] == "runs=2 begun=2 waiting=·"
+    assert rows(capsys)["3"] == "runs=2 stopped=2 waiting=·"
     assert saved_epochs(pair[0]) == epochs_done(checkpoint_of(pair[0])) > 0
 
 
@@ -171,7 +171,7 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
         assert f"{state}=1" in rows(capsys)["2"] or state == "waiting"
         assert bool(list(project.glob("data/logs/failed-*"))) == (state == "failed")
     status(watch=False)
-    assert "one L=2 seed=0 failed: data/logs/failed-one-L2-s0.log" in capsys.readouterr().out
+    assert "one L=2 seed=0: failed, see data/logs/failed-one-L2-s0.log" in capsys.readouterr().out
     said = (project / "data/logs/failed-one-L2-s0.log").read_text()
     assert said.startswith("one L=2 seed=0: a bug\n")
     assert "Traceback" in said
@@ -190,7 +190,7 @@ def test_the_served_page_shows_how_the_runs_trained_that_have_ended(
     before = json.loads(live.state())
     train("one", 2, 1, workers=1)  # and with it seed 0, which waits for its stage
     assert json.loads(live.state())["version"] == before["version"]
-    monkeypatch.setattr(report_live, "RENEWED", 0.0)
+    monkeypatch.setattr(serve, "RENDER_SECONDS", 0.0)
     told = json.loads(live.state())
     assert told["version"] != before["version"]
     assert told["rows"][0] == ["one", "2", "2", "1", "1", "·"]

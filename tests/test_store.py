@@ -378,7 +378,7 @@ def test_clean_removes_what_nobody_has_used_for_long(
     assert len(stored_runs()) == 2
     assert [len(listed), len([line for line in listed if " run " in line])] == [4, 3]
     for text in ("30", "d", "-3d", "3 d"):
-        with pytest.raises(InputError, match="write a number and h, d or w, as 30d"):
+        with pytest.raises(InputError, match="write a number with h, d or w, for example 30d"):
             clean(text, False)
     clean("30d", False)
     assert stored_runs() == [one]

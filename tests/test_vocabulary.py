@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import split_values
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
 from ncpipe.metrics import pairs
 from ncpipe.metrics.catalogue import ENTRIES, TOKENS, entry
-from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays, wilson_interval
 from ncpipe.system.errors import InputError
 
@@ -83,17 +83,13 @@ def dense(features: Array, labels: Array, weight: Array, bias: Array, least: int
     }
 
 
-def of_split(rows: list[Measurement], split: str = "train") -> dict[str, float]:
-    return {row.metric: row.value for row in rows if row.split == split}
-
-
 @pytest.mark.parametrize("held", [64**2, 2**22])
 def test_the_dense_twin_agrees(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To 1e-12, also tile by tile. Red: unseen or rare tokens as classes, a bias of others."""
     monkeypatch.setattr(pairs, "TILE_ENTRIES", held)
     features, labels = text()
     weight, bias = unembedding()
-    found = of_split(
+    found = split_values(
         measure_token_arrays(features, labels, weight, bias, min_per_class=LEAST, decisions=None)
     )
     wanted = dense(features, labels, weight, bias, LEAST)
@@ -111,7 +107,7 @@ def test_a_held_out_split_is_about_the_train_means() -> None:
     means = np.stack([features[labels == k].mean(0) for k in kept])
     own = np.isin(wanted, kept)
     nearest = kept[np.argmin([np.sum((test[own] - m) ** 2, 1) for m in means], 0)]
-    found = of_split(rows, "test")
+    found = split_values(rows, "test")
     assert found["ncc_error"] == np.mean(nearest != wanted[own])
     both = kept[np.bincount(wanted, minlength=VOCABULARY)[kept] >= LEAST]
     assert found["classes"] == len(both) < len(kept)
@@ -164,7 +160,7 @@ def test_few_classes_have_what_many_have() -> None:
     """K <= d + 1: GNC2, UNC3 and the logarithm of CDNV beside the distances to a simplex."""
     labels = np.arange(40) % 4
     features = np.random.default_rng(0).standard_normal((40, 8))
-    found = of_split(measure_token_arrays(features, labels, features[:4]))
+    found = split_values(measure_token_arrays(features, labels, features[:4]))
     assert found["nc2_means"] < 2
     assert {"cdnv_log", "gnc2_spread_means", "unc3_spread"} <= set(found)
 

@@ -1,10 +1,10 @@
-"""Stage aggregate: all experiments of the sweep in a few tidy tables."""
+"""Run the stage aggregate: combine the tables of all experiments (`ncpipe measure`) into data/results."""
 
 from ncpipe.config.params import load_params
 from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.system.console import say
-from ncpipe.tables.convergence import failure_lines, failures, judge_runs
+from ncpipe.tables.convergence import failures, judge_runs
 from ncpipe.tables.files import read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
@@ -12,16 +12,13 @@ from ncpipe.tables.keys import distinct, line_keys, rows_at, x_column
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
-from ncpipe.tables.sentences import experiment_sentence
+from ncpipe.tables.sentences import experiment_summary
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
 
 def aggregate() -> None:
-    """Turn data/metrics of the grid's experiments into data/results.
-
-    Tables, sentences.txt, metrics.json and the data of DVC's plots.
-    """
+    """Write tables, sentences.txt, metrics.json and the data of DVC's plots; print the results in words."""
     params = load_params()
     names = sorted(path.stem for path in GRID.glob("*.csv"))
     measurements, places, runs, history, gram = (
@@ -34,10 +31,16 @@ def aggregate() -> None:
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    sentences = [
-        experiment_sentence(line, slopes, leave_out, runs, series[name], failures(own, params.convergence))
+    summaries = [
+        experiment_summary(
+            line,
+            slopes,
+            leave_out,
+            runs,
+            series[str(line["experiment"])],
+            failures(rows_at(runs, line), params.convergence),
+        )
         for line in distinct(runs, line_keys(runs))
-        for name, own in [(str(line["experiment"]), rows_at(runs, line))]
     ]
     tables = {
         "points": usable_points(last, runs),
@@ -64,7 +67,7 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
-        (folder / "sentences.txt").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
-    some = runs.groupby("experiment")["converged"].transform("any")  # of the others the sentence says why
-    for line in [*sentences, *unbounded_sentences(runs), *failure_lines(runs[some], params.convergence)]:
+        sentences = "".join(f"{experiment.sentence()}\n" for experiment in summaries)
+        (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
+    for line in [*(line for each in summaries for line in each.lines()), *unbounded_sentences(runs)]:
         say(line)

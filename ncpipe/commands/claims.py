@@ -1,4 +1,4 @@
-"""Stage claims: what papers say, beside the numbers of this sweep."""
+"""Run the stage claims: compare the claims of claims.yaml with this sweep's numbers (`ncpipe.claims`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,15 +19,14 @@ from ncpipe.tables.files import read_table
 
 
 def claims() -> None:
-    """Judge claims.yaml by data/results; write data/claims/claims.csv and claims.md, print disagreements.
+    """Judge the claims by data/results; write data/claims/claims.csv and claims.md, and print disagreements.
 
-    With claims that name a panel, panels.png and panels.svg too.
-
-    Raises InputError, after everything is written, if an identity does not hold: the code is then wrong.
+    Claims with a panel are also drawn in panels.png and panels.svg. If a claim that is a proven identity does
+    not hold, raises InputError after everything is written.
     """
     ledger = load_claims(further=RUN_NUMBERS)
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
-        from ncpipe.claims.theory import check_calls  # both take a second to import
+        from ncpipe.claims.theory import check_calls  # these take a second to import
         from ncpipe.papers.theory_calls import CALLS
 
         check_calls(theories, CALLS)
@@ -42,14 +41,14 @@ def claims() -> None:
         (folder / CLAIMS_PAGE).write_text(ledger_page(judged), encoding="utf-8")
         if sweep is not None:
             _draw(judged, sweep[0], folder)
-    say(f"{counts(judged)}; all of them are in {CLAIMS / CLAIMS_PAGE}")
-    for found in judged:
-        if found.verdict in ("disagrees", "fails"):
-            say(line(found))
+    say(f"{counts(judged)}; see {CLAIMS / CLAIMS_PAGE}")
+    for result in judged:
+        if result.verdict in ("disagrees", "fails"):
+            say(line(result))
     if failed := [claim.id for claim, _, verdict in judged if verdict == "fails"]:
         raise InputError(
-            f"{CLAIMS_FILE}: {', '.join(failed)}: an identity does not hold, so the code that computes it is "
-            f"wrong; {CLAIMS / CLAIMS_PAGE} has the numbers"
+            f"{CLAIMS_FILE}: {', '.join(failed)}: a proven identity does not hold, so the code that computes "
+            f"it is wrong; see {CLAIMS / CLAIMS_PAGE}"
         )
 
 
@@ -60,24 +59,25 @@ def print_all(folder: Path) -> None:
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     """Draw panels.png and panels.svg, if any claim names a panel."""
-    named = [(found.claim.panel, found.verdict) for found in judged if isinstance(found.claim, Measured)]
+    panels = [(claim.panel, verdict) for claim, _, verdict in judged if isinstance(claim, Measured)]
     points = panel_points(judged, tables)
     if points.empty:
         return
     from ncpipe.figures.claim_panels import claim_panels, verdict_lines  # takes a second to import
     from ncpipe.figures.save import save_figure
 
-    save_figure(claim_panels(points, verdict_lines(named)), folder, "panels")
+    save_figure(claim_panels(points, verdict_lines(panels)), folder, "panels")
 
 
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
+    """Return the number that answers a claim."""
     if isinstance(claim, Theory):
         import torch
 
         from ncpipe.claims.theory import evaluate
         from ncpipe.papers.theory_calls import CALLS
 
-        torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
+        torch.set_num_threads(1)  # the matrices are small, so threads would wait for each other
         return evaluate(claim, CALLS)
     assert sweep is not None
     return answer(claim, *sweep)

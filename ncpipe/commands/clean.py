@@ -1,4 +1,4 @@
-"""Command clean: list and remove stored runs by when they were used last. No stage."""
+"""List and remove runs of the store by the time of their last use (`ncpipe clean`)."""
 
 import re
 import time
@@ -7,19 +7,19 @@ from pathlib import Path
 from ncpipe.runs.store import CHECKPOINT, link_runs_to_dvc_cache
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import remove
-from ncpipe.system.console import say
+from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown
 
-HOUR = 3600.0  # seconds, in which what is half written may be somebody's
+HOUR = 3600.0  # seconds; another process may still be writing a younger partial file
 RUN = re.compile(r"[0-9a-f]{64}")
 UNITS = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 
 
 def clean(older_than: str | None, dry_run: bool) -> None:
-    """List what the store has, the longest unused first; remove what was not used for some time.
+    """List the store's runs, checkpoints and partial files, the longest unused first; remove old ones.
 
-    older_than: a number and h, d or w; without it, and with dry_run, nothing is removed. A run that is
-    removed and asked for again is taken up from data/runs where it lies there, and else trains again.
+    older_than: a number with h, d or w; without it, and with dry_run, nothing is removed. A removed run that
+    is needed again is imported from data/runs or trained again.
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
@@ -27,32 +27,35 @@ def clean(older_than: str | None, dry_run: bool) -> None:
     link_runs_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - path.stat().st_mtime, _kind(path)
-        if kind and age >= (max(seconds, HOUR) if kind == "left behind" else seconds):
-            rows.append((age, path.name, kind, _bytes_of_its_own(path)))
-    for age, name, kind, own in sorted(rows, reverse=True):
-        print(f"{name[:16]:<16}  {kind:<11}  {age / UNITS['d']:8.1f} days  {own / 1e6:8.2f} MB")
+        if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
+            rows.append((age, path.name, kind, _bytes_freed(path)))
+    for age, name, kind, size in sorted(rows, reverse=True):
+        print(f"{name[:16]:<16}  {kind:<11}  {age / UNITS['d']:8.1f} days  {size / 1e6:8.2f} MB")
         if removes:
             remove(store / name)
-    what = "removed," if removes else "found, nothing removed,"
-    say(f"clean: {store}: {len(rows)} {what} {sum(row[3] for row in rows) / 1e6:.2f} MB of their own")
+    count, megabytes = plural(len(rows), "entry"), sum(row[3] for row in rows) / 1e6
+    if removes:
+        say(f"clean: {store}: removed {count}, which frees {megabytes:.2f} MB")
+    else:
+        say(f"clean: {store}: found {count}, whose removal would free {megabytes:.2f} MB; nothing removed")
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
-    if found is None:
-        raise InputError(f"--older-than {shown(text)}: write a number and h, d or w, as 30d")
-    return float(found[1]) * UNITS[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
+    if match is None:
+        raise InputError(f"--older-than {shown(text)}: write a number with h, d or w, for example 30d")
+    return float(match[1]) * UNITS[match[2]]
 
 
 def _kind(path: Path) -> str:
     if RUN.fullmatch(path.name):
         return "run"
     if path.name.startswith("."):
-        return "left behind"
+        return "partial"
     return "checkpoint" if path.name.endswith(CHECKPOINT) else ""
 
 
-def _bytes_of_its_own(path: Path) -> int:
-    """Sum the bytes of files that have no other link, in a result or in DVC's cache."""
+def _bytes_freed(path: Path) -> int:
+    """Return the bytes of files without another hard link, in a result or in DVC's cache."""
     files = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
-    return sum(own.st_size for own in files if own.st_nlink == 1)
+    return sum(status.st_size for status in files if status.st_nlink == 1)

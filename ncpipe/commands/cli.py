@@ -1,4 +1,8 @@
-"""The `ncpipe` program: arguments in, one call out. Stages import what they need only when they run."""
+"""Define the `ncpipe` program: each command parses its arguments and calls one function.
+
+Commands import what they need when they run, so that the program starts fast. `ncpipe.commands.options` has
+the options that several commands share, `ncpipe.commands.paper_commands` those of single papers.
+"""
 
 import functools
 import os
@@ -21,7 +25,8 @@ from ncpipe.commands.options import (
     Processes,
     Value,
     Workers,
-    begin,
+    announce,
+    int_or_all,
 )
 from ncpipe.papers.outputs import PARENTS
 from ncpipe.system.artifacts import RUNS, remove_tried_links
@@ -42,18 +47,8 @@ for name, paper in paper_commands.APPS.items():
     app.add_typer(paper, name=name, rich_help_panel="Stages of one paper's studies")
 
 
-def _all_or_number(text: str) -> int | None:
-    """Read a depth or a seed; None for all of them."""
-    if text == ALL:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no whole number; give a number, or {ALL}") from None
-
-
-def print_version(wanted: bool) -> None:
-    if wanted:
+def print_version(given: bool) -> None:
+    if given:
         print(__version__)
         raise typer.Exit
 
@@ -67,7 +62,7 @@ def program(
     """Measure neural collapse over a sweep of networks, depths and seeds. Commands read params.yaml in the
     current folder and write below data/; `dvc repro` runs the stages that are stale. `ncpipe metrics`
     measures any stored features."""
-    if address := os.environ.get("DVC_STAGE"):  # which DVC sets for what it runs
+    if address := os.environ.get("DVC_STAGE"):  # set by DVC for the stages that it runs
         from ncpipe.commands.code import check_unedited
 
         check_unedited(address)
@@ -75,7 +70,7 @@ def program(
 
 @stage()
 def code() -> None:
-    """Write a digest of every other stage's code to data/code, by which DVC sees that code has changed."""
+    """Write digests of every other stage's code to data/code, by which DVC detects changes of the code."""
     from ncpipe.commands.code import write_code
 
     write_code()
@@ -83,7 +78,7 @@ def code() -> None:
 
 @stage()
 def grid() -> None:
-    """Check params.yaml and write the runs of the sweep to data/grid, one table per experiment."""
+    """Check params.yaml, and write a table of each experiment's runs to data/grid."""
     from ncpipe.commands.grid import write_grid
 
     write_grid()
@@ -96,13 +91,13 @@ def fetch(
         Path | None,
         typer.Option(
             envvar="NCPIPE_MIRROR",
-            help="Folder with the official files, read instead of the network.",
+            help="Folder with the official files, which are then not downloaded.",
             show_default=False,
         ),
     ] = None,
     value: Value = None,
 ) -> None:
-    """Download an experiment's data set, or read it from a mirror; balance, normalise, check and store it."""
+    """Download an experiment's data set or read it from a mirror; check, balance, normalise and store it."""
     from ncpipe.commands.fetch import fetch as fetch_data
 
     fetch_data(experiment, mirror, _number(value))
@@ -112,17 +107,18 @@ def fetch(
 def train(
     experiment: Experiment,
     depth: Annotated[
-        Any, typer.Argument(parser=_all_or_number, metavar="DEPTH", help=f"Depth of the network, or {ALL}.")
+        Any, typer.Argument(parser=int_or_all, metavar="DEPTH", help=f"Depth of the network, or {ALL}.")
     ] = None,
     seed: Annotated[
         Any,
         typer.Argument(
-            parser=_all_or_number, metavar="SEED", help=f"Seed of weights and mini-batches, or {ALL}."
+            parser=int_or_all, metavar="SEED", help=f"Seed of weights and mini-batches, or {ALL}."
         ),
     ] = None,
     device: Device = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Train these runs only, without missing runs of the same shape.")
+        bool,
+        typer.Option("--alone", help="Train only these runs, without other missing runs of the same shape."),
     ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
@@ -130,8 +126,8 @@ def train(
 ) -> None:
     """Train an experiment's runs, or take them from the store; write them to data/runs.
 
-    Without DEPTH, SEED or --value, all depths, seeds or values of the sweep. Missing runs of the sweep whose
-    networks have the same shape train in the same batch."""
+    Without DEPTH, SEED or --value, this means all depths, seeds or values of the sweep. Other missing runs of
+    the sweep whose networks have the same shape train in the same batch."""
     from ncpipe.commands.train import train as train_runs
 
     train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
@@ -153,7 +149,7 @@ def clean(
         str | None,
         typer.Option(
             metavar="AGE",
-            help="Remove what was not used for this time, for example 12h, 30d or 8w.",
+            help="Remove what was not used for this time: a number with h, d or w, for example 30d.",
             show_default=False,
         ),
     ] = None,
@@ -161,7 +157,7 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,
 ) -> None:
-    """List stored runs and checkpoints by last use; with --older-than, remove old ones."""
+    """List stored runs and checkpoints by the time of their last use; with --older-than, remove old ones."""
     from ncpipe.commands.clean import clean as clean_store
 
     clean_store(older_than, dry_run)
@@ -173,11 +169,11 @@ def sweep(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the batches with their memory and time, or the jobs; train nothing.",
+            help="Print the batches with their memory and time, or the cluster's jobs; train nothing.",
         ),
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Train the other batches when one fails.")
+        bool, typer.Option("--keep-going", help="After an error, train the other batches.")
     ] = False,
     device: Device = None,
     workers: Workers = None,
@@ -185,7 +181,7 @@ def sweep(
     engine: Annotated[
         Literal["local", "slurm", "ray"] | None,
         typer.Option(
-            help="Where to train, instead of `engine` in engine.yaml (docs/clusters.md).", show_default=False
+            help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md).", show_default=False
         ),
     ] = None,
     option: Annotated[
@@ -194,7 +190,7 @@ def sweep(
             "--option",
             "-o",
             metavar="KEY=VALUE",
-            help="Option of the engine, as in engine.yaml; may be repeated.",
+            help="Option of the engine, as in engine.yaml; can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -207,26 +203,28 @@ def sweep(
     ] = False,
     collect: Annotated[
         bool,
-        typer.Option("--collect", help="Collect the runs that jobs have finished; submit lost ones again."),
+        typer.Option("--collect", help="Collect finished runs from jobs and submit lost runs again; exit."),
     ] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the jobs of this folder.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel all jobs that were submitted from this folder.")
+    ] = False,
 ) -> None:
     """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`."""
     if dry_run + detach + collect + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
     from ncpipe.runs.engines.options import load_options
 
-    given = [*(option or ()), *([] if address is None else [f"address={address}"])]
-    options = load_options(engine, given)
+    overrides = [*(option or ()), *([] if address is None else [f"address={address}"])]
+    options = load_options(engine, overrides)
     if dry_run:
-        from ncpipe.commands.stale import what_is_stale
+        from ncpipe.commands.stale import find_stale
         from ncpipe.config.params import load_params
 
-        stale = what_is_stale(load_params(), device)
+        stale = find_stale(load_params(), device)
         if stale.nothing:
-            print("nothing to train\nthe rest is up to date")
+            print("nothing to train\nall other stages are up to date")
             return
-    begin("sweep")
+    announce("sweep")
     from ncpipe.commands.sweep import cancel_jobs, print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
 
@@ -241,25 +239,25 @@ def sweep(
 
 @stage()
 def extract(experiment: Experiment, device: Device = None, workers: Processes = None) -> None:
-    """Pass both splits through an experiment's networks; write features and layer statistics in float64."""
-    begin(f"extract {experiment}")
+    """Compute the features and layer statistics of an experiment's networks on both splits, in float64."""
+    announce(f"extract {experiment}")
     from ncpipe.commands.extract import double_compute, extract_experiment
     from ncpipe.config.params import load_params
     from ncpipe.runs.store import link_to_dvc_cache
     from ncpipe.training.device import prepare_device
 
     double = double_compute(load_params().compute, device)
-    on_cpu = prepare_device(double).type == "cpu"  # a GPU is one process's
+    on_cpu = prepare_device(double).type == "cpu"  # a GPU has one process
     with _worker_pool(experiment, workers if on_cpu else 1) as pool:
         extract_experiment(experiment, device, pool.map)
-    # By now DVC's cache has the runs.
+    # DVC's cache has the runs by now.
     link_to_dvc_cache(path.parent for path in (RUNS / experiment).rglob("run.json"))
 
 
 @stage()
 def measure(experiment: Experiment, workers: Processes = None) -> None:
-    """Compute every metric of an experiment's runs from their features; write tidy tables."""
-    begin(f"measure {experiment}")
+    """Compute every metric of an experiment's runs from their features, and write tidy tables."""
+    announce(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
     with _worker_pool(experiment, workers) as pool:
@@ -267,7 +265,7 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
 
 
 def _worker_pool(experiment: str, workers: int | None) -> Any:
-    """Return processes that share an experiment's runs; workers: None for one per core."""
+    """Return a pool of processes for an experiment's runs. workers: None for one per core."""
     from ncpipe.config.bounds import usable_cores
     from ncpipe.config.params import load_params
     from ncpipe.runs.pool import WorkerPool
@@ -279,7 +277,7 @@ def _worker_pool(experiment: str, workers: int | None) -> Any:
 
 @stage()
 def aggregate() -> None:
-    """Judge convergence, average over seeds, fit log-log slopes; write data/results."""
+    """Decide which runs converged, average over seeds and fit log-log slopes; write data/results."""
     from ncpipe.commands.aggregate import aggregate as aggregate_sweep
 
     aggregate_sweep()
@@ -290,7 +288,7 @@ def plot(
     sources: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", help="Folder that `ncpipe publish` wrote; may be repeated.", show_default=False
+            "--from", help="Folder written by `ncpipe publish`; can be repeated.", show_default=False
         ),
     ] = None,
     target: Annotated[
@@ -303,7 +301,7 @@ def plot(
     from ncpipe.commands.plot import plot_published
 
     if (sources is None) != (target is None):
-        raise InputError("give --from and --to together: what to draw, and the folder to draw into")
+        raise InputError("plot: give both --from and --to: the published folder, and one for the figures")
     if sources is None or target is None:
         plot_sweep()
     else:
@@ -313,10 +311,11 @@ def plot(
 @command()
 def publish(
     folder: Annotated[
-        Path, typer.Argument(help="Folder to write; an existing one is replaced.", show_default=False)
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.", show_default=False),
     ],
 ) -> None:
-    """Copy the sweep's tables, claims and parameters, with their provenance, to a folder to commit."""
+    """Copy the sweep's tables, claims and parameters, with their provenance, to a folder for git."""
     from ncpipe.commands.publish import publish as publish_sweep
 
     publish_sweep(folder)
@@ -325,10 +324,10 @@ def publish(
 @stage()
 def claims(
     everything: Annotated[
-        bool, typer.Option("--all", help="Print the published claims of all studies; nothing is computed.")
+        bool, typer.Option("--all", help="Print the published claims of all studies; compute nothing.")
     ] = False,
     published: Annotated[
-        Path, typer.Option("--from", metavar="FOLDER", help="With --all: folder of published tables.")
+        Path, typer.Option("--from", metavar="FOLDER", help="With --all: folder with published tables.")
     ] = Path("docs/results"),
 ) -> None:
     """Compare the claims of claims.yaml with this sweep's numbers; write data/claims."""
@@ -349,13 +348,13 @@ def report(
         typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.", show_default=False),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Write a page that compares revisions with the first one.")
+        bool, typer.Option("--compare", help="Compare revisions with the first one; write a page.")
     ] = False,
     target: Annotated[
         Path | None,
         typer.Option(
             "--to",
-            help="File to write instead, with commit and machine. With --compare, the default is "
+            help="File to write instead, with commit and machine. Default with --compare: "
             "data/comparison.html.",
             show_default=False,
         ),
@@ -363,15 +362,6 @@ def report(
     times: Annotated[
         bool, typer.Option("--times", help="With --to: add the times of stages and training.")
     ] = False,
-    live: Annotated[
-        bool,
-        typer.Option(
-            "--live", help="Serve the report and the progress of the runs on this machine, until Ctrl-C."
-        ),
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --live: port; 0 chooses a free one.")
-    ] = 8765,
 ) -> None:
     """Write the report, data/report.html: figures, tables and claims in one file that needs no network."""
     from ncpipe.commands.report import report as write_page
@@ -379,17 +369,11 @@ def report(
 
     if bool(revisions) != compare:
         raise InputError(
-            "report: give --compare and what to compare, as `ncpipe report --compare HEAD workspace`"
+            "report: give --compare with revisions, for example ncpipe report --compare HEAD workspace"
         )
     if times and (compare or target is None):
-        raise InputError("report: --times goes with --to; the stage's own page has no times")
-    if live and (compare or target is not None):
-        raise InputError("report: --live goes with neither --compare nor --to")
-    if live:
-        from ncpipe.commands.report_live import serve
-
-        serve(port)
-    elif revisions:
+        raise InputError("report: --times needs --to, because data/report.html has no times")
+    if revisions:
         from ncpipe.commands.report_comparison import report_comparison
 
         report_comparison(revisions, target)
@@ -403,8 +387,8 @@ def report(
 def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
 ) -> None:
-    """Serve the report on this machine while runs train, until Ctrl-C; the same as `report --live`."""
-    from ncpipe.commands.report_live import serve as serve_page
+    """Serve the report and the progress of the runs on this machine, until Ctrl-C."""
+    from ncpipe.commands.serve import serve as serve_page
 
     serve_page(port)
 
@@ -414,13 +398,13 @@ def compare(
     revisions: Annotated[
         list[str],
         typer.Argument(
-            help="DVC experiments, git revisions or `workspace`; the others are compared with the first.",
+            help="DVC experiments, git revisions or `workspace`. All are compared with the first.",
             show_default=False,
         ),
     ],
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
 ) -> None:
-    """Compare revisions: parameters that differ and, for each experiment, slopes, gaps and counts."""
+    """Compare revisions: print parameters that differ, and slopes, gaps and counts of each experiment."""
     from ncpipe.commands.compare import compare as compare_revisions
 
     compare_revisions(revisions, as_csv)
@@ -431,20 +415,19 @@ def metrics(
     file: Annotated[
         Path,
         typer.Argument(
-            help=".npz or .safetensors with features (N,d), labels (N,); optional weight (K,d), bias (K,), "
-            "test_features, test_labels.",
+            metavar="FILE",
+            help=".npz or .safetensors file with features (N,d) and labels (N,); optional: weight (K,d), "
+            "bias (K,), test_features, test_labels.",
             show_default=False,
         ),
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print strict JSON, where inf and nan are strings.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with inf and nan as strings.")] = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV with the columns layer, split, metric, value.")
     ] = False,
     classes: Annotated[
         Literal["all", "present"],
-        typer.Option(help="`present` leaves out classes without samples, as for a vocabulary of tokens."),
+        typer.Option(help="`present` leaves out classes without samples, as in a vocabulary of tokens."),
     ] = "all",
     min_per_class: Annotated[
         int | None,
@@ -452,12 +435,12 @@ def metrics(
     ] = None,
     decisions: Annotated[
         int,
-        typer.Option(min=1, help="With --classes present: number of samples drawn for NC3, NC4 and margins."),
+        typer.Option(min=1, help="With --classes present: samples drawn for NC3, NC4 and margins."),
     ] = 2000,
 ) -> None:
     """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
     if as_json and as_csv:
-        raise InputError("give --json or --csv, not both")
+        raise InputError("metrics: give --json or --csv, not both")
     from ncpipe.commands.metrics import Present, print_metrics
 
     present = classes == "present" or min_per_class is not None
@@ -474,18 +457,18 @@ def conformance(
         str | None,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="Function of NumPy arrays features (N, d) and labels (N,), and weight, bias, test_features, "
-            "test_labels if it names them. It returns values by metric, or one number.",
+            help="Function that takes NumPy arrays features (N, d) and labels (N,), and any of weight, bias, "
+            "test_features, test_labels. It returns a dict of metrics, or one number.",
             show_default=False,
         ),
     ] = None,
     npz_command: Annotated[
         str | None,
-        typer.Option(help="Program to score instead; {} is replaced by a file's path. It prints JSON."),
+        typer.Option(help="Program to test instead; {} stands for a file's path. It prints JSON."),
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="Only score this metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Test only this metric.")] = None,
 ) -> None:
-    """Score an implementation of collapse metrics on files whose exact metrics are known."""
+    """Test an implementation of collapse metrics on files whose exact metrics are known."""
     from ncpipe.commands.conformance import conformance as score
 
     if not score(function, npz_command, metric):
@@ -495,10 +478,10 @@ def conformance(
 @command()
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Print again every two seconds, until all is done.")
+        bool, typer.Option("--watch", help="Print again every two seconds until all runs are done.")
     ] = False,
 ) -> None:
-    """Print the progress of the sweep: runs done, in training (epoch, time left), waiting and stale."""
+    """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale."""
     from ncpipe.commands.status import status as print_status
 
     print_status(watch)
@@ -507,11 +490,13 @@ def status(
 @command()
 def logs(
     experiment: Experiment,
-    depth: Annotated[int, typer.Argument(help="Depth of the network.", show_default=False)],
-    seed: Annotated[int, typer.Argument(help="Seed of weights and mini-batches.", show_default=False)],
+    depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.", show_default=False)],
+    seed: Annotated[
+        int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.", show_default=False)
+    ],
     value: Value = None,
 ) -> None:
-    """Print the log of a run's training, on this machine, in jobs of Slurm or in tasks of Ray."""
+    """Print the training logs of a run, from this machine, jobs of Slurm or tasks of Ray."""
     from ncpipe.commands.logs import logs as print_logs
 
     print_logs(experiment, depth, seed, _number(value))
@@ -522,12 +507,12 @@ def repair(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Damaged results below data/ to remove, so that `dvc repro` makes them again.",
+            help="Damaged results below data/ to remove, so that `dvc repro` computes them again.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Repair DVC's files after DVC was killed, and its damaged cache; print what was repaired."""
+    """Repair DVC's files after DVC was killed, and remove damaged files from its cache."""
     from ncpipe.commands.repair import repair as repair_dvc
 
     repair_dvc(paths or ())
@@ -535,12 +520,12 @@ def repair(
 
 @command()
 def new(
-    place: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
             metavar="NAME",
-            help="Name of the study, made as stages/NAME in this checkout. A path makes a git and DVC "
-            "project there, which runs the installed package.",
+            help="Name of the study, created as stages/NAME in this checkout. A path instead of a name "
+            "creates a separate git and DVC project there, which runs the installed package.",
             show_default=False,
         ),
     ],
@@ -548,28 +533,27 @@ def new(
         bool,
         typer.Option(
             "--own-code",
-            help="Add study.py with a network, data set, metric, loss and optimizer of your own.",
+            help="Add a study.py with examples of an own network, data set, metric, loss and optimizer.",
         ),
     ] = False,
     axis: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Key to vary beside depth, for example model.width."),
+        typer.Option(metavar="KEY", help="Key to vary besides depth, for example model.width."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Data of your own: an .npz or .safetensors file, which is copied."),
+        typer.Option(metavar="FILE", help="Own data set: an .npz or .safetensors file, which is copied."),
     ] = None,
 ) -> None:
-    """Create a study of your own from the template."""
-    from ncpipe.commands.new import Wanted
-    from ncpipe.commands.new import new as make_study
+    """Create a new study from the template."""
+    from ncpipe.commands.new import Extras, create_study
 
-    make_study(place, Wanted(own_code, axis, data))
+    create_study(name, Extras(own_code, axis, data))
 
 
 @command()
 def schema() -> None:
-    """Write the schemas by which editors complete and explain the keys of params.yaml and claims.yaml."""
+    """Write JSON schemas with which editors complete and explain the keys of params.yaml and claims.yaml."""
     from ncpipe.commands.schema import write_schema
 
     write_schema()
@@ -592,7 +576,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _study_error(error: Exception) -> InputError | None:
-    """Return the mistake in study.py behind an error; None if it was none, or no study.py was read."""
+    """Return the mistake in study.py that caused an error; None if there is none."""
     if "ncpipe.config.study" not in sys.modules:
         return None
     from ncpipe.config.study import study_error
@@ -601,7 +585,7 @@ def _study_error(error: Exception) -> InputError | None:
 
 
 def run_cli() -> None:
-    """Run the program: each mistake of the user and a full disk are one line, never a traceback."""
+    """Run the program; report mistakes of the user and a full disk in one line, without a traceback."""
     from ncpipe.commands.stage_times import timed
 
     install_signal_handlers()
@@ -614,19 +598,19 @@ def run_cli() -> None:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except Exception as error:
         if _is_out_of_memory(error):
-            said = "not enough memory on this machine; make data, model.width or the depth smaller"
+            message = "not enough memory on this machine; make data, model.width or the depth smaller"
         elif mistake := _study_error(error):
-            said = str(mistake)
+            message = str(mistake)
         elif isinstance(error, OSError):
-            said = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))
-        elif isinstance(error, SafetensorError):  # readers turn theirs into an InputError: of a writer
-            said = str(error)
+            message = f"{error.filename}: " * bool(error.filename) + (error.strerror or str(error))
+        elif isinstance(error, SafetensorError):  # while writing: readers raise InputError
+            message = str(error)
         elif came_of_interrupt(error):
             raise KeyboardInterrupt from None
         else:
             raise
-        sys.exit(f"ncpipe: {said}; nothing half-written was kept")
+        sys.exit(f"ncpipe: {message}; nothing half-written was kept")
     except SystemExit as stop:
-        if stop.code == 130:  # how typer ends on Ctrl-C, without a word
+        if stop.code == 130:  # typer's exit code after Ctrl-C
             raise KeyboardInterrupt from None
         raise

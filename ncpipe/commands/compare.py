@@ -1,4 +1,7 @@
-"""`ncpipe compare`: what differs between experiments of DVC's (or git revisions), and what it does."""
+"""Compare DVC experiments or git revisions by parameters and results (`ncpipe compare`).
+
+`ncpipe.commands.report_comparison` writes the same to a page.
+"""
 
 import io
 import json
@@ -24,7 +27,7 @@ from ncpipe.tables.headlines import paper_series
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
-PLAIN_WIDTH = 160  # columns where no terminal says how many there are
+PLAIN_WIDTH = 160  # columns of the output if it is not a terminal
 ABSENT = "-"
 MOST_DECIMALS = 6
 
@@ -32,8 +35,12 @@ Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Trees: params.yaml by revision. tables: `tables.compare.compare_results` by experiment."""
+class Comparison:
+    """Holds what differs between revisions.
+
+    trees: params.yaml by revision. tables: `tables.compare.compare_results` by experiment. rule: `slopes` of
+    the first revision's params.yaml, by which intervals are computed.
+    """
 
     trees: dict[str, Tree]
     tables: dict[str, pd.DataFrame]
@@ -41,40 +48,38 @@ class Compared:
 
 
 def compare(revisions: Sequence[str], as_csv: bool) -> None:
-    """Print the parameters that differ and, per experiment, counts, slopes and depths' means side by side."""
-    found = compared(revisions)
+    """Print the parameters that differ and a table of counts, slopes and means for each experiment."""
+    comparison = compare_revisions(revisions)
     if as_csv:
-        pd.concat(found.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
+        pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
-    console.print(_parameter_table(found.trees, console.is_terminal))
-    for table in found.tables.values():
+    console.print(_parameter_table(comparison.trees, console.is_terminal))
+    for table in comparison.tables.values():
         console.print()
         console.print(_result_table(table, revisions, console.is_terminal))
-    console.print(legend(found.rule))
+    console.print(legend(comparison.rule))
 
 
 def legend(rule: Slopes) -> str:
+    """Return the legend of the tables."""
     return (
         f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
         "their runs are compared one by one."
     )
 
 
-def compared(revisions: Sequence[str]) -> Compared:
-    """Return what differs between revisions, for the experiments that all of them have.
-
-    The first revision is what the others are held against; its `slopes` say how intervals are made.
-    """
+def compare_revisions(revisions: Sequence[str]) -> Comparison:
+    """Return the differences to the first revision, for the experiments that all revisions have."""
     if len(revisions) < 2:
-        raise InputError("compare: give two or more, as `ncpipe compare HEAD workspace`")
+        raise InputError("compare: give at least two revisions, for example ncpipe compare HEAD workspace")
     if len(set(revisions)) < len(revisions):
-        raise InputError(f"compare: {', '.join(revisions)} names one of them twice")
-    read_ones = {revision: _read(revision) for revision in revisions}
-    trees = {revision: tree for revision, (tree, _) in read_ones.items()}
-    results = {revision: found for revision, (_, found) in read_ones.items()}
+        raise InputError(f"compare: {', '.join(revisions)}: a revision is given twice; remove one")
+    trees, results = {}, {}
+    for revision in revisions:
+        trees[revision], results[revision] = _read(revision)
     first = revisions[0]
     try:
         rule = read(Slopes, trees[first].get("slopes"), "slopes")
@@ -84,11 +89,11 @@ def compared(revisions: Sequence[str]) -> Compared:
         experiment: compare_results(results, experiment, _series(results[first], experiment), rule)
         for experiment in _common(results)
     }
-    return Compared(trees, tables, rule)
+    return Comparison(trees, tables, rule)
 
 
 def _read(revision: str) -> tuple[Tree, Results]:
-    """Return a revision's params.yaml as a plain tree, and its results."""
+    """Return a revision's params.yaml and its results."""
     params, points, runs = read_revision(revision, FILES)
     try:
         tree = parse_yaml(params)
@@ -100,7 +105,7 @@ def _read(revision: str) -> tuple[Tree, Results]:
 
 
 def parse_table(revision: str, text: str) -> pd.DataFrame:
-    """Return the table of a CSV text; raise InputError, which names the revision, if it is damaged."""
+    """Return the table in a CSV text of a revision; raise InputError if it is damaged."""
     try:
         return pd.read_csv(io.StringIO(text))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
@@ -108,31 +113,33 @@ def parse_table(revision: str, text: str) -> pd.DataFrame:
 
 
 def _common(results: dict[str, Results]) -> list[str]:
-    """Return the experiments that all revisions have, in the first one's order; report the others."""
-    own = {revision: list(dict.fromkeys(found.runs["experiment"])) for revision, found in results.items()}
-    lacking: dict[str, list[str]] = {}
-    for experiment in dict.fromkeys(name for names in own.values() for name in names):
-        if without := [revision for revision, names in own.items() if experiment not in names]:
-            lacking.setdefault(", ".join(without), []).append(experiment)
-    if lacking:
-        said = (f"{', '.join(names)} not in {revisions}" for revisions, names in lacking.items())
-        say(f"ncpipe: compared is what all have; {'; '.join(said)}")
-    common = [name for name in next(iter(own.values())) if all(name in names for names in own.values())]
+    """Return the experiments that all revisions have, in the first one's order; print the others."""
+    experiments = {
+        revision: list(dict.fromkeys(tables.runs["experiment"])) for revision, tables in results.items()
+    }
+    left_out: dict[str, list[str]] = {}
+    for experiment in dict.fromkeys(name for names in experiments.values() for name in names):
+        if without := [revision for revision, names in experiments.items() if experiment not in names]:
+            left_out.setdefault(", ".join(without), []).append(experiment)
+    for without_them, names in left_out.items():
+        say(f"compare: left out {', '.join(names)}, not in {without_them}")
+    first, *others = experiments.values()
+    common = [name for name in first if all(name in names for names in others)]
     if not common:
         raise InputError(f"compare: {', '.join(results)} have no experiment in common")
     return common
 
 
-def _series(found: Results, experiment: str) -> list[tuple[str, str]]:
+def _series(results: Results, experiment: str) -> list[tuple[str, str]]:
     """Return metric and split of an experiment's NC1, NC2, NC3 and gap."""
-    own = found.runs[found.runs["experiment"] == experiment]
-    return [*paper_series(own, found.points), GAP]
+    runs = results.runs[results.runs["experiment"] == experiment]
+    return [*paper_series(runs, results.points), GAP]
 
 
 def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:
     """Return each dotted key whose values differ, with its value in every tree as YAML writes it.
 
-    Experiments that no tree sweeps say nothing about the results and are left out.
+    Leaves out experiments that no tree sweeps, because they do not affect the results.
     """
     flat = {name: dict(_leaves(_swept(tree))) for name, tree in trees.items()}
     keys = dict.fromkeys(key for leaves in flat.values() for key in leaves)
@@ -157,7 +164,7 @@ def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
 def _parameter_table(trees: dict[str, Tree], boxed: bool) -> Table | str:
     rows = different_parameters(trees)
     if not rows:
-        return "no parameter differs"
+        return "no parameters differ"
     table = _table(boxed, "parameter", *trees)
     for key, values in rows.items():
         table.add_row(key, *values)
@@ -172,13 +179,13 @@ def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) ->
 
 
 def result_columns(revisions: Sequence[str]) -> list[str]:
-    """Return the headings of `result_rows` behind the first column."""
+    """Return the headings of `result_rows` without the first column."""
     first, *others = revisions
     return [first, *(head for name in others for head in (name, f"{name} − {first}", "pairs"))]
 
 
 def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:
-    """Yield a row per quantity: its name, then numbers with their intervals."""
+    """Yield a row for each quantity: its name, then numbers with their intervals."""
     first = revisions[0]
     for _, rows in table.groupby(["quantity", "series"], sort=False):
         quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
@@ -189,12 +196,12 @@ def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[
             if row["revision"] != first:
                 change = (row["difference"], row["difference_low"], row["difference_high"])
                 cells += [_number(change, counted, "+"), row["pairs"]]
-        place = "" if pd.isna(depth) else f" at L = {depth}"
-        yield [" ".join(filter(None, [quantity, series])) + place, *cells]
+        setting = "" if pd.isna(depth) else f" at L = {depth}"
+        yield [" ".join(filter(None, [quantity, series])) + setting, *cells]
 
 
-def _table(boxed: bool, head: str, *columns: str) -> Table:
-    table = Table(head, *columns)
+def _table(boxed: bool, *columns: str) -> Table:
+    table = Table(*columns)
     if not boxed:
         table.box = None
     for column in table.columns:
@@ -203,9 +210,9 @@ def _table(boxed: bool, head: str, *columns: str) -> Table:
 
 
 def _number(estimate: tuple[float, float, float], counted: bool, sign: str = "") -> str:
-    """Format an estimate as `-0.373 [-0.430, -0.317]`, without the interval where there is none.
+    """Format an estimate as `-0.373 [-0.430, -0.317]`, without an interval that is NaN.
 
-    As many decimals as show two digits of the interval's half-width, between 2 and 6.
+    The number of decimals shows two digits of the interval's half-width, and is between 2 and 6.
     """
     value, low, high = estimate
     if math.isnan(value):

@@ -1,4 +1,7 @@
-"""Command conformance: score an implementation of collapse metrics on files with exact answers."""
+"""Test an implementation of collapse metrics on files with exact answers (`ncpipe conformance`).
+
+`ncpipe.metrics.conformance` has the files and the scores.
+"""
 
 import contextlib
 import inspect
@@ -31,101 +34,99 @@ from ncpipe.metrics.conformance.suite import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
-SECONDS = 600  # that a command may take for one file
-Values = Mapping[str, float]
+TIMEOUT = 600  # seconds that a command may take for one file
 
 
 def conformance(function: str | None, command: str | None, metric: str | None) -> bool:
     """Print a table of scores; return whether every value conforms.
 
-    function: `MODULE:NAME`, called with those arrays that it has parameters for. command: called with a
-    file's path in place of `{}`. Both give values by metric, or one number, which is `metric`.
+    function: `MODULE:NAME`, called with the arrays that it has parameters for.
+    command: run with a file's path in place of `{}`.
+    metric: the only one to test. Both return values by metric, or one number, which is that of `metric`.
     """
     if (function is None) == (command is None):
-        raise InputError("give MODULE:FUNCTION or --npz-command")
+        raise InputError("conformance: give MODULE:FUNCTION or --npz-command")
     if metric is not None and metric.rpartition("/")[2] not in METRICS:
-        raise InputError(f"--metric {metric}: unknown; known are {', '.join(sorted(METRICS))}")
-    measure = by_function(function) if function is not None else by_command(str(command))
+        raise InputError(f"--metric {metric}: unknown; the metrics are {', '.join(sorted(METRICS))}")
+    measure = load_function(function) if function is not None else run_command(str(command))
     verdicts: list[Verdict] = []
     failed: list[str] = []
     for case in cases():
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")  # theirs
-                found = named(measure(case), metric)
+                warnings.simplefilter("ignore")  # of the tested implementation
+                values = by_metric(measure(case), metric)
         except InputError:
             raise
-        except Exception as error:  # theirs: whatever it raises is a result
+        except Exception as error:  # of the tested implementation: any error counts as a failed file
             reason = f"{case.name}: {type(error).__name__}: {' '.join(str(error).split())[:100]}"
             failed += [] if case.has_one_class else [reason]
             if metric is not None:
-                found_of = metric.rpartition("/")
-                splits = [found_of[0]] if found_of[0] else ["train", "weights"]
+                split, _, name = metric.rpartition("/")
                 verdicts += [
-                    Verdict(case, split, found_of[2], None, reason)
-                    for split in splits
-                    if (split, found_of[2]) in case.answers
+                    Verdict(case, each, name, None, reason)
+                    for each in ([split] if split else ["train", "weights"])
+                    if (each, name) in case.answers
                 ]
             continue
         try:
-            verdicts += judge(case, found)
+            verdicts += judge(case, values)
         except KeyError as error:
             raise InputError(
-                f"{error.args[0]}: no metric of the suite; known are {', '.join(sorted(METRICS))}"
+                f"{error.args[0]}: not a metric of the suite, which has {', '.join(sorted(METRICS))}"
             ) from None
     print_scores(scores(verdicts))
     if failed:
-        say(f"ncpipe: it failed on {len(failed)} of {len(cases())} files; {failed[0]}")
+        say(f"conformance: errors in {len(failed)} of {len(cases())} files; the first one: {failed[0]}")
     right = sum(verdict.conforms for verdict in verdicts)
-    say(f"ncpipe: {right} of {len(verdicts)} values conform")
+    say(f"conformance: {right} of {len(verdicts)} values conform")
     return right == len(verdicts) and not failed and bool(verdicts)
 
 
-def by_function(name: str) -> Callable[[Case], Any]:
-    """Import `MODULE:FUNCTION`, from this folder too. It is called with float64 arrays, by name."""
+def load_function(name: str) -> Callable[[Case], Any]:
+    """Import `MODULE:FUNCTION`, also from the current folder; it is called with float64 arrays by name."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{name}: {error}; give MODULE:FUNCTION, importable from here") from None
+        raise InputError(f"{name}: {error}; give MODULE:FUNCTION that can be imported here") from None
     parameters = inspect.signature(function).parameters
     takes_all = any(own.kind is inspect.Parameter.VAR_KEYWORD for own in parameters.values())
-    known = [array for array in ARRAYS if takes_all or array in parameters]
-    if "features" not in known or "labels" not in known:
+    taken = [array for array in ARRAYS if takes_all or array in parameters]
+    if "features" not in taken or "labels" not in taken:
         raise InputError(
-            f"{name}: takes ({', '.join(parameters)}); it needs parameters named features and labels"
+            f"{name}: has the parameters ({', '.join(parameters)}); it needs features and labels"
         )
 
     def measure(case: Case) -> Any:
         arrays = {
             key: array.astype(np.int64 if "labels" in key else np.float64)
             for key, array in case.arrays.items()
-            if key in known
+            if key in taken
         }
         try:
             return function(**arrays)
-        except InputError as error:  # of the metrics it calls, and no mistake of the command's user
+        except InputError as error:  # from ncpipe's metrics, if the function calls them
             raise RuntimeError(str(error)) from None
 
     return measure
 
 
-def by_command(line: str) -> Callable[[Case], Any]:
-    """Run a command for each file; it prints a JSON object of values by metric, or one number."""
+def run_command(line: str) -> Callable[[Case], Any]:
+    """Return a function that runs a command for a file; it prints a JSON object of metrics, or one number."""
     if "{}" not in line:
-        raise InputError("--npz-command: write {} where the file's path belongs")
+        raise InputError("--npz-command: write {} for the file's path")
 
     def measure(case: Case) -> Any:
         with file_of(case) as path:
             words = [word.replace("{}", str(path)) for word in shlex.split(line)]
             try:
-                done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+                done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
             except FileNotFoundError:
-                raise InputError(f"--npz-command: no program {words[0]}") from None
+                raise InputError(f"--npz-command: {words[0]}: no such program") from None
         if done.returncode:
-            raise RuntimeError(
-                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "exit code not 0"
-            )
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise RuntimeError(lines[-1])
         return json.loads(done.stdout)
 
     return measure
@@ -133,7 +134,7 @@ def by_command(line: str) -> Callable[[Case], Any]:
 
 @contextlib.contextmanager
 def file_of(case: Case) -> Iterator[Path]:
-    """Yield the path of a case's file, which is written for the block if the suite generates the case."""
+    """Yield the path of a case's file; a generated case has one only during the block."""
     stored = FEATURES / f"{case.name}.npz"
     if stored.is_file():
         yield stored
@@ -144,23 +145,24 @@ def file_of(case: Case) -> Iterator[Path]:
         yield path
 
 
-def named(found: Any, metric: str | None) -> dict[str, float]:
-    """Return values by metric; a single number is that of `metric`."""
-    if isinstance(found, Mapping):
-        chosen = {str(key): value for key, value in found.items() if metric is None or key == metric}
-        if metric is not None and not chosen:
-            raise InputError(f"--metric {metric}: the implementation gives {', '.join(map(str, found))}")
-        return {key: float(value) for key, value in chosen.items()}
+def by_metric(returned: Any, metric: str | None) -> dict[str, float]:
+    """Return the implementation's values by metric; a single number is that of `metric`."""
+    if isinstance(returned, Mapping):
+        values = {str(key): value for key, value in returned.items() if metric is None or key == metric}
+        if metric is not None and not values:
+            raise InputError(f"--metric {metric}: the implementation returns {', '.join(map(str, returned))}")
+        return {key: float(value) for key, value in values.items()}
     if metric is None:
-        raise InputError("the implementation gives one number: say by --metric which metric it is")
-    return {metric: float(found)}
+        raise InputError("conformance: the implementation returns one number; name its metric with --metric")
+    return {metric: float(returned)}
 
 
-def print_scores(found: list[Score]) -> None:
+def print_scores(rows: list[Score]) -> None:
+    """Print a table with a row for each metric."""
     table = Table(
-        "metric", "conform", "to 1e-3", "worst", "smallest file that breaks it", "kinds that break it"
+        "metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"
     )
-    for score in found:
+    for score in rows:
         wrong, worst = score.smallest, score.worst
         table.add_row(
             score.metric,
@@ -174,10 +176,10 @@ def print_scores(found: list[Score]) -> None:
 
 
 def shown(verdict: Verdict) -> str:
-    """Return a wrong value beside the exact one, or its error where six digits do not show it."""
-    where = verdict.case.name + (", test" if verdict.split == "test" else "")
+    """Return a wrong value and the exact one, or the error if six digits do not show it."""
+    file = verdict.case.name + (", test" if verdict.split == "test" else "")
     if verdict.found is None:
-        return f"{where}: failed"
+        return f"{file}: failed"
     if verdict.roughly:
-        return f"{where}: error {verdict.error:.1e}"
-    return f"{where}: {verdict.found:.6g}, exactly {float(verdict.exact):.6g}"
+        return f"{file}: error {verdict.error:.1e}"
+    return f"{file}: {verdict.found:.6g}, exactly {float(verdict.exact):.6g}"

@@ -1,4 +1,7 @@
-"""Stage extract: last-layer features of an experiment's runs, and statistics of every layer."""
+"""Run the stage extract: compute the features of an experiment's runs and statistics of every layer.
+
+`ncpipe.features.passes` computes them for one run; `ncpipe.commands.measure` computes metrics from them.
+"""
 
 import dataclasses
 import functools
@@ -16,64 +19,63 @@ from ncpipe.features.files import features_at, write_features
 from ncpipe.features.passes import extract, last_layer_of
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
-from ncpipe.runs.run_folder import read_kept, read_state
+from ncpipe.runs.run_folder import read_snapshots, read_state
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
-from ncpipe.system.console import say
+from ncpipe.system.console import plural, say
 from ncpipe.training.device import prepare_device
 
 
 @dataclass(frozen=True)
-class Part:
-    """One run to extract. double: what with. path: of its file of features, without suffix."""
+class RunToExtract:
+    """Holds a run, how its features are computed, and the path of its features without suffix."""
 
     fingerprint: RunFingerprint
-    double: Compute
+    compute: Compute
     path: Path
 
 
 def extract_experiment(
     experiment: str,
     device: Device | None = None,
-    each: Callable[..., Iterable[Any]] = map,
+    map_runs: Callable[..., Iterable[Any]] = map,
 ) -> None:
-    """Write data/features/EXPERIMENT, a .safetensors file for each run of the grid in data/runs.
+    """Write data/features/EXPERIMENT, with a .safetensors file for each run.
 
-    Those of weights that were kept on the way have a folder beside it. each: calls a function for each run,
-    as `map` does; no run needs another.
+    Features of weights that were kept during training are in a folder with the run's name. map_runs: calls a
+    function for each run, like `map`, in any order.
     """
     params = load_params()
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    double = double_compute(params.compute, device)
-    place = prepare_device(double)
-    say(f"extract {experiment}: {len(runs)} runs on {place}, float64")
+    compute = double_compute(params.compute, device)
+    say(f"extract {experiment}: {plural(len(runs), 'run')} on {prepare_device(compute)}, float64")
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
-        parts = [
-            Part(fingerprint, double, folder / fingerprint.run.path.relative_to(experiment))
+        todo = [
+            RunToExtract(fingerprint, compute, folder / fingerprint.run.path.relative_to(experiment))
             for fingerprint in fingerprints
         ]
-        with tqdm(total=len(parts), desc=experiment, unit="run", disable=None, leave=False) as done:
-            for _ in each(extract_run, parts):
-                done.update()
+        with tqdm(total=len(todo), desc=experiment, unit="run", disable=None, leave=False) as bar:
+            for _ in map_runs(extract_run, todo):
+                bar.update()
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:
-    """Return how features are computed: in float64, on a device that has it."""
+    """Return how features are computed: in float64, on a device that supports it."""
     double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
-def extract_run(part: Part) -> None:
-    """Write a run's features, and those of the weights that it kept during training."""
-    fingerprint, run, place = part.fingerprint, part.fingerprint.run, prepare_device(part.double)
+def extract_run(todo: RunToExtract) -> None:
+    """Write a run's features, and those of the weights that were kept during training."""
+    fingerprint, run, device = todo.fingerprint, todo.fingerprint.run, prepare_device(todo.compute)
     data = _data(PREPARED / run.data, fingerprint.data)
     state = read_state(RUNS / run.path, fingerprint)
-    write_features(part.path.with_suffix(".safetensors"), extract(run, state, data, place))
-    for epoch, state in read_kept(RUNS / run.path, fingerprint).items():
-        write_features(features_at(part.path, epoch), last_layer_of(extract(run, state, data, place)))
+    write_features(todo.path.with_suffix(".safetensors"), extract(run, state, data, device))
+    for epoch, state in read_snapshots(RUNS / run.path, fingerprint).items():
+        write_features(features_at(todo.path, epoch), last_layer_of(extract(run, state, data, device)))
 
 
-@functools.lru_cache(maxsize=1)  # runs of one depth and value stand side by side
+@functools.lru_cache(maxsize=1)  # consecutive runs have the same data
 def _data(folder: Path, checksum: str) -> Prepared:
     return read_prepared(folder)

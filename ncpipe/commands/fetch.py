@@ -1,8 +1,8 @@
-"""Stage fetch: an experiment's data set, downloaded or read from a mirror, balanced and normalised."""
+"""Run the stage fetch: prepare an experiment's data set (`ncpipe.datasets.prepare`)."""
 
 from pathlib import Path
 
-from ncpipe.commands.watched import check_watched
+from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import ArraysData, Data, FreeData, data_path
@@ -11,21 +11,21 @@ from ncpipe.system.console import say
 
 
 def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
-    """Write data/prepared/EXPERIMENT, the data that experiments.EXPERIMENT.data of params.yaml names.
+    """Write data/prepared/EXPERIMENT, the data set of experiments.EXPERIMENT.data in params.yaml.
 
-    In a study with an axis, at one of its values -> data/prepared/EXPERIMENT/x<value>.
+    In a study with an axis, write the data set at one value to data/prepared/EXPERIMENT/x<value>.
     """
     spec = load_params().experiment(experiment, value).data
     if isinstance(spec, ArraysData):
-        check_watched("fetch", spec.file)
-    place = data_path(experiment, value)
-    if isinstance(spec, FreeData):  # nothing to read, and nothing that needs torch
+        check_reruns("fetch", spec.file)
+    path = data_path(experiment, value)
+    if isinstance(spec, FreeData):  # needs no files and no torch
         from ncpipe.datasets.free import store_free
 
-        train, test, classes = store_free(PREPARED / place, spec), 0, spec.classes
+        train, test, classes = store_free(PREPARED / path, spec), 0, spec.classes
     else:
-        train, test, classes = _store(PREPARED / place, spec, mirror)
-    say(f"fetch {place}: {spec.source}, {train} training and {test or 'no'} test samples, {classes} classes")
+        train, test, classes = _store(PREPARED / path, spec, mirror)
+    say(f"fetch {path}: {spec.source}, {train} training and {test or 'no'} test samples, {classes} classes")
 
 
 def _store(folder: Path, spec: Data, mirror: Path | None) -> tuple[int, int, int]:

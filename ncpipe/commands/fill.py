@@ -1,8 +1,11 @@
-"""Stage fill: all that the sweep lacks, side by side, before DVC asks for one run after the other."""
+"""Run the stage fill: train all missing runs of the sweep in parallel, before DVC runs one stage per run.
+
+`ncpipe.commands.train` then takes the runs from the store.
+"""
 
 import os
 
-from ncpipe.commands.code import check_asked
+from ncpipe.commands.code import check_params_unedited
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Device
 from ncpipe.runs.engines.jobs import keys_in_jobs
@@ -12,23 +15,22 @@ from ncpipe.system.console import say
 
 
 def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:
-    """Train every run of the sweep that the store lacks into it, on all cores.
+    """Train every run of the sweep that is missing in the store, on all cores.
 
-    A run that cannot be trained is reported and left to its own stage, which fails at it. A run in a job is
-    left to the job.
+    A run that fails is reported here and again by its own stage. A run in a job of Slurm is left to the job.
     """
     params = load_params()
     if "DVC_STAGE" in os.environ:
-        check_asked(params, params.sweep.experiments)
+        check_params_unedited(params, params.sweep.experiments)
     compute = params.compute_on(device)
     fingerprints = sweep_fingerprints(params, compute)
-    under_way = keys_in_jobs()
-    missing = [fingerprint for fingerprint in missing_of(fingerprints) if fingerprint.key() not in under_way]
+    in_jobs = keys_in_jobs()
+    missing = [fingerprint for fingerprint in missing_of(fingerprints) if fingerprint.key() not in in_jobs]
     say(f"fill: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     if not missing:
         return
-    from ncpipe.runs.fill import fill  # only now: brings torch
+    from ncpipe.runs.fill import fill  # imports torch
 
     failed = fill(missing, Settings(compute, workers, checkpoint_seconds, True, len(fingerprints), "fill"))
     if failed:
-        say("fill: what failed is left to its own stage")
+        say("fill: some runs failed, see above; their stages will report them again")

@@ -1,4 +1,4 @@
-"""Stage grid: the runs of the sweep, one table per experiment."""
+"""Run the stage grid: write a table of each experiment's runs, which `ncpipe.runs.grid` reads."""
 
 import csv
 
@@ -12,10 +12,9 @@ from ncpipe.system.errors import InputError, cut, shown
 
 
 def write_grid() -> None:
-    """Write data/grid/EXPERIMENT.csv, the runs that params.yaml asks for, sorted.
+    """Write data/grid/EXPERIMENT.csv, the sorted runs of params.yaml.
 
-    Later stages read these instead of the axes in params.yaml: an axis that is only reordered leaves the
-    tables as they are, and so nothing else to do.
+    Later stages depend on these tables, so nothing runs again if depths or seeds are only reordered.
     """
     params = load_params()
     check_metrics(params)
@@ -31,7 +30,7 @@ def write_grid() -> None:
 
 
 def check_metrics(params: Params) -> None:
-    """Raise InputError for metrics of `history` that no last layer has, as gaps and singular values."""
+    """Raise InputError for metrics of `history` that cannot be computed from the last layer's features."""
     names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     mistakes = [
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
@@ -41,12 +40,12 @@ def check_metrics(params: Params) -> None:
         if metric not in names
     ]
     mistakes += [
-        f"experiments.{name}.history.metrics: {metric.name} names {', '.join(sorted(more))}, which is not "
-        f"kept on the way; there are {', '.join(sorted(KEPT_ON_THE_WAY))}"
+        f"experiments.{name}.history.metrics: {metric.name} takes {', '.join(sorted(others))}, which is not "
+        f"kept during training; it can take {', '.join(sorted(KEPT_ON_THE_WAY))}"
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
         for metric, function in own_metrics().items()
-        if metric.name in history.metrics and (more := set(argument_names(function)) - KEPT_ON_THE_WAY)
+        if metric.name in history.metrics and (others := set(argument_names(function)) - KEPT_ON_THE_WAY)
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))

@@ -1,4 +1,7 @@
-"""params.yaml and claims.yaml for editors: JSON schemas of their records, explained by docstrings."""
+"""Build JSON schemas of params.yaml and claims.yaml for editors; docstrings of the records explain the keys.
+
+`ncpipe.commands.schema` writes them to files.
+"""
 
 import inspect
 import json
@@ -16,7 +19,7 @@ from ncpipe.config.records import adapter
 from ncpipe.config.study import MODULE
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-LARGEST = 1e30  # what lies beyond is the end of a number's type, and no choice
+LARGEST = 1e30  # larger bounds only end a number's type, and are left out
 LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
 UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
 SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[TaggedClaim, ...]}
@@ -24,16 +27,16 @@ SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[TaggedClaim
 
 @dataclass(frozen=True)
 class About:
-    """What a docstring says about a record and about each of its keys."""
+    """Descriptions of a record and of each of its keys, from docstrings."""
 
     record: str
     keys: Mapping[str, str]
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of a file whose values are of this annotated type.
+    """Return the JSON schema (draft 2020-12) of a file with values of this annotated type.
 
-    What the study.py defines that was read last is part of it.
+    It includes the records of the study.py that was read last.
     """
     schema = adapter(kind).json_schema(schema_generator=_Explained)
     whole: dict[str, Any] = _inlined(schema["prefixItems"][0], schema["$defs"])
@@ -41,26 +44,26 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def _inlined(schema: Any, records: Mapping[str, Any]) -> Any:
-    """Return a schema with the records in place of their names; a key's description comes before theirs."""
+    """Return a schema with records in place of references; the description of a key replaces a record's."""
     if isinstance(schema, list):
-        return [_inlined(each, records) for each in schema]
+        return [_inlined(item, records) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    own = {key: _inlined(value, records) for key, value in schema.items() if key not in ("$ref", "mapping")}
+    own = {key: _inlined(value, records) for key, value in schema.items() if key != "$ref"}
     if "$ref" in schema:
         return _inlined(records[schema["$ref"].rpartition("/")[2]], records) | own
     return own
 
 
 def _for_editors(schema: Any) -> Any:
-    """Return the same constraints in a form whose errors name the key that is wrong.
+    """Return the same constraints in a form for which editors name the wrong key.
 
-    A union of records becomes an if/then for each value of the key that tells them apart: of a `oneOf` an
-    editor can only say that no member matches. Bounds that end a number's type are left out, and
-    the others stand in the description too.
+    For a `oneOf`, an editor can only report that no member matches. So a union of records becomes an if/then
+    for each value of its first key. Bounds are also written into the description, except those that only end
+    a number's type.
     """
     if isinstance(schema, list):
-        return [_for_editors(each) for each in schema]
+        return [_for_editors(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {key: _for_editors(value) for key, value in schema.items()}
@@ -93,43 +96,43 @@ def _words(tag: dict[str, Any]) -> list[Any]:
 
 
 def _ranges(schema: dict[str, Any]) -> str:
-    """Return the range of a value: its own, that of a list's numbers, or that of the alternative with one."""
-    own = [schema, schema.get("items", {}), *schema.get("anyOf", [])]
-    return next(filter(None, map(_range, own)), "")
+    """Return the range of a value, of a list's numbers, or of the alternative that has one."""
+    candidates = [schema, schema.get("items", {}), *schema.get("anyOf", [])]
+    return next(filter(None, map(_range, candidates)), "")
 
 
 def _range(schema: dict[str, Any]) -> str:
     """Return a range as `0 <= x < 1`; empty without bounds."""
-    low = next((f"{_plain(schema[key])} {sign} " for key, sign in LOWER.items() if key in schema), "")
-    high = next((f" {sign} {_plain(schema[key])}" for key, sign in UPPER.items() if key in schema), "")
+    low = next((f"{_format(schema[key])} {sign} " for key, sign in LOWER.items() if key in schema), "")
+    high = next((f" {sign} {_format(schema[key])}" for key, sign in UPPER.items() if key in schema), "")
     return f"{low}x{high}" if low or high else ""
 
 
-def _plain(limit: float) -> str:
+def _format(limit: float) -> str:
     return f"{int(limit):,}" if limit == int(limit) else f"{limit:g}"
 
 
 def schema_text(name: str = SCHEMA_FILE) -> str:
-    """Return the text of a schema's file."""
+    """Return the content of a schema's file."""
     return json.dumps(_for_editors(json_schema(SCHEMAS[name])), indent=1) + "\n"
 
 
 def about(kind: type) -> About:
-    """Return what a record's docstring says about it and about each of its fields.
+    """Return the descriptions of a record and of its fields, from the docstrings of the record and its bases.
 
-    The lines `name: text` are the fields', each up to the next; what stands before them is the record's. What
-    a record does not say of a field, the one that it is made from does.
+    A field's description begins with a line `name: text` and ends before the next one. The text before the
+    first field describes the record.
     """
     names = [key_of(field.name) for field in fields(kind)]
-    told = dict.fromkeys(names, "") if kind.__module__ == MODULE else {}  # a study may explain its keys
+    described = dict.fromkeys(names, "") if kind.__module__ == MODULE else {}  # optional in a study.py
     head = ""
     for record in reversed(kind.__mro__):
         if is_dataclass(record):
             head, *rest = re.split(
                 rf"^({'|'.join(names)}): ", inspect.cleandoc(record.__doc__ or ""), flags=re.MULTILINE
             )
-            told |= dict(zip(rest[::2], rest[1::2], strict=True))
-    return About(_one_line(head), {name: _one_line(text) for name, text in told.items()})
+            described |= dict(zip(rest[::2], rest[1::2], strict=True))
+    return About(_one_line(head), {name: _one_line(text) for name, text in described.items()})
 
 
 def _one_line(text: str) -> str:
@@ -137,14 +140,19 @@ def _one_line(text: str) -> str:
 
 
 class _Explained(GenerateJsonSchema):
-    """Pydantic's schema with the docstrings' words, and without titles that repeat the keys."""
+    """Takes descriptions from docstrings, and leaves out pydantic's titles, which only repeat the keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def tagged_union_schema(self, schema: Any) -> dict[str, Any]:
+        union = super().tagged_union_schema(schema)
+        union.get("discriminator", {}).pop("mapping", None)  # has references, which `_inlined` replaces
+        return union
+
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         record = super().dataclass_schema(schema)
-        said = about(schema["cls"])
-        for key, description in said.keys.items():
+        described = about(schema["cls"])
+        for key, description in described.keys.items():
             record["properties"][key]["description"] = description
-        return record | {"description": said.record}
+        return record | {"description": described.record}

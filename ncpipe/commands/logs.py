@@ -1,4 +1,4 @@
-"""`ncpipe logs`: what the processes printed that trained a run, on whatever machine."""
+"""Print the logs of the processes that trained a run, on any machine (`ncpipe logs`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,24 +15,23 @@ from ncpipe.system.errors import InputError
 
 
 def logs(experiment: str, depth: int, seed: int, value: Number | None = None) -> None:
-    """Print every log of a run, the oldest first, each below a line that names its job and file.
+    """Print every log of a run, the oldest first, each after a line with its job and file.
 
-    The run is that of params.yaml, data and code as they are now. Runs that trained together share a log.
+    The run is that of the present params.yaml, data and code. Runs of the same batch share a log. Raises
     InputError if there is none.
     """
     params = load_params()
     run = params.run(experiment, depth, seed, value)
     key = RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key()
-    found = [(head, path) for head, path in _logs_of(key) if path.is_file()]
-    found.sort(key=lambda each: each[1].stat().st_mtime)
+    paths = [(head, path) for head, path in _logs_of(key) if path.is_file()]
+    paths.sort(key=lambda named: named[1].stat().st_mtime)
     if (failed := failure_log(run)).is_file():
-        found.append(("why it failed", failed))
-    if not found:
+        paths.append(("error", failed))
+    if not paths:
         raise InputError(
-            f"{run.name}: no log here of this run with params.yaml, data and code as they are now; "
-            "ncpipe status tells its state"
+            f"{run.name}: no log of this run with the present params.yaml, data and code; see ncpipe status"
         )
-    for head, path in found:
+    for head, path in paths:
         print(f"==> {head}: {path}")
         print(path.read_text(encoding="utf-8", errors="replace"))
 

@@ -1,6 +1,6 @@
-"""Stage measure: every metric of an experiment's runs, with their histories and how they ended.
+"""Run the stage measure: compute every metric of an experiment's runs and write tables.
 
-`ncpipe.features.run_metrics` computes them; this reads the run's files and writes the tables.
+`ncpipe.features.run_metrics` measures one run; `ncpipe.commands.aggregate` combines the tables.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,32 +27,32 @@ Rows = dict[str, list[dict[str, Any]]]  # by table
 
 def measure(
     experiment: str,
-    each: Callable[..., Iterable[Rows]] = map,
+    map_runs: Callable[..., Iterable[Rows]] = map,
 ) -> None:
     """Write data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv from features and histories.
 
-    each: calls a function for each run, as `map` does; no run needs another.
+    map_runs: calls a function for each run and returns the results in order, like `map`.
     """
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    for rows in each(rows_of_run, fingerprints):
-        for name, own in rows.items():
-            tables[name] += own
+    for run_rows in map_runs(rows_of_run, fingerprints):
+        for name, rows in run_rows.items():
+            tables[name] += rows
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
     with publish_folder(METRICS / experiment) as folder:
-        for name, own in tables.items():
-            pd.DataFrame(own).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+        for name, rows in tables.items():
+            pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
 def rows_of_run(fingerprint: RunFingerprint) -> Rows:
-    """Read one run's files and return its rows, by table."""
-    fix_order_of_sums()  # as where features were extracted: the same bytes in any process
+    """Return the rows of one run by table, from its files."""
+    fix_order_of_sums()  # as in the stage extract, for the same bytes in any process
     torch.set_num_threads(fingerprint.compute.threads)
-    torch.set_flush_denormal(False)  # as it is from the start, also after features were extracted here
+    torch.set_flush_denormal(False)  # the default, which extracting features in this process changes
     run, key = fingerprint.run, fingerprint.run.columns
-    place = {column: value for column, value in key.items() if column != "seed"}
+    setting = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
     state = read_state(RUNS / run.path, fingerprint)
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
@@ -64,13 +64,14 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
         "history": [key | row | _metrics_at(run, row["epoch"]) for row in read_history(RUNS / run.path)],
         "gram": [key | row for row in gram_rows(features)],
         "places": [
-            place | {"layer": layer, "position": at} for layer, at in features.metadata.positions.items()
+            setting | {"layer": layer, "position": position}
+            for layer, position in features.metadata.positions.items()
         ],
     }
 
 
 def _metrics_at(run: Run, epoch: float) -> dict[str, float]:
-    """Return the metrics that `history` asks for at an epoch; none of an epoch that was not kept."""
+    """Return the metrics of `history` at an epoch; empty if the epoch's weights were not kept."""
     if run.spec.history is None or epoch not in run.spec.snapshot_epochs():
         return {}
     return history_metrics(run, read_features(features_at(FEATURES / run.path, int(epoch))))

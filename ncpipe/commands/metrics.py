@@ -1,7 +1,10 @@
-"""Command metrics: every collapse metric of features in one file. No stage; it reads no params.yaml."""
+"""Print every collapse metric of the features in one file (`ncpipe metrics`); needs no params.yaml.
+
+`ncpipe.metrics.table` and `ncpipe.metrics.vocabulary` compute them.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +20,14 @@ from ncpipe.system.errors import InputError
 
 REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
-# How the pipeline's own files below data/features call them.
+# The names of these arrays in the pipeline's files below data/features.
 PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
 
 
 def check_labels(labels: Tensor) -> None:
-    """Raise InputError where there are too few classes to collapse, or more than labels."""
+    """Raise InputError if there are fewer than two classes, or classes without samples."""
     if count_classes(labels) < 2:
-        raise InputError("labels name 1 class; collapse needs at least 2")
+        raise InputError("labels: 1 class; collapse needs at least 2")
 
 
 NAMES = Names(
@@ -37,22 +40,22 @@ NAMES = Names(
 )
 
 
-# Of tokens many never occur: classes are those that do.
+# Many tokens of a vocabulary never occur.
 TOKEN_NAMES = replace(NAMES, check_labels=lambda labels: None)
 
 
 @dataclass(frozen=True)
 class Present:
-    """Classes are those with at least min_per_class samples; decisions: samples that NC4 is taken on."""
+    """Selects the classes with at least `min_per_class` samples; `decisions` samples are drawn for NC4."""
 
     min_per_class: int
     decisions: int
 
 
 def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Present | None = None) -> None:
-    """Measure the arrays of an .npz or .safetensors file; print to standard output, warnings to error.
+    """Print the metrics of the arrays in an .npz or .safetensors file; warnings go to standard error.
 
-    present: which classes count; None for all of them, each with a sample.
+    present: selects the classes; None for all, each of which must have a sample.
     """
     arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
     try:
@@ -60,12 +63,11 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
         if present is None:
             rows, warnings = measure_arrays(*checked), _warnings(arrays)
         else:
-            least, decisions = present.min_per_class, present.decisions
-            rows, warnings = measure_token_arrays(*checked, min_per_class=least, decisions=decisions), []
+            rows, warnings = measure_token_arrays(*checked, **asdict(present)), []
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:
-        warnings.insert(0, f"not read: {', '.join(ignored)} (known: {', '.join(NAMES.known)})")
+        warnings.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     for warning in warnings:
         say(f"ncpipe: {path}: {warning}")
     if form == "csv":
@@ -78,7 +80,7 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
 
 
 def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """Return the arrays in the order of `measure_arrays`; raise InputError where widths differ."""
+    """Return the arrays in the order of `measure_arrays`; raise InputError if widths differ."""
     weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
     widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
     if len(set(widths)) > 1:
@@ -89,10 +91,10 @@ def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor |
 def _warnings(arrays: dict[str, Tensor]) -> list[str]:
     classifier = arrays.get("weight"), arrays.get("bias")
     classes = _count_classes(arrays)
-    found = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
+    warnings = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
     if "test_features" in arrays:
-        found += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
-    return list(dict.fromkeys(found))  # what is said of classes and width, once for both splits
+        warnings += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
+    return list(dict.fromkeys(warnings))  # those about classes and width appear for both splits
 
 
 def _count_classes(arrays: dict[str, Tensor]) -> int:

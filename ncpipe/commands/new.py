@@ -1,4 +1,4 @@
-"""`ncpipe new`: a study made from the template, below stages/ of a checkout or a project of its own."""
+"""Create a study from the template (`ncpipe new`), in stages/ of a checkout or as a separate project."""
 
 import contextlib
 import json
@@ -18,19 +18,19 @@ from ncpipe.runs.code_digests import PACKAGE, ROOT
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
-# In a checkout the study that is the template; in an installed package a copy of its files.
+# The template: a study of the checkout, or its copy in an installed package.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
 COPIED = ("dvc.yaml", ".dvcignore", ".dvc/plots/log_x.json", ".dvc/plots/log_y.json")
 HEAD = """\
 # yaml-language-server: $schema={schema}
-# {name}: the stages of dvc.yaml beside this file, on these parameters. Change them, then `{command}`.
+# {name}: parameters of the stages in dvc.yaml. Change them, then run `{command}`.
 #
-# What is to be found out, and what the theory says, stands under `about`. Cost: half a minute as it stands.
+# Write the question and the expected answer under `about`. Cost: half a minute as it stands.
 """
 STARTERS = ROOT / PACKAGE / "commands/starters"
 OWN_DEPS = f"    deps:\n      - {PACKAGE}\n      - study.py\n"
 FETCHED = "      - data/code/experiments/${item.experiment}/fetch.txt\n"
-# What dvc.yaml has in a study with an axis: in place of each text the other, as often as it is there.
+# Changes of dvc.yaml in a study with an axis: each first text occurs once and is replaced by the second.
 WITH_AXIS = (
     ("      experiment: ${sweep.experiments}\n    cmd: ncpipe fetch",
      "      experiment: ${sweep.experiments}\n      value: ${sweep.values}\n    cmd: ncpipe fetch"),
@@ -50,16 +50,17 @@ SHARED_CACHE = "[cache]\n    dir = ../../../.dvc/cache\n"
 DVC_CONFIG = "[core]\n    analytics = false\n"
 DVC_IGNORED = "/config.local\n/tmp\n/cache\n"
 GIT_IGNORED = "/data/\n__pycache__/\ndvc_plots/\n"
-WATCHED = f"    deps:\n      - {PACKAGE}\n"  # by the stage code, in a checkout
-ALWAYS = "    always_changed: true # it reads the package that is installed, which DVC does not watch\n"
+DEPS = f"    deps:\n      - {PACKAGE}\n"  # of the stage code, in a checkout
+ALWAYS = "    always_changed: true # it reads the installed package, which DVC does not watch\n"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a study begins with besides the template.
+class Extras:
+    """Holds what a study has besides the template.
 
-    own_code: a study.py with a network, data set, metric, loss and optimizer of one's own. axis: a dotted key
-    of the experiment to vary besides depth. data: a file of arrays, which is copied.
+    own_code: a study.py with examples of an own network, data set, metric, loss and optimizer.
+    axis: a dotted key of the experiment to vary besides depth.
+    data: a file of arrays, which is copied.
     """
 
     own_code: bool = False
@@ -67,63 +68,63 @@ class Wanted:
     data: Path | None = None
 
 
-PLAIN = Wanted()
+NO_EXTRAS = Extras()
 
 
-def new(place: str, wanted: Wanted = PLAIN) -> None:
-    """Make a study called like the last part of `place`.
+def create_study(name: str, extras: Extras = NO_EXTRAS) -> None:
+    """Create a study with this name, or at this path.
 
-    A name makes stages/NAME in the checkout that one stands in: a DVC project that shares the checkout's code
-    and cache. A path makes a git repository with a first commit and a DVC project there, which runs the
-    installed package.
-    InputError, and nothing is written, if the name is none or something is there already.
+    A name creates stages/NAME in the checkout that contains the current folder: a DVC project that shares the
+    checkout's code and cache. A path creates a git repository with one commit and a DVC project, which runs
+    the installed package.
+
+    Raises InputError and writes nothing if the name is not valid or the folder exists.
     """
     checkout = ROOT if _is_checkout(ROOT) and Path.cwd().resolve().is_relative_to(ROOT) else None
-    alone = Path(place).name != place
-    if alone:
-        target = Path(os.path.abspath(place))
+    separate = Path(name).name != name
+    if separate:
+        target = Path(os.path.abspath(name))
         above = next(filter(_is_checkout, target.resolve().parents), None)
         if above:
             raise InputError(
-                f"{place}: lies in {above}, a checkout of ncpipe; choose a folder outside, or make a study "
+                f"{name}: lies in {above}, a checkout of ncpipe; choose a folder outside, or create a study "
                 f"of the checkout (ncpipe new {target.name})"
             )
     elif checkout is None:
         raise InputError(
-            f"{place}: no checkout of ncpipe is here to have it; as a path (ncpipe new ./{place}) it becomes "
-            "a project of its own"
+            f"{name}: this is not a checkout of ncpipe; give a path (ncpipe new ./{name}) to "
+            "create a separate project"
         )
     else:
-        target = checkout / "stages" / place
-    if not NAME.fullmatch(target.name if alone else place):
-        raise InputError(f"{place}: a study's name is of letters, digits and _, and begins with a letter")
+        target = checkout / "stages" / name
+    if not NAME.fullmatch(target.name if separate else name):
+        raise InputError(f"{name}: a study's name has letters, digits and _, and begins with a letter")
     if os.path.lexists(target):
-        raise InputError(f"{target}: is there already; choose another name")
-    with _appearing(target) as folder:
-        (_write_alone if alone else _write_study)(folder, target.name, wanted)
-    command = "dvc repro" if alone else f"dvc --cd stages/{target.name} repro"
-    say(f"new: {target}; edit its params.yaml, then {command}{' there' if alone else ''}")
+        raise InputError(f"{target}: exists already; choose another name")
+    with _created(target) as folder:
+        (_write_project if separate else _write_study)(folder, target.name, extras)
+    command = "dvc repro" if separate else f"dvc --cd stages/{target.name} repro"
+    say(f"new: {target}; edit its params.yaml, then run {command}{' there' if separate else ''}")
 
 
 def _is_checkout(folder: Path) -> bool:
     return (folder / PACKAGE / "__main__.py").is_file() and (folder / "pyproject.toml").is_file()
 
 
-def _write_study(folder: Path, name: str, wanted: Wanted) -> None:
-    _write_common(folder, name, "../../", f"dvc --cd stages/{name} repro", wanted, SHARED_CACHE)
+def _write_study(folder: Path, name: str, extras: Extras) -> None:
+    """Write a study of a checkout."""
+    _write_common(folder, name, "../../", f"dvc --cd stages/{name} repro", extras, SHARED_CACHE)
     (folder / PACKAGE).symlink_to(f"../../{PACKAGE}", target_is_directory=True)
     _check(folder)
 
 
-def _write_alone(folder: Path, name: str, wanted: Wanted) -> None:
-    _write_common(folder, name, "", "dvc repro", wanted)
+def _write_project(folder: Path, name: str, extras: Extras) -> None:
+    """Write a separate project."""
+    _write_common(folder, name, "", "dvc repro", extras)
     for schema in SCHEMAS:
         (folder / schema).write_text(schema_text(schema), encoding="utf-8")
     (folder / ".gitignore").write_text(GIT_IGNORED, encoding="utf-8")
-    pipeline = (folder / "dvc.yaml").read_text(encoding="utf-8")
-    watched = OWN_DEPS if wanted.own_code else WATCHED
-    assert pipeline.count(watched) == 1
-    (folder / "dvc.yaml").write_text(pipeline.replace(watched, ALWAYS), encoding="utf-8")
+    _replace(folder / "dvc.yaml", OWN_DEPS if extras.own_code else DEPS, ALWAYS)
     (folder / "README.md").write_text(_starter("README").format(name=name), encoding="utf-8")
     (folder / "results.ipynb").write_text(_notebook(name), encoding="utf-8")
     _check(folder)
@@ -131,7 +132,7 @@ def _write_alone(folder: Path, name: str, wanted: Wanted) -> None:
 
 
 def _commit(folder: Path, name: str) -> None:
-    """Make a git repository with one commit of all files, under a name of ours where git knows none."""
+    """Create a git repository with one commit of all files; its author is ncpipe if git knows no user."""
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -140,20 +141,22 @@ def _commit(folder: Path, name: str) -> None:
 
     try:
         git("init", "--quiet")
-        known = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False)
-        who = [] if known.stdout.strip() else ["-c", "user.name=ncpipe", "-c", "user.email=ncpipe@localhost"]
+        user = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False)
+        author = (
+            [] if user.stdout.strip() else ["-c", "user.name=ncpipe", "-c", "user.email=ncpipe@localhost"]
+        )
         git("add", "--all")
-        git(*who, "commit", "--quiet", "--no-verify", "-m", f"Begin the study {name}")
+        git(*author, "commit", "--quiet", "--no-verify", "-m", f"Begin the study {name}")
     except FileNotFoundError:
-        raise InputError("git: not found; DVC needs it, so install it first") from None
+        raise InputError("git: not found; install it, because DVC needs it") from None
     except subprocess.CalledProcessError as error:
-        words = " ".join(error.cmd[1:2])
-        raise InputError(f"git {words} failed: {' '.join(error.stderr.split())}") from None
+        raise InputError(f"git {error.cmd[1]}: failed: {' '.join(error.stderr.split())}") from None
 
 
 def _write_common(
-    folder: Path, name: str, schemas: str, command: str, wanted: Wanted, cache: str = ""
+    folder: Path, name: str, schemas: str, command: str, extras: Extras, cache: str = ""
 ) -> None:
+    """Write the files of every study. schemas: path of the JSON schemas. command: what runs the study."""
     template = next(each for each in TEMPLATES if each.is_dir())
     (folder / ".dvc/plots").mkdir(parents=True)
     for file in COPIED:
@@ -161,15 +164,15 @@ def _write_common(
     text = (template / PARAMS_FILE).read_text(encoding="utf-8")
     text = text[text.index("\nsweep:") + 1 :]
     claims = (template / CLAIMS_FILE).read_text(encoding="utf-8").partition("\n")[2]
-    if wanted.own_code:
+    if extras.own_code:
         text, claims = _starter("params"), _starter("claims").format(name=name)
         (folder / "study.py").write_text(_starter("study"), encoding="utf-8")
-        _replace(folder / "dvc.yaml", WATCHED, OWN_DEPS)
-    if wanted.data is not None:
-        text = _with_data(folder, text, wanted.data)
-    if wanted.axis is not None:
-        text = _with_axis(folder, text, wanted.axis)
-        claims = claims.replace("improves with depth", f"falls with {wanted.axis}")
+        _replace(folder / "dvc.yaml", DEPS, OWN_DEPS)
+    if extras.data is not None:
+        text = _with_data(folder, text, extras.data)
+    if extras.axis is not None:
+        text = _with_axis(folder, text, extras.axis)
+        claims = claims.replace("improves with depth", f"falls with {extras.axis}")
     head = HEAD.format(schema=f"{schemas}{SCHEMA_FILE}", name=name, command=command)
     (folder / PARAMS_FILE).write_text(head + text, encoding="utf-8")
     first = f"# yaml-language-server: $schema={schemas}{CLAIMS_SCHEMA}\n"
@@ -189,8 +192,8 @@ def _replace(path: Path, old: str, new_text: str) -> None:
 
 
 def _with_data(folder: Path, text: str, data: Path) -> str:
-    """Return params.yaml with a file of arrays as data; copy the file and let the stage fetch watch it."""
-    from ncpipe.datasets.array_files import read_arrays  # only now: brings torch
+    """Return params.yaml with a file of arrays as data; copy the file and list it for the stage fetch."""
+    from ncpipe.datasets.array_files import read_arrays  # imports torch
     from ncpipe.datasets.arrays import NAMES
 
     arrays, _ = read_arrays(data, NAMES)
@@ -200,27 +203,24 @@ def _with_data(folder: Path, text: str, data: Path) -> str:
     shutil.copyfile(data, folder / data.name)
     _replace(folder / "dvc.yaml", FETCHED, f"{FETCHED}      - {data.name}\n")
     normalisation = "none" if kind == "tokens" else "standardise"
-    own = (
+    entry = (
         f"data: {{source: arrays, file: {data.name}, kind: {kind}, per_class: null, test_per_class: null,\n"
         f"           seed: 0, normalisation: {normalisation}}}\n"
     )
-    changed, count = re.subn(r"data: \{source: (?:gaussian_mixture|spirals)[^}]*\}\n", own, text)
+    changed, count = re.subn(r"data: \{source: (?:gaussian_mixture|spirals)[^}]*\}\n", entry, text)
     assert count == 1
     return changed
 
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:
-    """Return params.yaml whose sweep varies a number of the experiments: its value, and twice that."""
+    """Return params.yaml with a sweep over a number of the experiment: its value, and twice that."""
     from ncpipe.config.yaml_file import parse_yaml
 
-    found = []
-    for spec in parse_yaml(text)["experiments"].values():
-        for key in axis.split("."):
-            spec = spec.get(key) if isinstance(spec, dict) else None
-        found.append(spec)
-    value = found[0]
+    value = next(iter(parse_yaml(text)["experiments"].values()))
+    for key in axis.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"--axis: {axis} is no number of the experiment; name a key as model.width")
+        raise InputError(f"--axis: {axis} is not a number of the experiment; give a key such as model.width")
     for old, with_axis in WITH_AXIS:
         _replace(folder / "dvc.yaml", old, with_axis.replace("{axis}", axis))
     line = f"axis: {axis}, values: [{value}, {2 * value}]"
@@ -230,7 +230,7 @@ def _with_axis(folder: Path, text: str, axis: str) -> str:
 def _notebook(name: str) -> str:
     """Return a notebook that shows the means and slopes of the study's metrics."""
     sources = [
-        ("markdown", f"# {name}\n\nRun `dvc repro` first: it writes the tables that are read here."),
+        ("markdown", f"# {name}\n\nRun `dvc repro` first: it writes the tables that this notebook reads."),
         ("code", 'import pandas as pd\n\nsummary = pd.read_csv("data/results/summary.csv")\nsummary'),
         ("code", 'pd.read_csv("data/results/slopes.csv")'),
     ]
@@ -243,7 +243,7 @@ def _notebook(name: str) -> str:
 
 
 def _check(folder: Path) -> None:
-    """Raise InputError if the study's params.yaml cannot be read, as with an axis that does not suit it."""
+    """Raise InputError if the study's params.yaml is not valid, for example because of its axis."""
     try:
         load_params(folder / PARAMS_FILE)
     except InputError as error:
@@ -251,8 +251,8 @@ def _check(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `target` when the block ends without an error."""
+def _created(target: Path) -> Iterator[Path]:
+    """Yield an empty folder that is renamed to `target` if the block ends without an error."""
     folder = target.with_name(f".{target.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Define what the commands of `ncpipe` share: how arguments are read, and the options that several take."""
+"""Define how the commands of `ncpipe` parse arguments, and the options that several of them have."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,14 +7,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from ncpipe.system.errors import InputError
 
-ALL = "all"  # in place of a depth or a seed that is not named
+ALL = "all"  # instead of a depth or a seed
 
 
 class Command(TyperCommand):
-    """A command whose help gives no type for options that are on or off, and whose arguments may be named.
+    """Parses a command whose arguments can also be written as options, `--depth 2 --seed 0`.
 
-    DVC writes a whole item of a matrix into a command as `--depth 2 --seed 0`, and quotes what a shell would
-    read. Values put in one by one would not be quoted: a shell would run what follows a semicolon in them.
+    DVC writes an item of a stage's matrix in this form and quotes its values. It does not quote values that
+    are written one by one into a command, so a shell would run what follows a semicolon in them.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -23,10 +23,10 @@ class Command(TyperCommand):
         rest = []
         words = iter(args)
         for word in words:
-            name, given, value = word.partition("=")
+            name, equals, value = word.partition("=")
             if name not in names or name in named:
                 rest.append(word)
-            elif given or (value := next(words, "")):
+            elif equals or (value := next(words, "")):
                 named[name] = value
             else:
                 rest.append(word)
@@ -36,25 +36,38 @@ class Command(TyperCommand):
         return super().parse_args(ctx, rest)
 
     def get_params(self, ctx: Any) -> Any:
-        return _without_flag_types(super().get_params(ctx))
+        return _with_plain_types(super().get_params(ctx))
 
 
 class Group(TyperGroup):
-    """A group of commands whose help gives no type for options that are on or off."""
+    """Holds commands, with the same types in its help as `Command`."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _without_flag_types(super().get_params(ctx))
+        return _with_plain_types(super().get_params(ctx))
 
 
-def _without_flag_types(params: Any) -> Any:
+def _with_plain_types(params: Any) -> Any:
+    """Return the parameters with types for the help: none for flags, int|all for a number or all."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.display_type_rich = lambda ctx: None
+        elif getattr(getattr(param, "type_descriptor", None), "annotation", None) is Any:
+            param.display_type_rich = lambda ctx: "<int|all>"  # `int_or_all` is the only such parser
     return params
 
 
+def int_or_all(text: str) -> int | None:
+    """Parse a depth or a seed; None stands for all of them."""
+    if text == ALL:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number; give a number, or {ALL}") from None
+
+
 def complete_experiment(incomplete: str) -> list[str]:
-    """Return the experiments that begin with `incomplete`; none if params.yaml cannot be read."""
+    """Return the experiments that begin with `incomplete`; empty if params.yaml cannot be read."""
     from ncpipe.config.params import load_params
 
     try:
@@ -65,17 +78,21 @@ def complete_experiment(incomplete: str) -> list[str]:
 
 Experiment = Annotated[
     str,
-    typer.Argument(help="Name under `experiments` in params.yaml.", autocompletion=complete_experiment),
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="Name under `experiments` in params.yaml.",
+        autocompletion=complete_experiment,
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
-    typer.Option(help="Device to use instead of compute.device in params.yaml.", show_default=False),
+    typer.Option(help="Overrides compute.device in params.yaml.", show_default=False),
 ]
 
 Value = Annotated[
     str | None,
     typer.Option(
-        help="Value of sweep.axis, in a study that has an axis.", metavar="NUMBER", show_default=False
+        help="Value of the key sweep.axis, in a study that has one.", metavar="NUMBER", show_default=False
     ),
 ]
 Workers = Annotated[
@@ -83,7 +100,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         envvar="NCPIPE_WORKERS",
-        help="Batches that train at the same time; by default cores / compute.threads, and 1 on a GPU.",
+        help="Batches that train at the same time. Default: cores / compute.threads; 1 on a GPU.",
         show_default=False,
     ),
 ]
@@ -93,7 +110,7 @@ Processes = Annotated[
         "--workers",
         min=1,
         envvar="NCPIPE_WORKERS",
-        help="Processes that share the runs; by default cores / compute.threads, and 1 for little work.",
+        help="Processes to use. Default: cores / compute.threads; 1 if there is little work.",
         show_default=False,
     ),
 ]
@@ -103,8 +120,8 @@ CheckpointSeconds = Annotated[
 ]
 
 
-def begin(what: str) -> None:
-    """Print that PyTorch is being loaded, which takes seconds."""
+def announce(command: str) -> None:
+    """Print that a command loads PyTorch, which takes seconds."""
     from ncpipe.system.console import say
 
-    say(f"{what}: loading PyTorch")
+    say(f"{command}: loading PyTorch")

@@ -1,4 +1,4 @@
-"""Stage plot: the figures of the sweep."""
+"""Run the stage plot: draw the figures of the sweep, or of published tables (`ncpipe.figures`)."""
 
 import os
 import tempfile
@@ -18,15 +18,15 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol
 
-# The tables that depth_sweep and loss_gap are drawn from, and slopes_leave_out, which their sentences need.
+# The tables of depth_sweep and loss_gap, and slopes_leave_out, which sentences.txt also quotes.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
 
 def plot() -> None:
     """Draw data/results into data/figures, as PNG and SVG.
 
-    depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each experiment.
-    Where these are many, several processes draw them.
+    These are depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each
+    experiment. Several processes draw them if there are many.
     """
     with publish_folder(FIGURES) as folder:
         draw(folder, {name: partial(_figure, name) for name in _figures()})
@@ -42,10 +42,10 @@ def _figures() -> Mapping[str, Drawn]:
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:
-    """Draw depth_sweep and loss_gap of published tables, the rows of all folders in one figure.
+    """Draw depth_sweep and loss_gap from published tables, with one row of panels for each experiment.
 
-    Trains nothing and needs no params.yaml. Rows are in the order of the folders. What else lies in `target`
-    stays.
+    Trains nothing and needs no params.yaml. Rows are in the order of the folders. Other files in `target` are
+    kept.
     """
     tables = read_published(sources)
     target.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
     """Return the concatenated tables of published folders; InputError if two have the same experiment."""
     for path in (source / f"{name}.csv" for source in sources for name in PUBLISHED):
         if not path.is_file():
-            raise InputError(f"{path}: not found; name a folder that ncpipe publish wrote")
+            raise InputError(f"{path}: not found; give a folder written by ncpipe publish")
     parts = {
         name: [read_table(source / f"{name}.csv", "publish") for source in sources] for name in PUBLISHED
     }
@@ -67,14 +67,16 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
     for source, runs in zip(sources, parts["runs"], strict=True):
         for experiment in runs["experiment"].unique():
             if (other := owner.setdefault(experiment, source)) != source:
-                raise InputError(f"{source}: {experiment} is in {other} too; name each experiment once")
+                raise InputError(f"{source}: {experiment} is also in {other}; give each experiment once")
     if len(axes := {symbol(runs) for runs in parts["runs"]}) > 1:
-        raise InputError(f"the folders hold metrics against {' and '.join(sorted(axes))}; plot them apart")
+        raise InputError(
+            f"plot: the folders have different x axes, {' and '.join(sorted(axes))}; plot them separately"
+        )
     return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
 
 
 def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
-    """Yield depth_sweep and, if any run has a gap, loss_gap, with a row for each experiment of the tables."""
+    """Yield depth_sweep and, if any run has a gap, loss_gap, by name."""
     figures = sweep_figures(list(tables["runs"]["experiment"].unique()), tables.__getitem__)
     for name in ("depth_sweep", "loss_gap"):
         if name in figures:

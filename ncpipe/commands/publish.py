@@ -1,4 +1,4 @@
-"""`ncpipe publish`: a sweep's tables and figures with what made them, small enough for git."""
+"""Copy a sweep's tables and figures with their provenance to a folder for git (`ncpipe publish`)."""
 
 import csv
 import os
@@ -43,14 +43,13 @@ PROVENANCE = "provenance.json"
 def publish(folder: Path) -> None:
     """Copy tables, sentences, figures and params.yaml of a sweep, with provenance, to a folder for git.
 
-    Of the tables the rows of the figures' metrics, as they were written; of history.csv those of epochs at
-    which these were measured. The figures are drawn from the tables, as `ncpipe plot --from FOLDER` draws
-    them again anywhere. If there is a ledger, claims.csv has its claims
-    that the sweep answers, and panels.png is the figure of those that name a panel.
+    The tables have the rows of the figures' metrics, unchanged; history.csv has the epochs at which these
+    were measured. The figures are drawn from these tables, as `ncpipe plot --from FOLDER` does. If there are
+    claims, claims.csv has those that the sweep answers, and panels.png shows those with a panel.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
-        raise InputError(f"{folder}: is there and was not published by ncpipe; name a new folder")
+        raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
         for name in PUBLISHED:
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
@@ -68,20 +67,20 @@ def publish(folder: Path) -> None:
 
 
 def provenance(params: Params) -> dict[str, Any]:
-    """Return what made the sweep's results: source, versions, machine, and the time that training took.
+    """Return the source, versions, machine and training times of the sweep's results.
 
-    InputError if a run of the sweep has no folder.
+    Raises InputError if a run of the sweep has no folder.
     """
     runs = params.grid()
-    found = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
-    records = [record["computed_with"] for record in found]
-    made = {digest_in_log(record): run for record, run in zip(found, runs, strict=True)}
+    records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
+    computed_with = [record["computed_with"] for record in records]
+    run_of = {digest_in_log(record): run for record, run in zip(records, runs, strict=True)}
     return {
         "source": source(),
-        "trained_with": {key: sorted({str(record[key]) for record in records}) for key in records[0]},
+        "trained_with": {key: sorted({str(each[key]) for each in computed_with}) for key in computed_with[0]},
         "published_with": {"ncpipe": __version__, "python": platform.python_version()},
         "machine": machine(),
-        "training": training_times(made, params.compute.threads),
+        "training": training_times(run_of, params.compute.threads),
     }
 
 
@@ -96,12 +95,12 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide numbers and pictures."""
+    """Return the versions of Python and of the packages that affect numbers and figures."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def source() -> dict[str, Any]:
-    """Return the current commit and the files that differ from it; nothing outside git."""
+    """Return the current commit and the files that differ from it; empty outside a git repository."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
@@ -116,7 +115,7 @@ def _git(*arguments: str) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, as far as the system tells."""
+    """Return the processor's name, as far as the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,4 +1,7 @@
-"""Command repair: mend what a stopped DVC or a bad disk has left of DVC's own files. No stage."""
+"""Repair DVC's files after DVC was killed or a disk was damaged (`ncpipe repair`).
+
+`ncpipe.runs.dvc_repair` repairs each kind of file.
+"""
 
 import os
 from collections.abc import Sequence
@@ -7,13 +10,13 @@ from pathlib import Path
 from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import (
     DATA,
-    drop_damaged,
-    dvc_held_off,
-    is_torn,
-    mend_cache,
-    mend_lock_file,
-    mend_run_cache,
-    mend_rwlock,
+    dvc_locked,
+    is_broken,
+    remove_damaged,
+    repair_cache,
+    repair_lock_file,
+    repair_run_cache,
+    repair_rwlock,
     rwlock_in_use,
 )
 from ncpipe.system.console import say
@@ -21,50 +24,50 @@ from ncpipe.system.errors import InputError
 
 
 def repair(paths: Sequence[Path] = ()) -> None:
-    """Remove or restore what is torn of DVC's files, and damaged contents of its cache; print what was done.
+    """Remove or restore DVC's broken files, remove damaged files of its cache, and print what was done.
 
-    paths: results to remove too, with what DVC's cache has of them that is damaged. Raises InputError while
-    another DVC is at work, and for a path that is no result.
+    paths: results to remove too, with their damaged copies in DVC's cache. Raises InputError while another
+    DVC is running, and for a path that is not a result.
     """
     if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None:
-        raise InputError("repair: run it yourself, in a project of DVC")
+        raise InputError("repair: run it in a DVC project, and not from a stage")
     for path in paths:
         _check_result(path)
-    with dvc_held_off(dvc):
+    with dvc_locked(dvc):
         if rwlock_in_use(dvc):
-            raise InputError("repair: a DVC runs a stage; wait until it has ended, or end it")
-        lines = [*mend_rwlock(dvc), *mend_run_cache(dvc), *mend_lock_file(dvc)]
-        lines += [f"{path}: removed{drop_damaged(path)}" for path in paths]
-        lines += mend_cache(dvc)
+            raise InputError("repair: DVC is running a stage; wait until it has ended, or stop it")
+        lines = [*repair_rwlock(dvc), *repair_run_cache(dvc), *repair_lock_file(dvc)]
+        lines += [f"{path}: removed{remove_damaged(path)}" for path in paths]
+        lines += repair_cache(dvc)
     for line in lines:
         say(f"repair: {line}")
-    say("repair: run dvc repro (or ncpipe sweep)" if lines else "repair: nothing is torn or damaged")
+    say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage")
 
 
-def mend_quickly() -> None:
-    """Do the part of `repair` that takes no time, if no other DVC is at work; print what was done."""
+def repair_quickly() -> None:
+    """Do the fast part of `repair`, unless another DVC is running; print what was done."""
     dvc = dvc_folder()
     if dvc is None:
         return
     try:
-        with dvc_held_off(dvc):
-            for line in (*mend_rwlock(dvc), *mend_run_cache(dvc)):
+        with dvc_locked(dvc):
+            for line in (*repair_rwlock(dvc), *repair_run_cache(dvc)):
                 say(f"repair: {line}")
-    except InputError:  # DVC itself says so, or waits
+    except InputError:  # the next call of DVC waits, or reports it
         return
 
 
-def mend_torn_lock() -> bool:
-    """Return whether dvc.lock was torn and is mended now; print what was done."""
-    lines = [] if (dvc := dvc_folder()) is None else mend_lock_file(dvc)
+def repair_broken_lock() -> bool:
+    """Repair dvc.lock if it is broken, and print that; return whether it was broken and is valid now."""
+    lines = [] if (dvc := dvc_folder()) is None else repair_lock_file(dvc)
     for line in lines:
         say(f"repair: {line}")
-    return bool(lines) and not (LOCK.exists() and is_torn(LOCK.read_bytes()))  # a merge is not mended
+    return bool(lines) and not (LOCK.exists() and is_broken(LOCK.read_bytes()))  # merge conflicts stay
 
 
 def _check_result(path: Path) -> None:
-    """Raise InputError unless a path is a result below data/ that a stage makes again."""
+    """Raise InputError unless a path is a result below data/ that a stage can compute again."""
     inside = path.resolve().is_relative_to(DATA.resolve())
     parts = path.resolve().relative_to(DATA.resolve()).parts if inside else ()
     if not parts or parts[0].startswith(".") or (path.is_dir() and len(parts) < 2) or not path.exists():
-        raise InputError(f"{path}: not a file or folder of a stage's results; name one below data/STAGE/")
+        raise InputError(f"{path}: not a file or folder of a stage's results; give one below data/STAGE/")

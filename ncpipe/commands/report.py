@@ -1,4 +1,4 @@
-"""Stage report: one page of everything that a study found."""
+"""Run the stage report: collect a study's tables, figures and claims on one page (`ncpipe.report`)."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from ncpipe.system.artifacts import (
     publish_file,
     read_json,
 )
-from ncpipe.system.console import duration, say
+from ncpipe.system.console import duration, plural, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.headlines import headline_series
@@ -40,7 +40,7 @@ from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_
 from ncpipe.tables.sentences import rate, short_answer
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
-AGAIN = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
+COMMANDS = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
     "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
@@ -60,38 +60,38 @@ OWN_COLUMNS = {
 
 
 def report() -> None:
-    """Write data/report.html from data/: the same bytes for the same results on the same machine."""
+    """Write data/report.html; equal results give equal bytes on the same machine."""
     write_page(REPORT, contents())
 
 
 def report_to(target: Path, times: bool) -> None:
-    """Write the same page with the current commit, whether it was changed, the machine and its packages.
+    """Write the page with the current commit and its changes, the machine and its packages.
 
-    times: with what the stages and training took too.
+    times: whether to add the times of stages and training.
     """
     from ncpipe.commands.publish import machine, provenance, source, versions
 
     if times and PARAMS_FILE.is_file():
-        told = provenance(load_params())
+        facts = provenance(load_params())
     else:
-        told = {"source": source(), "machine": machine()}
-    made = told["source"]
+        facts = {"source": source(), "machine": machine()}
     here = {
-        "Written on": ", ".join(f"{key} {value}" for key, value in told["machine"].items()),
+        "Written on": ", ".join(f"{key} {value}" for key, value in facts["machine"].items()),
         "Written with": ", ".join(f"{name} {number}" for name, number in versions().items()),
     }
-    if made:
-        changed = f"with changes in {', '.join(made['changed'])}" if made["changed"] else "unchanged"
-        here = {"Commit": f"{made['commit']}, {changed}"} | here
-    for name, own in told.get("training", {}).items():
-        here[f"Training of {name}"] = ", ".join(f"{key.replace('_', ' ')} {own[key]}" for key in own)
-    if times and (took := stage_times()):
-        own = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in took.items())
-        here["Stages, when each of their items last ran here"] = own
+    if git := facts["source"]:
+        changed = f"with changes in {', '.join(git['changed'])}" if git["changed"] else "unchanged"
+        here = {"Commit": f"{git['commit']}, {changed}"} | here
+    for name, training in facts.get("training", {}).items():
+        values = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in training.items())
+        here[f"Training of {name}"] = values
+    if times and (seconds_of := stage_times()):
+        values = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in seconds_of.items())
+        here["Stages, when each of their items last ran here"] = values
     page = contents(here)
     if times and (costs := read_costs()):
         head, *rows = cost_table(costs)
-        note = "Jobs, tasks of Ray and sweeps of this machine that trained here."
+        note = "Jobs of Slurm, tasks of Ray and local sweeps that trained these runs."
         cells = [list(map(Cell, row)) for row in rows]
         costs_grid = Grid(
             "costs", "What training cost", note, list(head), cells, data_uri(JOB_LOG.read_bytes())
@@ -101,17 +101,18 @@ def report_to(target: Path, times: bool) -> None:
 
 
 def write_page(target: Path, page: Contents) -> None:
+    """Write a page and print its path and size."""
     with publish_file(target) as partial:
         partial.write_text(render(page), encoding="utf-8", newline="\n")
     say(f"report: {target}, {target.stat().st_size / 1e6:.1f} MB")
 
 
 def contents(here: Mapping[str, str] | None = None) -> Contents:
-    """Return everything of a page. here: facts of this machine and checkout, if the page is to have them."""
+    """Return the contents of the page. here: facts about this machine and checkout, for the provenance."""
     claims = _claims()
     if PARAMS_FILE.is_file():
-        return _of_runs(load_params(), claims, here or {})
-    pictures = [picture for folder in REPORTED for picture in _own_pictures(folder)]
+        return _contents_with_runs(load_params(), claims, here or {})
+    pictures = [picture for folder in REPORTED for picture in _paper_pictures(folder)]
     lead = [f"{verdict_counts(claims)}."] if claims else []
     return Contents(
         title="Neural collapse: models without networks",
@@ -122,13 +123,13 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
         charts=None,
         failures=[],
         failed=None,
-        grids=list(_own_grids()),
+        grids=list(_paper_grids()),
         provenance=Provenance(here=here or {}),
-        again=AGAIN,
+        again=COMMANDS,
     )
 
 
-def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Contents:
+def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Contents:
     runs, points, slopes, history = (
         read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "points", "slopes", "history")
     )
@@ -141,42 +142,38 @@ def _of_runs(params: Params, claims: list[Grid], here: Mapping[str, str]) -> Con
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
     headline, *pictures = read_pictures(_present_folder(FIGURES, "plot"), "", against, alts)
     chapters = _chapters(params, runs, slopes, sentences)
-    bad = runs[~runs["converged"]]
+    failed = runs[~runs["converged"]]
     return Contents(
         title=f"Neural collapse against {against}",
-        lead=["; ".join([_counted(params, runs), *([verdict_counts(claims)] if claims else [])]) + "."],
+        lead=["; ".join([_run_counts(params, runs), *([verdict_counts(claims)] if claims else [])]) + "."],
         rates=rate_rows(runs, slopes, {chapter.name: chapter.network for chapter in chapters}),
         headline=headline,
         chapters=chapters,
         claims=claims,
-        pictures=[*pictures, *(picture for folder in REPORTED for picture in _own_pictures(folder))],
+        pictures=[*pictures, *(picture for folder in REPORTED for picture in _paper_pictures(folder))],
         charts=chart_data(runs, points, slopes, history, measurements, places),
         failures=failure_lines(runs, params.convergence),
-        failed=grid("failed", "Which they are", bad, FAILED_COLUMNS) if len(bad) else None,
+        failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
         grids=[
             *_own_metrics(points),
             *side_by_side(runs, points, params.slopes),
             *power_grids(slopes, symbol(runs), _bytes("slopes")),
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
-            *_own_grids(),
+            *_paper_grids(),
         ],
         provenance=_provenance(params, here),
-        again=AGAIN,
+        again=COMMANDS,
     )
 
 
-def _counted(params: Params, runs: pd.DataFrame) -> str:
+def _run_counts(params: Params, runs: pd.DataFrame) -> str:
     sweep = params.sweep
-    axis = f", {sweep.axis} = {_listed(params.values())}" if sweep.axis else ""
-    seeds = "1 seed" if len(sweep.seeds) == 1 else f"{len(sweep.seeds)} seeds"
+    depths = ", ".join(map(str, sorted(sweep.depths)))
+    axis = f", {sweep.axis} = {', '.join(map(str, params.values()))}" if sweep.axis else ""
     return (
         f"{int(runs['converged'].sum())} of {len(runs)} runs converged; "
-        f"L = {_listed(sorted(sweep.depths))}{axis}; {seeds}"
+        f"L = {depths}{axis}; {plural(len(sweep.seeds), 'seed')}"
     )
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values))
 
 
 def _chapters(
@@ -185,9 +182,9 @@ def _chapters(
     lines = distinct(runs, line_keys(runs))
     chapters = []
     for name in params.sweep.experiments:
-        asked = (params.about or {}).get(name, Purpose(""))
+        purpose = (params.about or {}).get(name, Purpose(""))
         network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
-        own = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
+        results = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
         plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
         series = headline_series(runs[runs["experiment"] == name], slopes)
         answers = [
@@ -195,17 +192,17 @@ def _chapters(
             for line in lines
             if line["experiment"] == name
         ]
-        chapters.append(Chapter(name, plain, asked.question, asked.expected or "", answers, own))
+        chapters.append(Chapter(name, plain, purpose.question, purpose.expected or "", answers, results))
     return chapters
 
 
 def _gap_sentence(slopes: pd.DataFrame, runs: pd.DataFrame) -> str:
-    own = slopes[slopes["metric"] == "loss_gap"]
-    said = []
-    for line in distinct(runs, line_keys(runs)):
-        for _, row in rows_at(own, line).iterrows():
-            said.append(f"{name_of(line)}: the loss gap {rate(row, of=symbol(runs))}.")
-    return " ".join(said)
+    gaps = slopes[slopes["metric"] == "loss_gap"]
+    return " ".join(
+        f"{name_of(line)}: the loss gap {rate(row, of=symbol(runs))}."
+        for line in distinct(runs, line_keys(runs))
+        for _, row in rows_at(gaps, line).iterrows()
+    )
 
 
 def _present_folder(folder: Path, stage: str) -> Path:
@@ -220,11 +217,11 @@ def _bytes(name: str) -> bytes:
 def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
     """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
     names = [metric.name for metric in own_metrics()]
-    own = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
-    if not len(own):
+    rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
+    if not len(rows):
         return
-    keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in own]
-    values = own.groupby(keys, sort=False)["value"]
+    keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in rows]
+    values = rows.groupby(keys, sort=False)["value"]
     table = values.agg(mean="mean", std="std", runs="size").reset_index()
     note = "At the last layer, of converged runs."
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
@@ -235,12 +232,12 @@ def _claims() -> list[Grid]:
     return claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
 
 
-def _own_pictures(folder: Path) -> list[Picture]:
+def _paper_pictures(folder: Path) -> list[Picture]:
     return read_pictures(folder, f"{folder.name}-", "", {}) if folder.is_dir() else []
 
 
-def _own_grids() -> Iterator[Grid]:
-    """Yield the tables that the papers' own stages wrote, with every column."""
+def _paper_grids() -> Iterator[Grid]:
+    """Yield the tables of the papers' stages, with every column."""
     for folder in REPORTED:
         for path in sorted(folder.glob("*.csv")):
             table = read_table(path, folder.name)
@@ -250,27 +247,29 @@ def _own_grids() -> Iterator[Grid]:
 
 
 def _provenance(params: Params, here: Mapping[str, str]) -> Provenance:
-    """Return what the runs record, and the rules of the tables; InputError if a run has no folder."""
+    """Return what run.json records of the runs, and parameters; raise InputError if a run has no folder."""
     runs = params.grid()
     records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
-    said: dict[str, list[str]] = {}
+    facts: dict[str, list[str]] = {}
     for heading, keys in {
         "Trained on": ("device",),
         "Threads of a batch, precision": ("threads", "precision"),
         "Versions": ("ncpipe", "torch"),
     }.items():
-        said[heading] = list(dict.fromkeys(_joined(record, keys) for record in records))
+        facts[heading] = list(dict.fromkeys(_joined(record, keys) for record in records))
     for heading, key in (
         ("Digest of the code that trained", "code"),
         ("Checksum of the data", "data_checksum"),
     ):
-        of = [f"{run.experiment}: {_entry(record, key)}" for run, record in zip(runs, records, strict=True)]
-        said[heading] = list(dict.fromkeys(of))
+        lines = [
+            f"{run.experiment}: {_entry(record, key)}" for run, record in zip(runs, records, strict=True)
+        ]
+        facts[heading] = list(dict.fromkeys(lines))
     rules = {name: dataclasses.asdict(getattr(params, name)) for name in RULES}
     specs = {"the sweep and its tables": yaml.safe_dump(json.loads(json.dumps(rules)))}
     for run, record in zip(runs, records, strict=True):
         specs.setdefault(run.experiment, yaml.safe_dump(record["inputs"]["spec"], sort_keys=True))
-    return Provenance(said, specs, here)
+    return Provenance(facts, specs, here)
 
 
 def _joined(record: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Files of this DVC project as git revisions and DVC's experiments have them; nothing is checked out."""
+"""Read files of this DVC project at git revisions and DVC experiments, without a checkout."""
 
 import logging
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Any
 
 from ncpipe.system.errors import InputError
 
-WORKSPACE = "workspace"  # what DVC, too, calls the files as they lie there
+WORKSPACE = "workspace"  # DVC's name for the files in the working directory
 
 
 def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
-    """Return the text of each path in a revision or the workspace, from git or from DVC's cache (or remote).
+    """Return the text of each path in a revision, from git or from DVC's cache (or remote).
 
-    revision: what git resolves (a branch, a tag, HEAD~1, a hash) or the name of an experiment. Raises
-    InputError, which names it, for one that neither knows, and for a file that it has not.
+    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`. Raises
+    InputError for an unknown revision or a missing file.
     """
     if revision == WORKSPACE:
-        return [_read_here(path) for path in paths]
+        return [_read_from_workspace(path) for path in paths]
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.logger import set_loggers_level
     from dvc.repo import Repo
@@ -25,11 +25,10 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
 
     try:
         with set_loggers_level(logging.CRITICAL), Repo() as repo, repo.switch(revision):
-            return [_read_there(repo, revision, path) for path in paths]
+            return [_read_from_revision(repo, revision, path) for path in paths]
     except RevError:
         raise InputError(
-            f"{revision}: neither a git revision nor an experiment of DVC's (dvc exp list --all-commits "
-            "lists those)"
+            f"{revision}: neither a git revision nor a DVC experiment (see dvc exp list --all-commits)"
         ) from None
     except NotDvcRepoError:
         raise InputError(f"{revision}: has no DVC project in {Path.cwd()}") from None
@@ -37,17 +36,17 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
 
 
-def _read_here(path: Path) -> str:
+def _read_from_workspace(path: Path) -> str:
     if not path.is_file():
-        raise InputError(f"{WORKSPACE}: {path} is not there; run dvc repro")
+        raise InputError(f"{WORKSPACE}: {path} not found; run dvc repro")
     return path.read_text(encoding="utf-8")
 
 
-def _read_there(repo: Any, revision: str, path: Path) -> str:
+def _read_from_revision(repo: Any, revision: str, path: Path) -> str:
     try:
         return repo.dvcfs.read_text(f"/{path.as_posix()}", encoding="utf-8")
     except FileNotFoundError:
         raise InputError(
-            f"{revision}: {path} is not in it, or not in DVC's cache; run dvc repro there and commit "
-            "dvc.lock, or bring it back by dvc fetch"
+            f"{revision}: {path} is not in the revision or not in DVC's cache; run dvc repro there and "
+            "commit dvc.lock, or run dvc fetch"
         ) from None

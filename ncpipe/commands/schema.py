@@ -1,4 +1,4 @@
-"""The schemas of params.yaml and claims.yaml, for editors."""
+"""Write the JSON schemas of params.yaml and claims.yaml to files (`ncpipe schema`)."""
 
 from pathlib import Path
 
@@ -7,10 +7,7 @@ from ncpipe.config.study import load_study
 
 
 def write_schema() -> None:
-    """Write params.schema.json and claims.schema.json into the working directory.
-
-    The records of a study.py there are part of them.
-    """
+    """Write params.schema.json and claims.schema.json here, with the records of a study.py."""
     load_study(Path())
     for name in SCHEMAS:
         Path(name).write_text(schema_text(name), encoding="utf-8")

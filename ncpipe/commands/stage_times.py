@@ -1,4 +1,4 @@
-"""What each stage took that DVC ran, in data/logs/stages.csv: only pages that are asked for times read it."""
+"""Log the time of each stage that DVC runs in data/logs/stages.csv, for `ncpipe report --times`."""
 
 import contextlib
 import csv
@@ -13,14 +13,15 @@ HEAD = "stage,item,seconds\n"
 
 @contextlib.contextmanager
 def timed(address: str | None) -> Iterator[None]:
-    """Log the time that the block took, if it ends without an error.
+    """Log the time of the block if it ends without an error.
 
-    address: DVC's, as `train@NAME-2-0`; None where DVC did not start it. On a full disk nothing is logged.
+    address: the stage's name in DVC, as `train@NAME-2-0`; None if DVC did not start it. Nothing is logged on
+    a full disk.
     """
     begin = time.monotonic()
     try:
         yield
-    except SystemExit as stop:  # how typer ends
+    except SystemExit as stop:  # typer ends with this
         if not stop.code:
             write_time(address, time.monotonic() - begin)
         raise
@@ -34,12 +35,12 @@ def write_time(address: str | None, seconds: float) -> None:
     stage, _, item = address.rpartition(":")[2].partition("@")
     with contextlib.suppress(OSError):
         LOGS.mkdir(parents=True, exist_ok=True)
-        with STAGE_LOG.open("a", encoding="utf-8") as file:  # one write: stages may end side by side
+        with STAGE_LOG.open("a", encoding="utf-8") as file:  # one write, since several stages may append
             file.write(f"{'' if file.tell() else HEAD}{stage},{item},{seconds:.1f}\n")
 
 
 def stage_times() -> dict[str, float]:
-    """Return seconds by stage: the sum over its items of the time that each took when it last ran here."""
+    """Return seconds by stage: the sum over its items of the time of their last run here."""
     if not STAGE_LOG.is_file():
         return {}
     with STAGE_LOG.open(newline="", encoding="utf-8") as file:

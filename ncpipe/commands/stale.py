@@ -1,4 +1,4 @@
-"""What of the sweep is not up to date; without PyTorch, whose import takes longer than the answer."""
+"""Find what of the sweep is not up to date (for `ncpipe sweep --dry-run`), without loading PyTorch."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +12,18 @@ from ncpipe.runs.engines.jobs import read_jobs
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import needs_training, sweep_fingerprints
 
-UNKNOWN = "0" * 64  # checksum of data that are not prepared
+UNKNOWN = "0" * 64  # stands for the checksum of data that are not prepared
 
 
 @dataclass(frozen=True)
 class Stale:
-    """missing: runs that need training, of those whose data are prepared; unprepared: the others.
+    """Holds what is not up to date.
 
-    stages: what DVC reports as changed. edited: stages, with their experiments, whose code was edited since
-    `code` ran. Both leave `fill` out. jobs: whether jobs of a cluster are under way. seconds: that DVC took.
+    missing: runs that need training and have prepared data. unprepared: runs without prepared data.
+    stages: the stages that DVC reports as changed, without `fill`.
+    edited: the stages, with their experiments, whose code was edited since `code` ran, without `fill`.
+    jobs: whether any job of Slurm is recorded.
+    seconds: time that `dvc status` took.
     """
 
     params: Params
@@ -37,23 +40,23 @@ class Stale:
         return not (self.missing or self.unprepared or self.stages or self.edited or self.jobs)
 
 
-def what_is_stale(params: Params, device: Device | None) -> Stale:
-    """Ask DVC, which takes longest, and meanwhile the code and the store; once each."""
+def find_stale(params: Params, device: Device | None) -> Stale:
+    """Return what is not up to date; calls `dvc status`, which takes longest, in another thread."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_ask_dvc)
-        found = _look(params, device)
-        stages, seconds = asked.result()
-    return replace(found, stages=stages, seconds=seconds)
+        status = pool.submit(_dvc_status)
+        stale = _without_dvc(params, device)
+        stages, seconds = status.result()
+    return replace(stale, stages=stages, seconds=seconds)
 
 
-def _ask_dvc() -> tuple[set[str], float]:
-    """Return its stale stages and the seconds it took; what follows from `code` it knows after that ran."""
-    begin = time.monotonic()
-    return stale_stages() - {"code", "fill"}, time.monotonic() - begin
+def _dvc_status() -> tuple[set[str], float]:
+    """Return the stages that DVC reports as changed, without `code` and `fill`, and the seconds it took."""
+    start = time.monotonic()
+    return stale_stages() - {"code", "fill"}, time.monotonic() - start
 
 
-def _look(params: Params, device: Device | None) -> Stale:
-    """Return all but what DVC knows."""
+def _without_dvc(params: Params, device: Device | None) -> Stale:
+    """Return what is not up to date in the code, the store and the jobs."""
     edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
     compute = params.compute_on(device)
     prepared = sweep_fingerprints(params, compute)

@@ -1,10 +1,12 @@
-"""`ncpipe status`: how far the sweep is, run by run. Asks nothing of DVC, and takes no lock."""
+"""Print the state of every run of the sweep (`ncpipe status`). Calls no DVC and takes no lock.
+
+`ncpipe.commands.serve` shows the same in a browser.
+"""
 
 import csv
 import functools
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,27 +28,27 @@ from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
 
 REFRESH = 2.0  # seconds
-ASK_JOBS = 30.0  # seconds between two questions to a scheduler
-PLAIN_WIDTH = 120  # columns where no terminal says how many there are
+JOBS_SECONDS = 30.0  # between two queries of Slurm, which has other users
+PLAIN_WIDTH = 120  # columns of the output if it is not a terminal
 
 STATES = {
-    "done": "the result of params.yaml, data and code as they are now",
-    "trained": "in the store, for its stage",
+    "done": "the result of the present params.yaml, data and code",
+    "trained": "in the store, not yet in data/runs",
     "training": "now",
-    "queued": "in a job, and not begun",
-    "failed": "could not be trained, its log says why",
-    "begun": "has a checkpoint, and nobody trains it",
-    "stale": "the result of other params, data or code",
-    "waiting": "nothing yet",
+    "queued": "in a job that waits",
+    "failed": "training failed, see its log",
+    "stopped": "has a checkpoint, resumes with the next sweep",
+    "stale": "the result of earlier parameters, data or code",
+    "waiting": "not started",
 }
-ENDED = ("done", "trained")
-FAILED = "not converged"  # beside the states: by data/results
+FINISHED = ("done", "trained")
+NOT_CONVERGED = "not converged"  # a column besides the states, from data/results
 
 
 def status(watch: bool) -> None:
-    """Print, per experiment and depth, how many runs are in which state, and the batches in training.
+    """Print how many runs of each experiment and depth are in which state, and the batches in training.
 
-    watch: again and again, until all runs are done or Ctrl-C; on a terminal in one place.
+    watch: print again until all runs are done or Ctrl-C; a terminal shows only the latest.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -67,9 +69,12 @@ def status(watch: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """states: of every run. not_converged: some of those that are done. training: a line for each batch, one
-    for all that trains in the same process, and one for all jobs of a cluster."""
+class Progress:
+    """Holds the progress of a sweep.
+
+    states: of every run. not_converged: the runs that are done and did not converge.
+    training: lines about batches in training, about the time left, and about jobs of Slurm.
+    """
 
     states: dict[Run, str]
     not_converged: set[Run]
@@ -84,11 +89,12 @@ class Seen:
         return {run: failure_log(run) for run, state in self.states.items() if state == "failed"}
 
     def summary(self) -> str:
-        found = Counter(self.states.values())
-        return ", ".join(f"{count} {state} ({STATES[state]})" for state, count in found.items())
+        """Return how many runs are in each state, with the state's meaning."""
+        counts = Counter(self.states.values())
+        return ", ".join(f"{count} {state} ({STATES[state]})" for state, count in counts.items())
 
 
-def look() -> Seen:
+def sweep_progress() -> Progress:
     """Return the state of every run of the sweep."""
     params = load_params()
     fingerprints = {
@@ -100,46 +106,47 @@ def look() -> Seen:
     queued = {key for job in jobs for key in job.keys}
     states = {run: _state(run, fingerprints.get(run), training, queued) for run in params.grid()}
     names = {fingerprint.key(): run for run, fingerprint in fingerprints.items()}
-    own = [heartbeat for heartbeat in alive if set(heartbeat.keys) & set(names)]
-    lines = [_line(heartbeat, names) for heartbeat in own]
-    if left := [heartbeat.whole for heartbeat in own if heartbeat.whole is not None]:
-        lines.append(f"all training: about {duration(max(left))} to go")
-    return Seen(states, _not_converged(states), lines + _job_lines(jobs))
+    of_sweep = [heartbeat for heartbeat in alive if set(heartbeat.keys) & set(names)]
+    lines = [_line(heartbeat, names) for heartbeat in of_sweep]
+    if left := [heartbeat.whole for heartbeat in of_sweep if heartbeat.whole is not None]:
+        lines.append(f"all training: about {duration(max(left))} left")
+    return Progress(states, _not_converged(states), lines + _job_lines(jobs))
 
 
 def _page() -> tuple[RenderableType, bool]:
     """Return what to print, and whether every run is done."""
-    seen = look()
-    columns, rows = counted(seen)
+    progress = sweep_progress()
+    columns, rows = count_states(progress)
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column == "experiment" else "right")
     for row in rows:
         table.add_row(*row)
-    lines = [*seen.training, *(f"{run.name} failed: {log}" for run, log in seen.failures().items())]
-    return Group(table, Text(""), *map(Text, [*lines, seen.summary()])), seen.done
+    failures = [f"{run.name}: failed, see {log}" for run, log in progress.failures().items()]
+    lines = [*progress.training, *failures, progress.summary()]
+    return Group(table, Text(""), *map(Text, lines)), progress.done
 
 
 def _job_lines(jobs: list[Job]) -> list[str]:
-    """Return how many jobs run and wait, and how many have ended and are to be collected."""
+    """Return a line about how many jobs run, wait and have ended."""
     if not jobs:
         return []
     try:
-        line = _summary(tuple(job.id for job in jobs), int(time.monotonic() // ASK_JOBS))
+        line = _summary(tuple(job.id for job in jobs), int(time.monotonic() // JOBS_SECONDS))
     except InputError as error:
         line = str(error)
     return [f"jobs: {line}"]
 
 
 @functools.lru_cache(maxsize=1)
-def _summary(ids: tuple[str, ...], turn: int) -> str:
-    """Asked once a turn: a scheduler has many users."""
+def _summary(ids: tuple[str, ...], period: int) -> str:
+    """Return `slurm_commands.summary`; the cache queries Slurm once per period."""
     jobs = [job for job in read_jobs() if job.id in ids]
     return summary(jobs, job_states(jobs))
 
 
 def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], queued: set[str]) -> str:
-    """fingerprint: None while the run's data are not prepared."""
+    """Return the state of a run. fingerprint: None before its data are prepared."""
     if fingerprint is not None:
         if is_current(RUNS / run.path, fingerprint):
             return "done"
@@ -152,12 +159,12 @@ def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], que
         if failure_log(run).is_file():
             return "failed"
         if saved_epochs(fingerprint):
-            return "begun"
+            return "stopped"
     return "stale" if (RUNS / run.path).exists() else "waiting"
 
 
 def _not_converged(states: dict[Run, str]) -> set[Run]:
-    """Return the finished runs that did not converge by data/results."""
+    """Return the runs that are done and, according to data/results, did not converge."""
     failed = set()
     kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
     try:
@@ -165,7 +172,7 @@ def _not_converged(states: dict[Run, str]) -> set[Run]:
             for row in csv.DictReader(file):
                 if row["converged"] != "True":
                     failed.add(tuple(kind(row[name]) for name, kind in kinds.items()))
-    except (OSError, ValueError, KeyError):  # none yet, or another version's
+    except (OSError, ValueError, KeyError):  # no file yet, or one of another version
         return set()
     return {run for run, state in states.items() if state == "done" and _key(run) in failed}
 
@@ -174,19 +181,20 @@ def _key(run: Run) -> tuple[object, ...]:
     return tuple(run.columns.values())
 
 
-def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:
-    """Return columns, and a row for each setting of the sweep; states that no run is in have no column."""
-    states, failed = seen.states, seen.not_converged
+def count_states(progress: Progress) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table with a row per setting; states without a run have no column."""
+    states, failed = progress.states, progress.not_converged
     shown = [state for state in STATES if state in states.values()]
     axis = next(iter(states)).axis
-    columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown, *([FAILED] if failed else [])]
-    places: dict[tuple[object, ...], list[Run]] = {}
+    last = [NOT_CONVERGED] if failed else []
+    columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown, *last]
+    settings: dict[tuple[object, ...], list[Run]] = {}
     for run in states:
-        places.setdefault(_key(run)[:-1], []).append(run)
+        settings.setdefault(_key(run)[:-1], []).append(run)
     rows = []
-    for place, runs in places.items():
+    for key, runs in settings.items():
         counts = Counter(states[run] for run in runs)
-        cells: list[object] = [place[0], place[1], *place[3:], len(runs), *(counts[state] for state in shown)]
+        cells: list[object] = [key[0], key[1], *key[3:], len(runs), *(counts[state] for state in shown)]
         cells += [len(failed.intersection(runs))] if failed else []
         rows.append(["·" if cell == 0 and index > 1 else str(cell) for index, cell in enumerate(cells)])
     return columns, rows
@@ -194,9 +202,6 @@ def counted(seen: Seen) -> tuple[list[str], list[list[str]]]:
 
 def _line(heartbeat: Heartbeat, names: dict[str, Run]) -> str:
     runs = [names[key] for key in heartbeat.keys if key in names]
-    left = "" if heartbeat.left is None else f", about {duration(heartbeat.left)} to go"
-    return f"{_names(runs)}: epoch {heartbeat.epoch} of {heartbeat.epochs}{left}"
-
-
-def _names(runs: Sequence[Run]) -> str:
-    return runs[0].name + (f" and {len(runs) - 1} beside it" if len(runs) > 1 else "")
+    left = "" if heartbeat.left is None else f", about {duration(heartbeat.left)} left"
+    others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{runs[0].name}{others}: epoch {heartbeat.epoch} of {heartbeat.epochs}{left}"

@@ -1,4 +1,4 @@
-"""The Python files beside a study.py that it imports or names, which DVC has to watch too."""
+"""Find the Python files in a study's folder that its study.py depends on, which dvc.yaml has to list."""
 
 import ast
 import os
@@ -10,61 +10,61 @@ from pathlib import Path
 from ncpipe.config.params import PARAMS_FILE
 from ncpipe.runs.code_digests import PACKAGE, ROOT, STUDY
 
-LIKE_A_PATH = re.compile(r"[\w./-]+")
+PATH_OR_MODULE = re.compile(r"[\w./-]+")
 SKIPPED = {PACKAGE, "data", "__pycache__"}
 
 
 def study_modules() -> list[Path]:
     """Return the Python files in the study's folder that its study.py depends on, relative to that folder.
 
-    They are those that have been imported, and those whose name, or whose folder's, occurs in an import or a
-    text: what a function imports when it is called has not been imported yet.
+    These are the imported files, and files whose name or folder occurs in an import or a string, because a
+    function may import them later.
     """
-    found, waiting = set[Path](), [Path(f"{STUDY}.py")]
+    found, todo = set[Path](), [Path(f"{STUDY}.py")]
     candidates = set(_python_files())
-    while waiting:
-        words = _words(waiting.pop())
+    while todo:
+        words = _words(todo.pop())
         named = {path for path in candidates - found if {path.stem, *path.parent.parts} & words}
         found |= named
-        waiting += sorted(named)
+        todo += sorted(named)
     return sorted(found | set(_imported()))
 
 
 def _imported() -> Iterator[Path]:
-    """Return the imported modules that lie in the folder, but for environments and ncpipe itself."""
+    """Yield the imported files in the current folder, except study.py, environments and ncpipe."""
     folder = Path.cwd().resolve()
-    others = [Path(sys.prefix).resolve(), (ROOT / PACKAGE).resolve()]
+    excluded = [Path(sys.prefix).resolve(), (ROOT / PACKAGE).resolve()]
     for name, module in list(sys.modules.items()):
         path = Path(os.path.abspath(getattr(module, "__file__", None) or os.sep))
-        elsewhere = any(path.resolve().is_relative_to(each) for each in others)
-        ours = elsewhere or name in ("__main__", STUDY)
-        if not ours and path.is_relative_to(folder) and path.suffix == ".py" and path.is_file():
+        if name in ("__main__", STUDY) or any(path.resolve().is_relative_to(other) for other in excluded):
+            continue
+        if path.is_relative_to(folder) and path.suffix == ".py" and path.is_file():
             yield path.relative_to(folder)
 
 
 def _python_files() -> Iterator[Path]:
-    """Return the Python files of the study's folder, but for environments, data and other studies."""
-    for place, folders, files in os.walk(Path()):
+    """Yield the Python files of the study's folder, except study.py, environments, data and other studies."""
+    for parent, folders, files in os.walk(Path()):
         folders[:] = [
-            each
-            for each in folders
-            if not (each.startswith(".") or each in SKIPPED)
-            and not any((Path(place, each, mark)).is_file() for mark in ("pyvenv.cfg", PARAMS_FILE))
+            folder
+            for folder in folders
+            if not (folder.startswith(".") or folder in SKIPPED)
+            and not any(Path(parent, folder, file).is_file() for file in ("pyvenv.cfg", PARAMS_FILE))
         ]
-        yield from (Path(place, each) for each in files if each.endswith(".py") and each != f"{STUDY}.py")
+        yield from (Path(parent, file) for file in files if file.endswith(".py") and file != f"{STUDY}.py")
 
 
 def _words(path: Path) -> set[str]:
-    """Return the parts of the names that a file imports, and of its texts that may be a path or a module."""
+    """Return the parts of the names that a file imports, and of strings that may be a path or a module."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # which nothing can import
+    except (SyntaxError, ValueError):  # cannot be imported
         return set()
     words: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             words |= {word for name in names for word in name.split(".")}
-        elif isinstance(node, ast.Constant) and LIKE_A_PATH.fullmatch(str(node.value)):
+        elif isinstance(node, ast.Constant) and PATH_OR_MODULE.fullmatch(str(node.value)):
             words |= set(re.split(r"[./]", str(node.value)))
     return words

@@ -1,4 +1,7 @@
-"""`ncpipe sweep`: train what the sweep lacks by an engine, then run plain `dvc repro`."""
+"""Train all missing runs through an engine, then run `dvc repro` (`ncpipe sweep`).
+
+`ncpipe.runs.fill` trains; `ncpipe.commands.stale` finds what `--dry-run` prints.
+"""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +11,7 @@ from typing import Literal
 import psutil
 
 from ncpipe.commands.grid import check_metrics
-from ncpipe.commands.repair import mend_quickly, mend_torn_lock
+from ncpipe.commands.repair import repair_broken_lock, repair_quickly
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
@@ -16,11 +19,11 @@ from ncpipe.config.specs import Device
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
-from ncpipe.runs.engines.choice import dry_run_of, open_engine, tasks_of
+from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
+from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.job_log import cost_lines, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.slurm_commands import cancel, still_running
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
@@ -28,7 +31,7 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import duration, say
+from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
@@ -44,13 +47,16 @@ def sweep(
     options: Options = LOCAL,
     jobs: Jobs = "wait",
 ) -> None:
-    """Bring the whole pipeline up to date, training all that is missing side by side.
+    """Bring the pipeline up to date: train all missing runs in parallel, then run `dvc repro`.
 
-    Runs that neither the store nor data/runs has are trained in batches into the store; `dvc repro` takes
-    them from there and does the rest. If a batch fails the others are kept; with keep_going they train to
-    their end, and DVC goes as far as it gets. options: where the batches train. jobs: with an engine whose
-    jobs outlive this command, whether it waits for them, detaches itself from them, or collects what they
-    have finished by now and submits what was lost.
+    Missing runs train in batches into the store, from which `dvc repro` takes them. If a batch fails, the
+    finished runs are kept.
+
+    Args:
+        keep_going: whether to train the other batches after an error, and let DVC run all stages that it can.
+        options: where the batches train.
+        jobs: with an engine whose jobs outlive this command: wait for them, detach, or collect the runs that
+            they have finished and submit lost runs again.
     """
     params = load_params()
     check_metrics(params)
@@ -64,13 +70,15 @@ def sweep(
     say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints))
     if jobs != "wait":
-        failed = _look_at_jobs(missing, settings, options, jobs)
+        failed = _handle_jobs(missing, settings, options, jobs)
         _print_costs(costs_before)
         left = missing_of(missing)
         if jobs == "collect" and left:
-            say(f"sweep: {len(left)} runs to come")
+            say(f"sweep: {plural(len(left), 'run')} not finished yet")
         if failed:
-            raise InputError(f"{failed} runs failed, see above and data/logs; the others are kept")
+            raise InputError(
+                f"sweep: {plural(failed, 'run')} failed, see above and data/logs; others are kept"
+            )
         if jobs == "detach" or left:
             return
     elif missing:
@@ -79,14 +87,14 @@ def sweep(
         finally:
             _print_costs(costs_before)
         if failures:
-            say("sweep: some runs failed, see above; dvc takes the others from the store")
+            say("sweep: some runs failed, see above; running dvc repro for the others")
             dvc("repro", "--keep-going")
-            raise InputError("some runs failed, see above; the others are kept")
+            raise InputError("sweep: some runs failed, see above; the others are kept")
     dvc("repro")
 
 
 def check_rules(options: Options, params: Params) -> None:
-    """Raise InputError for a rule of engine.yaml that names no experiment."""
+    """Raise InputError for a rule of engine.yaml with an unknown experiment."""
     for index, rule in enumerate(options.slurm.rules):
         for name in rule.experiments:
             if name not in params.experiments:
@@ -95,113 +103,110 @@ def check_rules(options: Options, params: Params) -> None:
 
 
 def cancel_jobs() -> None:
-    """End all jobs of this folder; what they have finished is kept. InputError if some may still run."""
+    """Cancel all jobs of this folder and keep finished runs. Raises InputError if any may still run."""
     jobs = read_jobs()
-    left, why = cancel(jobs)
-    say(f"sweep: {len(jobs) - len(left)} jobs cancelled; what they have finished or saved is kept")
-    if left:
-        raise InputError(still_running(left, why))
+    active, error = cancel(jobs)
+    say(f"sweep: cancelled {plural(len(jobs) - len(active), 'job')}; finished runs and checkpoints are kept")
+    if active:
+        raise InputError(still_running(active, error))
 
 
 def _cancel_others(keys: set[str]) -> None:
-    """Cancel jobs none of whose runs is asked for now."""
+    """Cancel jobs without any run of the present sweep."""
     others = [job for job in read_jobs() if not job.keys & keys]
     if not others:
         return
-    left, why = cancel(others)
-    say(
-        f"sweep: {len(others) - len(left)} jobs cancelled, whose runs params.yaml, data or code no longer "
-        "ask for"
-    )
-    if left:
-        say(f"sweep: {still_running(left, why)}")
+    active, error = cancel(others)
+    cancelled = plural(len(others) - len(active), "job")
+    say(f"sweep: cancelled {cancelled} whose runs are no longer those of params.yaml, data and code")
+    if active:
+        say(f"sweep: {still_running(active, error)}")
 
 
 def _print_costs(before: int) -> None:
-    """Print what the jobs cost that were collected since the log had so many rows."""
+    """Print the costs of the jobs that were collected after the first `before` rows of the log."""
     if costs := [cost for cost in read_costs()[before:] if cost.engine != "local"]:
         say("\n".join(cost_lines(costs)))
 
 
 def _prepare() -> None:
-    """Bring code, grid and data up to date, and before that what a kill has left of DVC's files."""
-    mend_quickly()
+    """Repair DVC's files if DVC was killed, then bring code, grid and data up to date."""
+    repair_quickly()
     try:
         dvc("repro", "code", "grid", "fetch", capture=True)
     except InputError:
-        if not mend_torn_lock():
+        if not repair_broken_lock():
             raise
         dvc("repro", "code", "grid", "fetch", capture=True)
 
 
 def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:
-    """Print what `sweep` would do now: batches, their memory and time, the time of the rest. Changes nothing.
+    """Print what `sweep` would train, where, and how long that and the other stages take; change nothing.
 
-    With an engine other than the local one: in which tasks it would train what, and where. Runs whose data
-    are not prepared count as missing; what only the data tell is left open.
+    Runs whose data are not prepared count as missing.
     """
-    start = time.time() - psutil.Process().create_time() - stale.seconds  # what a stage begins with
+    start = time.time() - psutil.Process().create_time() - stale.seconds  # time that a stage takes to start
     params, compute, unprepared = stale.params, stale.compute, stale.unprepared
     check_rules(options, params)
-    missing, under_way = stale.missing, keys_in_jobs()
-    if jobs := {under_way[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in under_way}:
-        print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of an earlier sweep go on")
-    missing = [fingerprint for fingerprint in missing if fingerprint.key() not in under_way]
+    missing, in_jobs = stale.missing, keys_in_jobs()
+    if jobs := {in_jobs[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in in_jobs}:
+        print(f"{plural(len(jobs), 'job')} of an earlier sweep still in the queue or running")
+    missing = [fingerprint for fingerprint in missing if fingerprint.key() not in in_jobs]
     planned: list[Planned] = []
     todo = [*missing, *unprepared]
     if todo and options.engine != "local":
         _print_dry_run(todo, Settings(compute, workers, 0.0, True, len(todo)), options)
     else:
-        place = prepare_device(compute)
-        count = worker_count(compute, place, workers)
-        planned, _ = plan_all(missing, place, count, keep_going=True)
+        device = prepare_device(compute)
+        count = worker_count(compute, device, workers)
+        planned, _ = plan_all(missing, device, count, keep_going=True)
         if todo:
             _print_batches(planned, groups(unprepared))
         if planned or not unprepared:
-            print(headline(planned, count, str(place)))
+            print(headline(planned, count, str(device)))
     if unprepared:
         names = ", ".join(dict.fromkeys(fingerprint.run.experiment for fingerprint in unprepared))
         print(
-            f"{len(unprepared)} runs to train at most of {names}: their data are not prepared, so it is not "
-            "known\nwhether the store has some and what they take; dvc repro fetch prepares them"
+            f"up to {plural(len(unprepared), 'run')} of {names} to train: their data are not prepared, so "
+            "their time is unknown\nand the store may have some of them; dvc repro fetch prepares the data"
         )
     if not (stale.stages or stale.edited):
-        print("the rest is up to date")
+        print("all other stages are up to date")
         return
     changed = {fingerprint.run.experiment for fingerprint in (*stale.missing, *unprepared)}
     changed |= {name.partition("@")[2] for name in stale.stages if name.startswith(("extract@", "measure@"))}
-    changed |= {own for stage, own in stale.edited if own and stage in ("extract", "measure")}
-    remade = {name: params.runs_of(name) for name in changed}
-    remade = {
+    changed |= {name for stage, name in stale.edited if name and stage in ("extract", "measure")}
+    remeasured = {
         name: runs
-        for name, runs in remade.items()
+        for name, runs in ((name, params.runs_of(name)) for name in changed)
         if all((PREPARED / run.data / FACTS).is_file() for run in runs)
     }
     if todo and options.engine != "local":
         try:
-            place = prepare_device(compute)
+            device = prepare_device(compute)
         except InputError as error:
-            print(f"the rest, which runs here: {error}")
+            print(f"other stages run on this machine: {error}")
             return
-    rest = rest_seconds(remade, len(params.sweep.experiments), place, start, stale.seconds)
-    print(f"the rest (DVC, features, metrics, tables, figures): about {duration(rest)}")
+    rest = rest_seconds(remeasured, len(params.sweep.experiments), device, start, stale.seconds)
+    print(f"other stages (features, metrics, tables, figures) and DVC: about {duration(rest)}")
     if (options.engine == "local" or not todo) and not unprepared:
-        print(f"in all about {duration(train_seconds(planned, count) + rest)}")
+        print(f"total: about {duration(train_seconds(planned, count) + rest)}")
 
 
 def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
-    found = dry_run_of(tasks_of(missing, settings), options, settings.compute)
-    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {found.name:>8}")
-    for batch in groups(missing):
-        run, keys = batch[0].run, {fingerprint.key() for fingerprint in batch}
-        tasks = sum(any(not keys.isdisjoint(task.keys) for task in piece) for piece in found.pieces)
-        left = run.spec.epochs - epochs_done(checkpoint_of(batch[0]))
-        print(f"{_name(batch):<40} {len(batch):>5} {left:>7} {tasks:>8}")
+    """Print in how many jobs the engine would train the runs of each shape."""
+    planned = dry_run(tasks_of(missing, settings), options, settings.compute)
+    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {'jobs':>8}")
+    for group in groups(missing):
+        run, keys = group[0].run, {fingerprint.key() for fingerprint in group}
+        jobs = sum(any(not keys.isdisjoint(task.keys) for task in job) for job in planned.jobs)
+        left = run.spec.epochs - epochs_done(checkpoint_of(group[0]))
+        print(f"{_name(group):<40} {len(group):>5} {left:>7} {jobs:>8}")
     print(
-        "\nshape: runs that can train side by side; runs: how many; epochs: that each has left; "
-        f"{found.name}: over which\nthey are dealt out\n"
+        "\nshape: networks of equal shape, which train in the same batches; runs: their number; epochs: left "
+        "to train;\njobs: those that share the runs\n"
     )
-    print("\n".join(found.lines))
+    print("\n".join(planned.lines))
 
 
 def _name(batch: Sequence[RunFingerprint]) -> str:
@@ -211,49 +216,50 @@ def _name(batch: Sequence[RunFingerprint]) -> str:
 
 
 def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[RunFingerprint]]) -> None:
-    """Print a line for each batch, and one for each shape of which nothing is known before its data are."""
-    print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'alone':>8}")
+    """Print a line for each batch, and for each shape whose data are not prepared, with `?`."""
+    print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'time':>8}")
     for batch in planned:
-        counted = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
+        counts = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
         print(
-            f"{_name(batch.fingerprints):<40} {counted} {batch.memory / 1e6:>6.0f} MB "
+            f"{_name(batch.fingerprints):<40} {counts} {batch.memory / 1e6:>6.0f} MB "
             f"{duration(batch.total):>8}"
         )
     for group in unknown:
         epochs = group[0].run.spec.epochs
         print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {'?':>9} {'?':>8}")
     print(
-        "\nbatch: runs of one shape, which train side by side; runs: how many; epochs: that each has left; "
-        "memory: of\nall its runs; alone: the time that it takes while no other batch trains\n"
+        "\nbatch: networks of equal shape, which train together; runs: their number; epochs: left to train;\n"
+        "memory: of all runs of the batch; time: if no other batch trains at the same time\n"
     )
 
 
 def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> list[TaskResult]:
-    """Train into the store and return what failed. Runs that are in jobs already are waited for."""
+    """Train into the store and return the failures. Waits for runs that are in jobs of an earlier sweep."""
     failed: list[TaskResult] = []
     jobs = read_jobs()
     if jobs and options.engine != "slurm":
-        say(f"sweep: waits for {len(jobs)} jobs of an earlier sweep; --collect would not wait")
+        say(f"sweep: waiting for {plural(len(jobs), 'job')} of an earlier sweep (--collect does not wait)")
         engine = open_engine(Options("slurm", options.slurm), replace(settings, keep_options=True))
         failed += run_tasks(engine, [], settings.keep_going)
     return failed + fill(missing, settings, options)
 
 
-def _look_at_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
-    """Take what jobs have finished and submit what they lost; with `detach` also what is in no job.
+def _handle_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
+    """Collect finished runs from jobs and submit lost runs again; with `detach` also runs without a job.
 
-    `collect` keeps the options that each job had. Returns how many runs failed, whose reasons are printed.
+    With `collect`, lost runs keep the options of their job. Returns the number of failed runs, after printing
+    the reasons.
     """
     jobs = read_jobs()
     if how == "collect" and jobs:
         options, settings = Options("slurm", options.slurm), replace(settings, keep_options=True)
     if options.engine != "slurm":
         if how == "detach":
-            raise InputError(f"--detach: jobs of the engine {options.engine} end with the sweep; use slurm")
-        say("sweep: no jobs to collect from")
+            raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
+        say("sweep: no jobs to collect")
         return 0
-    under_way = keys_in_jobs(jobs)
-    todo = [fingerprint for fingerprint in missing if how == "detach" and fingerprint.key() not in under_way]
+    in_jobs = keys_in_jobs(jobs)
+    todo = [fingerprint for fingerprint in missing if how == "detach" and fingerprint.key() not in in_jobs]
     engine = open_engine(options, settings)
     failed = run_tasks(engine, tasks_of(todo, settings), keep_going=True, wait=False)
     return len({key for result in failed for key in result.task.keys if not has(key)})

@@ -1,10 +1,13 @@
-"""Stage train: runs of the grid, and with them those that can train beside them."""
+"""Run the stage train: train runs of an experiment, and other missing runs that fit into their batches.
+
+`ncpipe.runs.fast_path` takes stored runs without this module.
+"""
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncpipe.commands.code import check_asked
+from ncpipe.commands.code import check_params_unedited
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.specs import Device, Run
@@ -28,79 +31,81 @@ def train(
     checkpoint_seconds: float = 60.0,
     value: Number | None = None,
 ) -> None:
-    """Train runs of params.yaml on their prepared data into data/runs/EXPERIMENT/L<depth>/s<seed>.
+    """Write runs of params.yaml to data/runs/EXPERIMENT/L<depth>/s<seed>, from the store or by training.
 
-    In a study with an axis, at its values -> data/runs/EXPERIMENT/L<depth>/x<value>/s<seed>. What is None is
-    not asked for: all runs of the sweep's grid are meant that agree with the rest.
+    In a study with an axis the path is data/runs/EXPERIMENT/L<depth>/x<value>/s<seed>. Stored runs are taken
+    without torch. Stopped runs resume from their checkpoint. A run that diverges is stored too.
 
-    What the store of runs has is taken from there, without torch. What is missing trains, and with it, unless
-    `alone`, the sweep's other missing runs of the same shapes (its other seeds, first of all), into the
-    store. A run that was stopped goes on from its last checkpoint. device: of what trains, in place of
-    compute.device. workers: batches at a time, None for one per core (one on a GPU). A run that diverges is a
-    result too: its folder says so. InputError where DVC runs this and params.yaml has been edited since DVC's
-    stage `code` said what it asks for.
+    Args:
+        depth, seed, value: None for all of the sweep.
+        device: overrides compute.device.
+        alone: whether to train only these runs. Otherwise the sweep's other missing runs of the same shape
+            train with them, into the store.
+        workers: batches that train at the same time; None for one per core, or one on a GPU.
+
+    Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran.
     """
     params = load_params()
-    runs = _asked(params, experiment, depth, seed, value)
+    runs = _select_runs(params, experiment, depth, seed, value)
     if "DVC_STAGE" in os.environ:
-        check_asked(params, [experiment])
+        check_params_unedited(params, [experiment])
     compute = params.compute_on(device)
     fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    placed = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
-    for fingerprint in placed:
+    present = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
+    for fingerprint in present:
         say(f"train {fingerprint.run.name}: trained already")
-    wanted = [fingerprint for fingerprint in fingerprints if fingerprint not in placed]
-    missing = missing_of(wanted)
+    todo = [fingerprint for fingerprint in fingerprints if fingerprint not in present]
+    missing = missing_of(todo)
     if missing:
         _train(missing, params, Settings(compute, workers, checkpoint_seconds, False, len(missing)), alone)
-    for fingerprint in wanted:
+    for fingerprint in todo:
         if not take(fingerprint):
             raise InputError(f"{fingerprint.run.name}: its folder was removed from the store; train it again")
         if fingerprint not in missing:
             say(f"train {fingerprint.run.name}: taken from the store")
 
 
-def _asked(
+def _select_runs(
     params: Params, experiment: str, depth: int | None, seed: int | None, value: Number | None
 ) -> Sequence[Run]:
-    """Return the runs that are meant; one that is named in full need not be in the sweep."""
+    """Return the runs of the sweep that match; a single run need not be in the sweep."""
     if depth is not None and seed is not None and (value is not None or params.sweep.axis is None):
         return [params.run(experiment, depth, seed, value)]
-    asked = {"depth": depth, "seed": seed, "value": value}
-    found = [
+    options = {"depth": depth, "seed": seed, "value": value}
+    given = {name: option for name, option in options.items() if option is not None}
+    runs = [
         run
         for run in params.runs_of(experiment)
-        if all(wish is None or getattr(run, name) == wish for name, wish in asked.items())
+        if all(getattr(run, name) == option for name, option in given.items())
     ]
-    if not found or experiment not in params.sweep.experiments:
-        said = " ".join(f"{name}={wish}" for name, wish in asked.items() if wish is not None)
-        raise InputError(f"train {experiment} {said}".strip() + ": no such runs in the sweep of params.yaml")
-    return found
+    if not runs or experiment not in params.sweep.experiments:
+        text = " ".join([experiment, *(f"{name}={option}" for name, option in given.items())])
+        raise InputError(f"train {text}: no such runs in the sweep of params.yaml")
+    return runs
 
 
 def _train(missing: list[RunFingerprint], params: Params, settings: Settings, alone: bool) -> None:
-    """Train runs, and with them others of their shapes, into the store."""
-    under_way = keys_in_jobs()
+    """Train runs into the store and, unless `alone`, the sweep's other missing runs of their shapes."""
+    in_jobs = keys_in_jobs()
     for fingerprint in missing:
-        if job := under_way.get(fingerprint.key()):
+        if job := in_jobs.get(fingerprint.key()):
             raise InputError(
-                f"{fingerprint.run.name}: in job {job.id}; wait for it (ncpipe status), run ncpipe sweep "
-                "--collect for what jobs have finished, or --cancel to end them"
+                f"{fingerprint.run.name}: is in job {job.id}; wait for it (ncpipe status), collect it with "
+                "ncpipe sweep --collect, or cancel it with ncpipe sweep --cancel"
             )
-    mates: list[RunFingerprint] = []
+    others: list[RunFingerprint] = []
     count, left = len(missing), len(missing)
     if not alone:
-        shapes, own = (
-            {fingerprint.batch_key() for fingerprint in missing},
-            {fingerprint.key() for fingerprint in missing},
-        )
-        grid = sweep_fingerprints(params, settings.compute)
-        others = [other for other in missing_of(grid) if other.key() not in own | under_way.keys()]
-        mates = [other for other in others if other.batch_key() in shapes]
-        count, left = len(own | {fingerprint.key() for fingerprint in grid}), len(own) + len(others)
+        keys = {fingerprint.key() for fingerprint in missing}
+        shapes = {fingerprint.batch_key() for fingerprint in missing}
+        sweep = sweep_fingerprints(params, settings.compute)
+        left_of_sweep = [other for other in missing_of(sweep) if other.key() not in keys | in_jobs.keys()]
+        others = [other for other in left_of_sweep if other.batch_key() in shapes]
+        count = len(keys | {fingerprint.key() for fingerprint in sweep})
+        left = len(keys) + len(left_of_sweep)
     name = missing[0].run.name
     say(f"train {name}: {count - left} of {count} runs are trained, loading PyTorch")
 
-    from ncpipe.runs.fill import fill  # only now: brings torch
+    from ncpipe.runs.fill import fill  # imports torch
 
-    fill([*missing, *mates], replace(settings, runs=count, name=name, planned=False))
+    fill([*missing, *others], replace(settings, runs=count, name=name, planned=False))

@@ -61,7 +61,7 @@ class Names:
 
 
 def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors by name from an .npz or .safetensors file, and the names that nothing reads.
+    """Return tensors by name from an .npz or .safetensors file, and the names that nothing reads.
 
     Raises InputError: no such file, another extension, a damaged file, Python objects in place of numbers, a
     missing array.
@@ -82,7 +82,7 @@ def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]
 def named_tensors(
     where: object, stored: Mapping[str, Any], names: Names
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The same of arrays that are in no file. where: what messages call them."""
+    """Return the same of arrays that are in no file. where: what messages call them."""
     wanted, ignored = _sort_names(stored, names)
     tensors = {
         name: _taken(where, name, array)
@@ -95,7 +95,7 @@ def named_tensors(
 
 
 def _require(where: object, stored: Mapping[str, Tensor], ignored: list[str], names: Names) -> None:
-    """InputError unless there is every array that has to be there."""
+    """Raise InputError unless there is every array that has to be there."""
     for name in names.required:
         if name not in stored:
             raise InputError(
@@ -227,12 +227,12 @@ def _read_safetensors(path: Path, names: Names) -> tuple[dict[str, Tensor], list
 
 
 def _stored_bytes(part: Any) -> int:
-    """Of a tensor in a file, at most."""
+    """Return the bytes of a tensor in a file, at most."""
     return 8 * math.prod(part.get_shape())
 
 
 def _check_size(path: Path, needed: int) -> None:
-    """InputError if arrays of so many bytes do not fit into memory."""
+    """Raise InputError if arrays of so many bytes do not fit into memory."""
     if needed > (free := free_memory()):
         raise InputError(
             f"{path}: its arrays take {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free"
@@ -269,7 +269,7 @@ def _tensor(path: object, name: str, array: np.ndarray) -> Tensor:
 
 
 def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
-    """float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
+    """Return float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
     if tensor.is_complex():
         raise InputError(f"{path}: {name} is of type {_type(tensor)}; expected numbers")
     if tensor.is_floating_point():

@@ -47,7 +47,7 @@ NAMES = Names(
 )
 
 
-def prepare_arrays(spec: ArraysData) -> Prepared:
+def prepare_arrays(spec: ArraysData, *_: object) -> Prepared:
     """Return the draw that `spec` asks of its file; InputError names the file and the array at fault."""
     return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), NAMES))
 
@@ -120,7 +120,7 @@ def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
 
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:
-    """One split as its arrays have it, inputs float32 or, of tokens, int64."""
+    """Return one split as its arrays have it, inputs float32 or, of tokens, int64."""
     names = [f"{prefix}{name}" for name in ("inputs", "labels", "lengths")]
     inputs, labels, lengths = (arrays.get(name) for name in names)
     assert inputs is not None
@@ -169,7 +169,7 @@ def _checked_ids(inputs: Tensor, name: str) -> Tensor:
 
 
 def _checked_lengths(inputs: Tensor, lengths: Tensor | None, name: str) -> Tensor:
-    """(N,) int64, the real tokens of each sequence; all of them if nothing says how many."""
+    """Return (N,) int64, the real tokens of each sequence; all of them if nothing says how many."""
     samples, context = inputs.shape
     if lengths is None:
         return torch.full((samples,), context)
@@ -202,7 +202,7 @@ def _normalise(inputs: Tensor, mean: np.ndarray, std: np.ndarray) -> Tensor:
 
 
 def _digest(array: Tensor) -> str:
-    """Of type, shape and values: a file that was only written anew has the same."""
+    """Return a digest of type, shape and values: a file that was only written anew has the same."""
     head = f"{_type(array)} {tuple(array.shape)}\0".encode()
     content = array.contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return f"sha256:{hashlib.sha256(head + content).hexdigest()}"

@@ -15,7 +15,7 @@ LARGEST = 16
 CLASSES = 10
 
 
-def prepare_digits(spec: ImageData) -> Prepared:
+def prepare_digits(spec: ImageData, *_: object) -> Prepared:
     """Draw the training set from all images, then the test set from those that are left."""
     table = _table()
     pixels = torch.from_numpy(table[:, :-1]).view(-1, 1, 8, 8)

@@ -1,4 +1,7 @@
-"""Labels of samples without inputs, without torch: see `ncpipe.datasets.free`."""
+"""Store labels of samples without inputs, and their facts; without torch.
+
+`ncpipe.datasets.prepare` makes tensors of them.
+"""
 
 from pathlib import Path
 

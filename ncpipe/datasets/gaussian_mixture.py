@@ -13,7 +13,7 @@ from ncpipe.system.randomness import seeded_generator
 COPIES = 3  # of the samples in float64, while they are drawn
 
 
-def prepare_gaussian_mixture(spec: GaussianMixtureData) -> Prepared:
+def prepare_gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
     """Draw x = separation * u_k + noise * z (N, dimension), ordered by class; the splits share the u_k."""
     _check_memory(spec)
     centres = _centres(spec)

@@ -28,7 +28,7 @@ def prepare_markov(spec: MarkovData) -> Prepared:
     pairs = stationary_pairs(follow)
     train = _draw(spec, follow, pairs, spec.sequences, "train")
     test = _draw(spec, follow, pairs, spec.test_sequences, "test")
-    check_every_token(spec.words, train, test, "sequences or test_sequences")
+    check_every_token(spec.words, train, test)
     rate = entropy_rate(follow, pairs)
     least = (first_entropy(pairs) + (spec.context - 1) * rate) / spec.context
     facts = next_token_facts(spec.source, spec.words, spec.seed, train, test, {})

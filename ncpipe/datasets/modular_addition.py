@@ -8,7 +8,7 @@ from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
 
 
-def prepare_modular(spec: ModularData) -> Prepared:
+def prepare_modular(spec: ModularData, *_: object) -> Prepared:
     """Return all K^2 pairs, ordered by class: `per_class` of each to train on, the others to test on."""
     draw = np.random.default_rng(spec.seed)
     first, second = np.divmod(np.arange(spec.modulus**2), spec.modulus)

@@ -38,7 +38,7 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
         TokenSplit(part[:, :-1].contiguous(), part[:, 1:].contiguous())
         for part in drawn.split([spec.sequences, spec.test_sequences])
     )
-    check_every_token(classes, train, test, "sequences or test_sequences")
+    check_every_token(classes, train, test)
     facts = next_token_facts(spec.source, classes, spec.seed, train, test, checksums)
     rare = torch.bincount(numbers, minlength=classes)[0] - 1
     return Prepared("next_tokens", classes, classes, train, test, facts | {"rare": int(rare)})
@@ -91,7 +91,7 @@ def next_token_facts(
 
 
 def ambiguous_share(split: TokenSplit) -> float:
-    """Share of positions whose context occurs with more than one label."""
+    """Return the share of positions whose context occurs with more than one label."""
     labels_of: defaultdict[bytes, list[int]] = defaultdict(list)
     for row, labels in zip(split.inputs.numpy(), split.labels.tolist(), strict=True):
         for place, label in enumerate(labels):
@@ -99,14 +99,14 @@ def ambiguous_share(split: TokenSplit) -> float:
     return sum(len(labels) for labels in labels_of.values() if len(set(labels)) > 1) / split.predictions
 
 
-def check_every_token(classes: int, train: TokenSplit, test: TokenSplit, keys: str) -> None:
+def check_every_token(classes: int, train: TokenSplit, test: TokenSplit) -> None:
     """Raise InputError that names a token which never is the next one, and the keys to change."""
     for name, split in (("train", train), ("test", test)):
         counts = torch.bincount(split.targets, minlength=classes)
         if len(missing := torch.nonzero(counts == 0)):
             raise InputError(
                 f"data: token {int(missing[0])} of {classes} never follows another in the {name} split; make "
-                f"{keys} larger, or the vocabulary smaller"
+                "sequences or test_sequences larger, or the vocabulary smaller"
             )
 
 

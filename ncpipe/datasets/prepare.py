@@ -8,20 +8,16 @@ from typing import Any
 
 import torch
 
-from ncpipe.config.specs import (
-    ArraysData,
-    Data,
-    FreeData,
-    GaussianMixtureData,
-    ImageData,
-    MarkovData,
-    ModularData,
-    NextTokenData,
-    TextData,
-)
+from ncpipe.config.specs import Data, FreeData, ImageData, MarkovData, NextTokenData, TextData
 from ncpipe.config.study import loaded
+from ncpipe.datasets.arrays import prepare_arrays, prepare_own
+from ncpipe.datasets.digits import prepare_digits
+from ncpipe.datasets.free import free_facts, free_labels
+from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 from ncpipe.datasets.labels import with_label_changes
+from ncpipe.datasets.modular_addition import prepare_modular
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.system.errors import InputError
 
 
@@ -34,15 +30,11 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     if mirror is not None and not mirror.is_dir():
         raise InputError(f"{mirror}: the mirror is not a folder; correct --mirror or NCPIPE_MIRROR")
     if function := loaded().data.get(type(spec)):
-        from ncpipe.datasets.arrays import prepare_own
-
         return prepare_own(spec, function)
     data = SOURCES[spec.source](spec, raw, mirror, progress)
     data = with_label_changes(data, spec)
     if spec.transfer is None:
         return data
-    from ncpipe.datasets.transfer import split_for_transfer
-
     other = spec.transfer.data
     if other is None:
         return split_for_transfer(data, spec.transfer, None)
@@ -55,33 +47,13 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     return split_for_transfer(data, spec.transfer, target)
 
 
-# Each source brings libraries that take seconds to import; only the one in use is loaded.
-
-
-def _gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
-    from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
-
-    return prepare_gaussian_mixture(spec)
-
-
-def _modular(spec: ModularData, *_: object) -> Prepared:
-    from ncpipe.datasets.modular_addition import prepare_modular
-
-    return prepare_modular(spec)
-
-
 def _free(spec: FreeData, *_: object) -> Prepared:
-    from ncpipe.datasets.free import free_facts, free_labels
-
     labels = torch.from_numpy(free_labels(spec))
     train = Split(torch.arange(len(labels)), labels)
     return Prepared(spec.kind, spec.classes, None, train, None, free_facts(spec))
 
 
-def _arrays(spec: ArraysData, *_: object) -> Prepared:
-    from ncpipe.datasets.arrays import prepare_arrays
-
-    return prepare_arrays(spec)
+# Sources whose libraries take seconds to import: only the one in use is loaded.
 
 
 def _imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -100,12 +72,6 @@ def _text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -
     from ncpipe.datasets.next_tokens import prepare_text
 
     return prepare_text(spec, raw, mirror, progress)
-
-
-def _digits(spec: ImageData, *_: object) -> Prepared:
-    from ncpipe.datasets.digits import prepare_digits
-
-    return prepare_digits(spec)
 
 
 def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
@@ -128,14 +94,14 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
 
 SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
     {
-        "gaussian_mixture": _gaussian_mixture,
-        "modular": _modular,
+        "gaussian_mixture": prepare_gaussian_mixture,
+        "modular": prepare_modular,
         "free": _free,
-        "arrays": _arrays,
+        "arrays": prepare_arrays,
         "imdb": _imdb,
         "markov": _markov,
         "text": _text,
-        "digits": _digits,
+        "digits": prepare_digits,
         "mnist": _mnist,
         "fashion_mnist": _mnist,
         "kmnist": _mnist,

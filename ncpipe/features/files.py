@@ -18,7 +18,7 @@ from ncpipe.metrics.table import TEST, TRAIN, TRUE
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 
-TRAITS = "network"  # the note in a file that holds them
+METADATA = "network"  # the note in a file that holds them
 
 
 def features_at(run: Path, epoch: int) -> Path:
@@ -49,7 +49,7 @@ def write_features(path: Path, features: Features) -> None:
             for part, record in (("statistics", layer.statistics), ("samples", layer.samples)):
                 for field, tensor in record.tensors().items():
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
-    metadata = {TRAITS: json.dumps(asdict(features.metadata))}
+    metadata = {METADATA: json.dumps(asdict(features.metadata))}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
 
@@ -65,7 +65,7 @@ def read_features(path: Path) -> Features:
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: damaged ({error}); run ncpipe repair {path}") from None
     try:
-        return _features(tensors, NetworkMetadata(**json.loads(notes[TRAITS])))
+        return _features(tensors, NetworkMetadata(**json.loads(notes[METADATA])))
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: of another version ({error}); run dvc repro (stage extract)") from None
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ncpipe.config.specs import OwnLoss, Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.features.objective import outputs_of
+from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.models.build import input_shape, prepare_split
 from ncpipe.models.network import Network, batch_norms
-from ncpipe.models.penalties import head_input_strength, strengths
-from ncpipe.training.objective import class_counts, compares_samples, fit_times_samples
+from ncpipe.models.penalties import head_input_strength
+from ncpipe.training.objective import class_counts, compares_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
 
@@ -31,8 +31,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         return math.nan
     samples = prepare_split(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
-    roles = network.roles()
-    learned = [name for name, role in roles.items() if role != "frozen"]
+    learned = [name for name, role in network.roles().items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
     of_features = head_input_strength(run.spec, run.depth) / 2
@@ -47,13 +46,12 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         if together is not None:  # by the chain rule: a sample's features are its own
             fit = fit + (output.features * together[start : start + rows]).sum()
         else:
-            outputs = outputs_of(output.features, output.logits, part.targets, network.last.weight, counts)
-            fit = fit + fit_times_samples(outputs, run.spec.loss).sum() / samples.predictions
+            seen = (output.features, output.logits, part.targets, network.last.weight, counts)
+            fit = fit + sum_of_fits(run, *seen) / samples.predictions
         for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
             sum_.add_(own)
     squares = torch.zeros((), dtype=torch.float64, device=device)
-    dimensions = {name: network.get_parameter(name).dim() for name in roles}
-    by_name = strengths(roles, dimensions, run.spec.penalty, run.depth)
+    by_name = strengths_of(network, run)
     for name, parameter, sum_ in zip(learned, parameters, total, strict=True):
         sum_.add_(parameter.detach(), alpha=by_name[name])
         squares += sum_.square().sum()
@@ -68,7 +66,6 @@ def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor
         logits = network.last(features)
     features.requires_grad_()
     counts = class_counts(samples.targets, len(network.last.weight))
-    outputs = outputs_of(features, logits, samples.labels, network.last.weight, counts)
-    fit = fit_times_samples(outputs, run.spec.loss).sum() / len(samples)
+    fit = sum_of_fits(run, features, logits, samples.labels, network.last.weight, counts) / len(samples)
     (found,) = torch.autograd.grad(fit, features)
     return found

@@ -1,4 +1,4 @@
-"""A trained network's objective on its whole training set.
+"""Compute a trained network's loss on its whole training set, and the strength of its penalties.
 
 N  samples    d  feature width    K  classes
 """
@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Split
-from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.metrics.losses import logits_of, unregularised_loss
+from ncpipe.models.network import Network
+from ncpipe.models.penalties import strengths
 from ncpipe.training.objective import Outputs, class_counts, fit_times_samples
 
 
@@ -16,14 +18,22 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
     """Return the loss without penalties in float64, of features (N, d) as inputs and of the last layer."""
     if run.spec.loss == "ce" or run.spec.loss == "mse":
         return unregularised_loss(train.inputs, train.labels, weight, bias, run.spec.loss)
-    logits = train.inputs @ weight.T if bias is None else train.inputs @ weight.T + bias
     with torch.no_grad():
+        logits = logits_of(train.inputs, weight, bias)
         counts = class_counts(train.labels, len(weight))
-        outputs = outputs_of(train.inputs, logits, train.labels, weight, counts)
-        return (fit_times_samples(outputs, run.spec.loss) / len(train)).item()
+        return (sum_of_fits(run, train.inputs, logits, train.labels, weight, counts) / len(train)).item()
 
 
-def outputs_of(features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor) -> Outputs:
-    """Return one network's outputs as those of a stack; counts (K,): of the whole training set."""
+def sum_of_fits(
+    run: Run, features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor
+) -> Tensor:
+    """Return the loss without penalties, times N, of one network; counts (K,): of the whole training set."""
     logits, labels, features, weight = (each.unsqueeze(0) for each in (logits, labels, features, weight))
-    return Outputs(logits, labels, features, weight, counts=counts)
+    return fit_times_samples(Outputs(logits, labels, features, weight, counts=counts), run.spec.loss).sum()
+
+
+def strengths_of(network: Network, run: Run) -> dict[str, float]:
+    """Return lambda of each parameter, by name."""
+    roles = network.roles()
+    dimensions = {name: network.get_parameter(name).dim() for name in roles}
+    return strengths(roles, dimensions, run.spec.penalty, run.depth)

@@ -17,6 +17,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
+from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
@@ -95,11 +96,8 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
     samples = {TRAIN: features.train, "test": features.test}.get(split)
     if samples is None:
         return {}
-    logits = samples.inputs @ features.weight.mT
-    return {
-        "logits": logits if features.bias is None else logits + features.bias,
-        "labels": samples.labels,
-    }
+    logits = logits_of(samples.inputs, features.weight, features.bias)
+    return {"logits": logits, "labels": samples.labels}
 
 
 def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any]) -> float:

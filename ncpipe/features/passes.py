@@ -133,8 +133,9 @@ def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device
 
 
 def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:
-    """The same batches; the last layer's features (B, d) of each go into `kept` too, and `squares` gets the
-    sum of |h|^2 over those of the layer `entry`.
+    """Yield the same batches, and keep of each what is asked for later.
+
+    The last layer's features (B, d) go into `kept`; `squares` gets the sum of |h|^2 at the layer `entry`.
     """
     for layers, labels in batches:
         kept.append(layers[LAST_LAYER].cpu())

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.features.objective import outputs_of
+from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.metrics.collapse import tcv
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import prepare_split
 from ncpipe.models.layers import Affine
 from ncpipe.models.network import Network
-from ncpipe.models.penalties import head_input_strength, strengths
-from ncpipe.training.objective import class_counts, fit_times_samples
+from ncpipe.models.penalties import head_input_strength
+from ncpipe.training.objective import class_counts
 
 ROWS = 20_000  # samples of the one pass, which keeps what its way back needs
 
@@ -62,12 +62,10 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
         module.register_forward_hook(lambda _, x, z, name=name: met.__setitem__(name, (x[0], z)))
     output = network.forward_with_features(samples.inputs, samples.lengths)
     counts = class_counts(samples.targets, data.classes)
-    outputs = outputs_of(output.features, output.logits, samples.labels, network.last.weight, counts)
-    fit = fit_times_samples(outputs, spec.loss).sum() / len(samples)
+    seen = (output.features, output.logits, samples.labels, network.last.weight, counts)
+    fit = sum_of_fits(run, *seen) / len(samples)
     fit = fit + head_input_strength(spec, run.depth) / 2 * output.head_input.square().sum()
-    roles = network.roles()
-    dimensions = {name: network.get_parameter(name).dim() for name in roles}
-    decays = strengths(roles, dimensions, spec.penalty, run.depth)
+    decays = strengths_of(network, run)
     names = [
         name
         for name, (x, _) in met.items()

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import panel_grid
+from ncpipe.figures.style import FAINT, INK, metric_colours, paper_style
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.catalogue import entry
 
@@ -28,12 +29,8 @@ def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
     """
     shown = list(dict.fromkeys(points["panel"]))
     with paper_style():
-        rows = -(-len(shown) // COLUMNS)
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * rows), layout="constrained")
-        grid = figure.subplots(rows, COLUMNS, squeeze=False)
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
-        for axes, panel in zip(grid.flat, shown, strict=False):
+        figure, grid = panel_grid(len(shown), COLUMNS, ROW_HEIGHT)
+        for axes, panel in zip(grid, shown, strict=True):
             own = points[points["panel"] == panel]
             _draw(axes, own)
             axes.set_title(f"{panel}\n", fontsize=9)

@@ -15,16 +15,16 @@ from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
     ROW_HEIGHT,
-    Colour,
     absence,
     draw_power,
+    label_rows,
     last_layer,
     state_gap,
     state_nothing,
     thin_ticks,
 )
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 
 REJECTED_DASHES = (0, (1.0, 1.5))
@@ -60,7 +60,7 @@ def depth_sweep(
     (`reference_slopes`); its place means nothing. Every row says how many of its runs converged, and a depth
     of which nothing is drawn says why in its place.
     """
-    of = x_axis_of(runs)
+    x_axis = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(own, points) for name, own in rows.items()}
     width = max(len(row) for row in titles.values())
@@ -71,28 +71,26 @@ def depth_sweep(
         bounded = False
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
-                of.scale(axes, np.unique(own[of.column]))
+                x_axis.scale(axes, np.unique(own[x_axis.column]))
                 bounded |= _draw_panel(
                     axes,
                     last_layer(points, name, column),
                     last_layer(summary, name, column),
                     last_layer(slopes, name, column),
-                    of,
-                    reference_slope_of(column.metric, own) if of.is_depth else None,
+                    x_axis,
+                    reference_slope_of(column.metric, own) if x_axis.is_depth else None,
                     colour_of(column.metric, i),
                 )
                 if above[i : i + 1] != (column,):
                     axes.set_title(column.title)
-            line[0].set_ylabel(f"{labels[name]}\n{_tally(own)}", labelpad=6, linespacing=1.25)
             above = titles[name]
-        for axes in grid[-1]:
-            axes.set_xlabel(of.label)
-        figure.align_ylabels(grid[:, 0])
+        row_labels = [f"{labels[name]}\n{_tally(own)}" for name, own in rows.items()]
+        label_rows(grid, row_labels, x_label=x_axis.label)
         shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
         averaged = any(own["converged"].any() for own in rows.values())
         failed = not all(own["converged"].all() for own in rows.values())
-        _draw_key(figure, slopes, of, averaged, rejected, bounded, failed)
+        _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
         figure.draw_without_rendering()
     return figure
 
@@ -106,7 +104,7 @@ def _draw_panel(
     points: pd.DataFrame,
     summary: pd.DataFrame,
     slopes: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     reference: ReferenceSlope | None,
     colour: Colour,
 ) -> bool:
@@ -117,7 +115,7 @@ def _draw_panel(
         return False
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     axes.errorbar(
-        summary[of.column],
+        summary[x_axis.column],
         summary["log10_mean"],
         yerr=summary["log10_std"],
         color=colour,
@@ -127,18 +125,18 @@ def _draw_panel(
         elinewidth=0.9,
         capsize=2,
     )
-    among = summary[of.column].to_numpy()
-    _draw_runs(axes, of.beside(used[of.column], among), used["log10"], colour, colour)
+    among = summary[x_axis.column].to_numpy()
+    _draw_runs(axes, x_axis.beside(used[x_axis.column], among), used["log10"], colour, colour)
     failed = failed.assign(log10=_within_reach(failed["log10"], used["log10"]))
-    _draw_runs(axes, of.beside(failed[of.column], among), failed["log10"], colour, "white")
-    gaps = summary[(summary["n_used"] == 0) & ~summary[of.column].isin(failed[of.column])]
-    for place, converged in zip(gaps[of.column], gaps["n_converged"], strict=True):
+    _draw_runs(axes, x_axis.beside(failed[x_axis.column], among), failed["log10"], colour, "white")
+    gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
+    for place, converged in zip(gaps[x_axis.column], gaps["n_converged"], strict=True):
         state_gap(axes, place, converged)
     axes.margins(y=0.1)
     thin_ticks(axes)
     if used.empty:
         return False
-    _draw_fit(axes, slopes, of, used[of.column].to_numpy())
+    _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
     if reference is None:
         return False
     whiskers = summary.assign(log10=summary["log10_mean"] - summary["log10_std"])
@@ -159,8 +157,8 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: XAxis, places: np.ndarray) -> None:
-    if not of.log:
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> None:
+    if not x_axis.log:
         _state_ranks(axes, slopes[slopes["rho"].notna()])
         return
     fitted = slopes[slopes["slope"].notna()]
@@ -168,7 +166,7 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, of: XAxis, places: np.ndarray) -
         return
     fit = fitted.iloc[0]
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
-    line = draw_power(axes, fit, places, of, mark=mark, color=INK, linestyle=dashes)
+    line = draw_power(axes, fit, places, x_axis, mark=mark, color=INK, linestyle=dashes)
     _draw_legend(axes, line, handlelength=1.9)
 
 
@@ -220,7 +218,7 @@ def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> b
 def _draw_key(
     figure: Figure,
     slopes: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     averaged: bool,
     rejected: bool,
     bounded: bool,
@@ -234,7 +232,7 @@ def _draw_key(
     if failed:
         label = "one that did not converge" if averaged else "run that did not converge"
         handles.append(Line2D([], [], color=INK, **run, markerfacecolor="white", label=label))
-    if averaged and of.log:
+    if averaged and x_axis.log:
         label = f"least-squares fit{level}"
         handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label))
     elif averaged:

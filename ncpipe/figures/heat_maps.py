@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import state_nothing
+from ncpipe.figures.panels import label_rows, state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
@@ -31,21 +31,22 @@ def heat_maps(
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
-    of, keys = x_axis_of(runs), run_keys(runs)
+    x_axis, keys = x_axis_of(runs), run_keys(runs)
     table = gram.merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
         grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
-            _draw_row(figure, line, table[table["experiment"] == name], of, simplex=name not in no_simplex)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        figure.align_ylabels(grid[:, 0])
+        for line, name in zip(grid, labels, strict=True):
+            _draw_row(
+                figure, line, table[table["experiment"] == name], x_axis, simplex=name not in no_simplex
+            )
+        label_rows(grid, labels.values())
         figure.draw_without_rendering()
     return figure
 
 
-def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis, simplex: bool) -> None:
-    shown = _shown(own, of)
+def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, x_axis: XAxis, simplex: bool) -> None:
+    shown = _shown(own, x_axis)
     if not shown:
         for axes in line:
             axes.set_xticks([])
@@ -67,17 +68,17 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, of: XAxis, si
     bar.ax.tick_params(labelsize=7)
 
 
-def _shown(own: pd.DataFrame, of: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
+def _shown(own: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
     """Return by column of the figure a title, the value of the x axis and the matrix (K, K)."""
     shown = {}
-    ends = sorted({own[of.column].min(), own[of.column].max()}) if len(own) else []
+    ends = sorted({own[x_axis.column].min(), own[x_axis.column].max()}) if len(own) else []
     for i, matrix in enumerate(MATRICES):
         for j, end in enumerate(ends):
-            rows = own[(own[of.column] == end) & (own["matrix"] == matrix)]
+            rows = own[(own[x_axis.column] == end) & (own["matrix"] == matrix)]
             if len(rows):
                 first = rows[rows["seed"] == rows["seed"].min()]
                 square = first.pivot(index="row", columns="column", values="value").to_numpy()
-                shown[2 * i + j] = (MATRICES[matrix], of.equal_to([end]).replace(" ", ""), square)
+                shown[2 * i + j] = (MATRICES[matrix], x_axis.equal_to([end]).replace(" ", ""), square)
     return shown
 
 

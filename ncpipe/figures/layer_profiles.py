@@ -13,16 +13,16 @@ from ncpipe.figures.panels import (
     DASHES,
     ROUNDING,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
     has_test,
+    label_rows,
     start_at_zero,
     state_missing,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -68,25 +68,21 @@ def layer_profiles(
     mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
     of their R^2, or with the number of layers where that is only three.
     """
-    of = x_axis_of(runs)
-    colours = colours_of(profile[of.column])
+    x_axis = x_axis_of(runs)
+    colours = colours_of(profile[x_axis.column])
     panels = _panels(profile)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(panels), squeeze=False, sharex=True)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
-            converged = converged_by_place(runs[runs["experiment"] == name], of)
+            converged = converged_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, panel in zip(line, panels, strict=True):
-                _draw_panel(axes, own, of, panel, colours, converged)
-            _draw_law(line[0], own, law[law["experiment"] == name], of)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, panel in zip(grid[0], panels, strict=True):
-            axes.set_title(panel.title)
-        for axes in grid[-1]:
-            axes.set_xlabel("relative layer position")
-        figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours, has_test(runs))
+                _draw_panel(axes, own, x_axis, panel, colours, converged)
+            _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
+        titles = [panel.title for panel in panels]
+        label_rows(grid, labels.values(), titles, "relative layer position")
+        _draw_key(figure, x_axis, colours, has_test(runs))
         figure.draw_without_rendering()
     return figure
 
@@ -102,7 +98,7 @@ def _panels(profile: pd.DataFrame) -> tuple[Panel, ...]:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     panel: Panel,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
@@ -117,14 +113,14 @@ def _draw_panel(
     if panel.logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
         return
-    for (_, split), table in rows.groupby([of.column, "split"]):
-        _draw_line(axes, table, mean, colours[table[of.column].iloc[0]], dashed=split == "test")
+    for (_, split), table in rows.groupby([x_axis.column, "split"]):
+        _draw_line(axes, table, mean, colours[table[x_axis.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
     if not panel.logarithmic:
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
     state_missing(
-        axes, of, rows[of.column], converged, top=not panel.logarithmic
+        axes, x_axis, rows[x_axis.column], converged, top=not panel.logarithmic
     )  # where errors have gone down
 
 
@@ -138,14 +134,14 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: XAxis) -> None:
+def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis) -> None:
     """Draw the law of the deepest network that has one."""
     fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return
-    largest = fitted[of.column].max()
-    mean = fitted[fitted[of.column] == largest][["slope", "intercept", "r_squared", "n_layers"]].mean()
-    positions = own[(own[of.column] == largest) & (own["metric"] == LAW_METRIC)]["position"]
+    largest = fitted[x_axis.column].max()
+    mean = fitted[fitted[x_axis.column] == largest][["slope", "intercept", "r_squared", "n_layers"]].mean()
+    positions = own[(own[x_axis.column] == largest) & (own["metric"] == LAW_METRIC)]["position"]
     ends = np.array([positions.min(), positions.max()])
     quality = rf"$R^2 = {mean['r_squared']:.2f}$"
     if mean["n_layers"] < FEWEST_LAYERS:
@@ -160,10 +156,10 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, of: XAxis) -> No
     axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
 
 
-def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:
-    law = rf"law NC1 $\propto \rho^{{\,l}}$ fitted to the largest ${of.symbol}$"
+def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:
+    law = rf"law NC1 $\propto \rho^{{\,l}}$ fitted to the largest ${x_axis.symbol}$"
     handles = [
-        *of.handles(colours),
+        *x_axis.handles(colours),
         Line2D([], [], color=INK, linewidth=1.2, label="train"),
         *([Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test")] if tested else []),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=law),

@@ -13,13 +13,12 @@ from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
 from ncpipe.figures.panels import (
     FIT_DASHES,
     ROW_HEIGHT,
-    Colour,
     draw_power,
     last_layer,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, with_lines, x_axis_of
 
 MARKERS = ("o", "s", "^", "v", "D")
@@ -40,7 +39,7 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     ± 1 std over the seeds used, and the least-squares power as a dashed line whose slope and interval the
     legend has. What a setting lacks it has no curve for.
     """
-    of = x_axis_of(next(iter(sweeps.values())).runs)
+    x_axis = x_axis_of(next(iter(sweeps.values())).runs)
     lined = {name: Sweep(*map(with_lines, sweep)) for name, sweep in sweeps.items()}
     first = next(iter(sweeps.values())).runs
     own = with_lines(first)[first["experiment"].isin(experiments)]
@@ -55,12 +54,12 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
         grid = figure.subplots(len(lines), len(columns[lines[0]]), squeeze=False)
         for row, line in zip(grid, lines, strict=True):
             for axes, column in zip(row, columns[line], strict=True):
-                of.scale(axes, _places(lined, line, of))
-                _draw(axes, lined, line, column, of, colours)
+                x_axis.scale(axes, _places(lined, line, x_axis))
+                _draw(axes, lined, line, column, x_axis, colours)
                 axes.set_title(column.title)
             row[0].set_ylabel(line)
         for axes in grid[-1]:
-            axes.set_xlabel(of.label)
+            axes.set_xlabel(x_axis.label)
         figure.align_ylabels(grid[:, 0])
         handles = [
             Line2D([], [], color=colours[name], marker=MARKERS[i % len(MARKERS)], markersize=3, label=name)
@@ -72,10 +71,10 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     return figure
 
 
-def _places(sweeps: Mapping[str, Sweep], line: str, of: XAxis) -> np.ndarray:
+def _places(sweeps: Mapping[str, Sweep], line: str, x_axis: XAxis) -> np.ndarray:
     return np.unique(
         np.concatenate(
-            [sweep.runs.loc[sweep.runs["experiment"] == line, of.column] for sweep in sweeps.values()]
+            [sweep.runs.loc[sweep.runs["experiment"] == line, x_axis.column] for sweep in sweeps.values()]
         )
     )
 
@@ -85,7 +84,7 @@ def _draw(
     sweeps: Mapping[str, Sweep],
     line: str,
     column: Column,
-    of: XAxis,
+    x_axis: XAxis,
     colours: Mapping[str, Colour],
 ) -> None:
     fits = []
@@ -95,13 +94,13 @@ def _draw(
         if means.empty:
             continue
         axes.errorbar(
-            means[of.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
+            means[x_axis.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
             marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
         )  # fmt: skip
         fit = last_layer(sweep.slopes, line, column)
-        if of.log and len(fit) and fit["slope"].notna().all():
-            places, colour = means[of.column].to_numpy(), colours[name]
-            fits.append(draw_power(axes, fit.iloc[0], places, of, color=colour, linestyle=FIT_DASHES))
+        if x_axis.log and len(fit) and fit["slope"].notna().all():
+            places, colour = means[x_axis.column].to_numpy(), colours[name]
+            fits.append(draw_power(axes, fit.iloc[0], places, x_axis, color=colour, linestyle=FIT_DASHES))
     if not axes.lines and not axes.containers:
         state_nothing(axes, "no usable value")
         return

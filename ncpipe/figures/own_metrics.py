@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import ROW_HEIGHT, Colour, last_layer, state_nothing, thin_ticks
-from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
+from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -27,7 +27,7 @@ def own_metrics_figure(
     A metric whose scale is `log` is drawn as its log10, any other as it is. points: of `tables.points`.
     labels: experiment -> row label, in the order of the rows.
     """
-    of = x_axis_of(runs)
+    x_axis = x_axis_of(runs)
     measured = set(zip(points["metric"], points["split"], strict=True))  # there may be no test samples
     columns = [each for each in columns if (each.metric, each.split) in measured] or columns[:1]
     colours = metric_colours(len(columns))
@@ -38,13 +38,20 @@ def own_metrics_figure(
         for line, (name, label) in zip(grid, labels.items(), strict=True):
             own = runs[runs["experiment"] == name]
             for axes, column, colour in zip(line, columns, colours, strict=True):
-                _draw(axes, last_layer(points, name, column), np.unique(own[of.column]), of, column, colour)
+                _draw(
+                    axes,
+                    last_layer(points, name, column),
+                    np.unique(own[x_axis.column]),
+                    x_axis,
+                    column,
+                    colour,
+                )
             line[0].set_ylabel(label)
         for axes, column in zip(grid[0], columns, strict=True):
             lines = [textwrap.fill(line, LONGEST) for line in column.title.split(", ")]
             axes.set_title("\n".join(lines))
         for axes in grid[-1]:
-            axes.set_xlabel(of.label)
+            axes.set_xlabel(x_axis.label)
         figure.legend(
             handles=[
                 Line2D([], [], color="0.3", marker="o", markersize=4, label="mean of converged runs"),
@@ -59,9 +66,9 @@ def own_metrics_figure(
 
 
 def _draw(
-    axes: Axes, own: pd.DataFrame, places: np.ndarray, of: XAxis, column: Column, colour: Colour
+    axes: Axes, own: pd.DataFrame, places: np.ndarray, x_axis: XAxis, column: Column, colour: Colour
 ) -> None:
-    of.scale(axes, places)
+    x_axis.scale(axes, places)
     height = "log10" if entry(column.metric).scale == "log" else "value"
     usable = own[np.isfinite(own[height])]
     if usable.empty:
@@ -69,8 +76,8 @@ def _draw(
         return
     for converged, part in usable.groupby("converged"):
         face = colour if converged else "none"
-        beside = of.beside(part[of.column], places)
+        beside = x_axis.beside(part[x_axis.column], places)
         axes.plot(beside, part[height], "o", color=colour, markerfacecolor=face, markersize=2.2)
-    mean = usable[usable["converged"]].groupby(of.column)[height].mean()
+    mean = usable[usable["converged"]].groupby(x_axis.column)[height].mean()
     axes.plot(mean.index, mean, "o-", color=colour, markersize=3.5, linewidth=1.0)
     thin_ticks(axes)

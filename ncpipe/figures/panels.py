@@ -1,4 +1,7 @@
-"""What figures with a row per experiment share: notes in empty panels, the axis of depths, its key."""
+"""Draw what several figures share: grids of panels, notes in empty ones, fitted lines, ticks.
+
+`ncpipe.figures.x_axis` has the axis of depths.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.labels import Column, slope_label
-from ncpipe.figures.style import FAINT
+from ncpipe.figures.style import FAINT, PAGE_WIDTH
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.points import LAST
 
@@ -20,7 +24,28 @@ FIT_DASHES = (0, (4.0, 2.0))  # of a fitted line
 ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but rounding
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 
-Colour = tuple[float, float, float]
+
+def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(PAGE_WIDTH, height * rows + key), layout="constrained")
+    panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
+
+
+def label_rows(
+    grid: np.ndarray, labels: Iterable[str], titles: Iterable[str] = (), x_label: str = ""
+) -> None:
+    """Write the rows' labels, the columns' titles and the label of the x axis on a grid of panels."""
+    for line, label in zip(grid, labels, strict=True):
+        line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
+    for axes, title in zip(grid[0], titles, strict=False):
+        axes.set_title(title)
+    for axes in grid[-1] if x_label else ():
+        axes.set_xlabel(x_label)
+    grid[0, 0].figure.align_ylabels(grid[:, 0])
 
 
 def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
@@ -30,7 +55,7 @@ def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataF
 
 
 def draw_power(
-    axes: Axes, fit: pd.Series, places: np.ndarray, of: XAxis, *, mark: str = "", **style: Any
+    axes: Axes, fit: pd.Series, places: np.ndarray, x_axis: XAxis, *, mark: str = "", **style: Any
 ) -> Line2D:
     """Draw a row of `tables.slopes` as a line over the x that it was fitted to, labelled by its slope.
 
@@ -38,7 +63,7 @@ def draw_power(
     """
     ends = np.array([places.min(), places.max()])
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    label = slope_label(fit["slope"], fit["low"], fit["high"], of.symbol) + mark
+    label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
     (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, **style)
     return line
 
@@ -62,7 +87,7 @@ def state_gap(axes: Axes, place: float, converged: int) -> None:
 
 
 def state_missing(
-    axes: Axes, of: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
+    axes: Axes, x_axis: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
 ) -> None:
     """Write which depths, or other x, have no line, and why; lower left, or upper right.
 
@@ -74,7 +99,7 @@ def state_missing(
         axes.text(
             0.98 if top else 0.02,
             0.97 - 0.12 * line if top else 0.03 + 0.12 * line,
-            f"{why}: {of.equal_to(places)}",
+            f"{why}: {x_axis.equal_to(places)}",
             transform=axes.transAxes,
             ha="right" if top else "left",
             va="top" if top else "bottom",
@@ -84,9 +109,9 @@ def state_missing(
         )
 
 
-def converged_by_place(runs: pd.DataFrame, of: XAxis) -> dict[float, int]:
+def converged_by_place(runs: pd.DataFrame, x_axis: XAxis) -> dict[float, int]:
     """Return how many runs of one line converged at each depth, or other x, in rising order."""
-    counts = runs.groupby(of.column)["converged"].sum()
+    counts = runs.groupby(x_axis.column)["converged"].sum()
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}
 
 

@@ -10,14 +10,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.panels import (
+    FIT_DASHES,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
+    label_rows,
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
@@ -45,25 +46,21 @@ def spectra(
     line of the value that goes to 0 leaves there, and a note has the least such value.
     """
     table = _spectra(measurements, runs)
-    of = x_axis_of(runs)
-    colours = colours_of(table[of.column])
+    x_axis = x_axis_of(runs)
+    colours = colours_of(table[x_axis.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
-                converged = converged_by_place(objective, of)
+                converged = converged_by_place(objective, x_axis)
                 equal = None if name in no_simplex or own.empty else _equal(own, objective)
-                _draw_panel(axes, rows, of, colours, converged, equal)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, matrix in zip(grid[0], COLUMNS, strict=True):
-            axes.set_title(f"$s_i/s_1$ of {TITLES[matrix]}")
-        for axes in grid[-1]:
-            axes.set_xlabel("index $i$")
-        figure.align_ylabels(grid[:, 0])
-        _draw_key(figure, of, colours, collapsed=not set(labels) <= set(no_simplex))
+                _draw_panel(axes, rows, x_axis, colours, converged, equal)
+        titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
+        label_rows(grid, labels.values(), titles, "index $i$")
+        _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
         figure.draw_without_rendering()
     return figure
 
@@ -92,7 +89,7 @@ def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
     equal: int | None,
@@ -102,17 +99,17 @@ def _draw_panel(
         state_nothing(axes, absence(sum(converged.values())))
         return
     classes = int(own["index"].max())
-    for _, table in own.groupby(of.column):
+    for _, table in own.groupby(x_axis.column):
         axes.plot(
             table["index"],
             10 ** table["log10"],
-            color=colours[table[of.column].iloc[0]],
+            color=colours[table[x_axis.column].iloc[0]],
             marker="o",
             markersize=2.5,
             linewidth=1.1,
         )
     if equal is not None:
-        axes.plot([1, equal], [1, 1], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=3)
+        axes.plot([1, equal], [1, 1], color=INK, linestyle=FIT_DASHES, linewidth=0.9, zorder=3)
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
     kept = own.loc[own["index"] <= (equal or classes - 1), "log10"].min()
@@ -120,7 +117,7 @@ def _draw_panel(
     _state_lowest(axes, own)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, of, own[of.column], converged)
+    state_missing(axes, x_axis, own[x_axis.column], converged)
 
 
 def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
@@ -139,9 +136,9 @@ def _rounded(value: float) -> str:
     return f"{value:.1g}" if value >= 1e-3 else rf"${digit}\cdot 10^{{{int(power)}}}$"
 
 
-def _draw_key(figure: Figure, of: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
-    handles = of.handles(colours)
+def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
+    handles = x_axis.handles(colours)
     if collapsed:
-        line = Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="collapsed")
+        line = Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="collapsed")
         handles.append(line)
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

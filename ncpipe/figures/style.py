@@ -7,6 +7,8 @@ from typing import Any
 import matplotlib
 import seaborn as sns
 
+Colour = tuple[float, float, float]
+
 PAGE_WIDTH = 6.75  # inches: the text width of a two-column page
 INK = "#333333"
 FAINT = "#8a8a8a"
@@ -49,14 +51,14 @@ def paper_style() -> Iterator[None]:
         yield
 
 
-def metric_colours(count: int) -> list[tuple[float, float, float]]:
+def metric_colours(count: int) -> list[Colour]:
     """Return so many colours, safe for colour-blind readers, one per column of metrics."""
     order = [0, 1, 2, 4, 3, 5, 7, 8, 9]
     palette = sns.color_palette("colorblind")
     return [palette[order[i % len(order)]] for i in range(count)]
 
 
-def colour_of(metric: str, place: int) -> tuple[float, float, float]:
+def colour_of(metric: str, place: int) -> Colour:
     """Return the colour of a metric wherever a column of panels is one metric; of others, that of the column.
 
     NC1, NC2 and NC3 share none with the loss gap and its parts.
@@ -78,7 +80,7 @@ COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
 }
 
 
-def depth_colours(depths: Sequence[float]) -> dict[float, tuple[float, float, float]]:
+def depth_colours(depths: Sequence[float]) -> dict[float, Colour]:
     """Return dark blue (shallow) to orange (deep), each with a contrast of 3 or more to white paper."""
     shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(depths) - 1, 1)

@@ -16,16 +16,16 @@ from ncpipe.figures.panels import (
     DASHES,
     NOTE,
     ROW_HEIGHT,
-    Colour,
     absence,
     converged_by_place,
     has_test,
+    label_rows,
     start_at_zero,
     state_gap,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
@@ -93,7 +93,6 @@ PANELS = (
         ),
     ),
 )
-EFFECTIVE = "effective depth"
 
 
 def train_against_test(
@@ -110,45 +109,41 @@ def train_against_test(
     training samples. Where it leaves the panel, a note says up to what it goes. Without any test samples
     there is no panel of test collapse.
     """
-    of = x_axis_of(runs)
+    x_axis = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
     panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
         grid = figure.subplots(len(labels), len(panels) + 1, squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
-            converged = converged_by_place(own_runs, of)
+            converged = converged_by_place(own_runs, x_axis)
             for axes, panel in zip(line, panels, strict=False):
                 if panel.is_of_test and not has_test(own_runs):
                     axes.set_xticks([])
                     state_nothing(axes, "no test samples")
                 else:
-                    _draw_panel(axes, own, of, panel, converged)
-            _draw_effective(line[-1], effective[effective["experiment"] == name], of, converged)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, title in zip(grid[0], [*(panel.title for panel in panels), EFFECTIVE], strict=True):
-            axes.set_title(title)
-        for axes in grid[-1]:
-            axes.set_xlabel(of.label)
-        figure.align_ylabels(grid[:, 0])
+                    _draw_panel(axes, own, x_axis, panel, converged)
+            _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, converged)
+        titles = [*(panel.title for panel in panels), "effective depth"]
+        label_rows(grid, labels.values(), titles, x_axis.label)
         _draw_key(figure, grid)
         figure.draw_without_rendering()
     return figure
 
 
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, of: XAxis, panel: Panel, converged: Mapping[float, int]
+    axes: Axes, own: pd.DataFrame, x_axis: XAxis, panel: Panel, converged: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
     mean, std = (f"log10_{name}" if panel.logarithmic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
-        lines += _draw_line(axes, rows[of.column], rows[mean], rows[std], series)
-        drawn |= set(rows[of.column])
-    _finish(axes, of, drawn, converged)
+        lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
+        drawn |= set(rows[x_axis.column])
+    _finish(axes, x_axis, drawn, converged)
     if drawn and not panel.logarithmic:
         start_at_zero(axes, lines)
 
@@ -177,17 +172,17 @@ def _draw_line(
     return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, of: XAxis, converged: Mapping[float, int]) -> None:
-    table = own.groupby(of.column, as_index=False)["effective_depth"].agg(["mean", "std"])
+def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, converged: Mapping[float, int]) -> None:
+    table = own.groupby(x_axis.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series("", "train", DEPTH)
-    lines = _draw_line(axes, table[of.column], table["mean"], table["std"], series)
-    _finish(axes, of, set(table[of.column]), converged)
+    lines = _draw_line(axes, table[x_axis.column], table["mean"], table["std"], series)
+    _finish(axes, x_axis, set(table[x_axis.column]), converged)
     if table.empty:
         return
     own_top = axes.get_ylim()[1]
-    places = table[of.column]
-    whole = np.geomspace(places.min(), places.max(), 100) if of.is_depth else np.array(list(converged))
-    depth = whole if of.is_depth else np.full(len(whole), own["depth"].iloc[0])
+    places = table[x_axis.column]
+    whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(converged))
+    depth = whole if x_axis.is_depth else np.full(len(whole), own["depth"].iloc[0])
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
@@ -202,14 +197,14 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, of: XAxis, converged: Mapping
     start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, of: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
+def _finish(axes: Axes, x_axis: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
     if not drawn:
         axes.set_xticks([])
         state_nothing(axes, absence(sum(converged.values())))
         return
     axes.margins(y=0.1)
     thin_ticks(axes)
-    of.scale(axes, np.array(list(converged)))
+    x_axis.scale(axes, np.array(list(converged)))
     axes.tick_params(axis="x", labelsize=7)
     for place, count in converged.items():
         if place not in drawn:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.style import INK, PAGE_WIDTH, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
@@ -34,7 +34,7 @@ DASHES: dict[str, Dashes] = {
 LINEAR = {"error"}
 LOSS_TITLES = {"ce": "cross-entropy", **LOSS_NAMES}
 
-Colours = dict[float, tuple[float, float, float]]
+Colours = dict[float, Colour]
 
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
@@ -47,10 +47,10 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     metrics that the history has (`history.metrics`), on the scale of the catalogue; test, if there are test
     samples, is dashed, and with noisy labels what is taken by the true ones dotted.
     """
-    of, keys = x_axis_of(runs), run_keys(runs)
+    x_axis, keys = x_axis_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
-    table = table.astype({"finished": bool}).sort_values([of.column, "seed", "epoch"], ignore_index=True)
-    colours = colours_of(runs[of.column])
+    table = table.astype({"finished": bool}).sort_values([x_axis.column, "seed", "epoch"], ignore_index=True)
+    colours = colours_of(runs[x_axis.column])
     with paper_style():
         metrics = _metric_panels(table)
         rows = 2 + -(-len(metrics) // 2)
@@ -64,16 +64,16 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         for axes, (name, quantities) in zip(grid.flat, (PANELS | metrics).items(), strict=False):
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
-                _draw_quantity(axes, table, of, quantity, dashes, colours, marker)
+                _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)
             _scale_panel(axes, table, list(quantities), name not in LINEAR and _is_log(quantities))
-            _mark_diverged(axes, table, of, list(quantities), colours)
+            _mark_diverged(axes, table, x_axis, list(quantities), colours)
             axes.set(title=_fit_name(runs) if name == FIT else name, xlabel="", ylabel="")
             _draw_splits(axes, [dashes for each, dashes in quantities.items() if table[each].notna().any()])
         for axes in lowest:
             axes.set_xlabel("epoch")
         _scale_epochs(grid[0, 0], table["epoch"])
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
-        _draw_key(figure, of.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
+        _draw_key(figure, x_axis.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
         figure.draw_without_rendering()
     return figure
 
@@ -97,7 +97,7 @@ def _is_log(quantities: Iterable[str]) -> bool:
 def _draw_quantity(
     axes: Axes,
     table: pd.DataFrame,
-    of: XAxis,
+    x_axis: XAxis,
     quantity: str,
     dashes: Dashes,
     colours: Colours,
@@ -106,7 +106,7 @@ def _draw_quantity(
     shared: dict[str, Any] = {
         "x": "epoch",
         "y": quantity,
-        "hue": of.column,
+        "hue": x_axis.column,
         "palette": colours,
         "ax": axes,
         "legend": False,
@@ -120,7 +120,7 @@ def _draw_quantity(
         return
     sns.lineplot(data=drawn, **shared, units="seed", linewidth=0.7, alpha=0.6)
     # seaborn's own estimator takes most of the time of the whole figure
-    means = drawn[drawn["finished"]].groupby([of.column, "epoch"], as_index=False)[quantity].mean()
+    means = drawn[drawn["finished"]].groupby([x_axis.column, "epoch"], as_index=False)[quantity].mean()
     if len(means):
         sns.lineplot(data=means, **shared, linewidth=1.5)
 
@@ -143,14 +143,14 @@ def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bo
 
 
 def _mark_diverged(
-    axes: Axes, table: pd.DataFrame, of: XAxis, quantities: list[str], colours: Colours
+    axes: Axes, table: pd.DataFrame, x_axis: XAxis, quantities: list[str], colours: Colours
 ) -> None:
     low, high = axes.get_ylim()
     for quantity in quantities:
         rows = table[~table["finished"] & table[quantity].notna()]
-        ends = rows.groupby([of.column, "seed"], as_index=False).last()
+        ends = rows.groupby([x_axis.column, "seed"], as_index=False).last()
         heights = ends[quantity].clip(low, high)
-        for place, epoch, height in zip(ends[of.column], ends["epoch"], heights, strict=True):
+        for place, epoch, height in zip(ends[x_axis.column], ends["epoch"], heights, strict=True):
             axes.plot(epoch, height, "x", color=colours[place], markersize=5, mew=1.4, clip_on=False)
 
 

@@ -17,10 +17,8 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from ncpipe.figures.style import depth_colours
+from ncpipe.figures.style import Colour, depth_colours
 from ncpipe.tables.keys import name_of, x_column
-
-Colour = tuple[float, float, float]
 
 BESIDE = 1.07  # times the depth: where single runs stand
 SHIFT = 0.025  # of the axis, for an x other than depth

@@ -1,9 +1,7 @@
-"""Margins of decisions, alignment of features with the classifier, and effective depth.
+"""Compute margins of decisions, and how features are aligned with the classifier.
 
 B  samples of a batch    K  classes    d  feature width
 """
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,12 +34,3 @@ def misalignments(features: Tensor, labels: Tensor, weight: Tensor, buffer: Tens
     rows = torch.index_select(unit_rows(weight), 0, labels, out=buffer)
     torch.addcmul(features, lengths.unsqueeze(1), rows, value=-1, out=rows)
     return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2
-
-
-def effective_depth(errors: Sequence[float], tolerance: float) -> int:
-    """Return the first layer in 1..L with a nearest-mean error <= tolerance, else L [K23 sec. 4.2].
-
-    errors: `ncc_error` on the training samples of layers 1..L in the order of the forward pass.
-    """
-    reached = [layer for layer, error in enumerate(errors, 1) if error <= tolerance]
-    return reached[0] if reached else len(errors)

@@ -44,19 +44,18 @@ def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
         console.print("collapse: the value at collapse. Singular values are in --json and --csv.")
 
 
-def write_json(rows: Iterable[Row], facts: dict[str, object], file: TextIO | None = None) -> None:
+def write_json(rows: Iterable[Row], facts: dict[str, object]) -> None:
     """Write one strict JSON object: `facts` and `measurements`, records of layer, split, metric and value.
 
     JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
     """
     records = [_record(row) | {"value": _strict(row.value)} for row in rows]
-    json.dump(facts | {"measurements": records}, file or sys.stdout, indent=2, allow_nan=False)
-    print(file=file or sys.stdout)
+    print(json.dumps(facts | {"measurements": records}, indent=2, allow_nan=False))
 
 
-def write_csv(rows: Iterable[Row], file: TextIO | None = None) -> None:
+def write_csv(rows: Iterable[Row]) -> None:
     """Write the columns layer, split, metric and value, with every digit of the value."""
-    writer = csv.DictWriter(file or sys.stdout, ["layer", "split", "metric", "value"], lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, ["layer", "split", "metric", "value"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_record(row) for row in rows)
 

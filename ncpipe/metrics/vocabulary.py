@@ -114,7 +114,6 @@ def measure_vocabulary(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     min_per_class: int = 1,
-    layer: str = LAST_LAYER,
 ) -> list[Measurement]:
     """Return every metric of the positions that a pass has seen, with counts of those left out.
 
@@ -134,7 +133,7 @@ def measure_vocabulary(
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
-        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device), layer)
+        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device))
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
@@ -143,13 +142,13 @@ def measure_vocabulary(
             often = seen.accumulator.counts[classes] >= min_per_class
             own = classes[often] if int(often.sum()) > 1 else _frequent_tokens(often.long(), 1, TEST)
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
-        check_statistics(split, layer, statistics)
+        check_statistics(split, LAST_LAYER, statistics)
         values = {
             **_position_counts(seen, statistics),
             **statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)]),
             **_decision_values(seen, classes, learned, weight, bias),
         }
-        rows += [Measurement(layer, split, metric, float(value)) for metric, value in values.items()]
+        rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
     return rows
 
 
@@ -218,12 +217,12 @@ def many_class_metrics(statistics: ClassStatistics) -> dict[str, float]:
     return {"cdnv_log": cdnv_and_log(statistics)[1], **means_uniformity(statistics)}
 
 
-def wilson_interval(count: int, of: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share seen `count` times out of `of`; in [0, 1]."""
-    share, square = count / of, QUANTILE**2
-    middle = (share + square / (2 * of)) / (1 + square / of)
-    half = QUANTILE / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
-    return middle - half if count else 0.0, middle + half if count < of else 1.0
+def wilson_interval(count: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share seen `count` times out of `total`; in [0, 1]."""
+    share, square = count / total, QUANTILE**2
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = QUANTILE / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
+    return middle - half if count else 0.0, middle + half if count < total else 1.0
 
 
 def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
@@ -238,11 +237,11 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
     return found
 
 
-def _weight_measurements(weight: Tensor, layer: str) -> Iterator[Measurement]:
-    yield from measure_weights(weight, layer)
+def _weight_measurements(weight: Tensor) -> Iterator[Measurement]:
+    yield from measure_weights(weight)
     if simplex_fits(*weight.shape):
         for metric, value in weight_uniformity(weight).items():
-            yield Measurement(layer, WEIGHTS, metric, value)
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
 
 
 def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:

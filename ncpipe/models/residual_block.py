@@ -1,69 +1,174 @@
-"""Train post-LN residual blocks with one-layer MLPs of stacked runs fast on a CPU.
+"""Train residual blocks of stacked runs fast on a CPU: one-layer MLPs and one-matrix attention.
 
-`ncpipe.models.compiled_block` has the loops. S  runs    M  rows    d  width
+`ncpipe.models.compiled_block` has the loops, and `ncpipe.models.layers` the same by PyTorch's operations.
+A block here takes the residual stream and x = LN(stream), and returns both after it. Post-LN, the residual
+stream is x itself, and the sum before LN is not kept.
+
+S  runs    M  rows: samples x tokens    d  width
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from ncpipe.models.layers import Affine, layer_norm
+from ncpipe.models.layers import (
+    LONGEST_BY_PRODUCTS,
+    MLP,
+    Affine,
+    Attention,
+    OneLayerMLP,
+    OneMatrixAttention,
+    attend,
+    layer_norm,
+)
 from ncpipe.system.compile import HAS_NUMBA
 
-# Rows x width of one run. With fewer, as in mini-batches of 128, calling the loop takes longer than it saves:
-# threads of other batches wait for Python meanwhile. Not counted over the runs, whose rounding is their own.
+# Rows x width of one run. With fewer, as in mini-batches of 128 vectors, calling the loops takes longer than
+# it saves: threads of other batches wait for Python meanwhile. Not counted over the runs, whose rounding is
+# their own.
 FEWEST_NUMBERS = 3 * 2**13
 
 
-def is_compiled(layer: Affine, x: Tensor) -> bool:
-    """Return whether `compiled_residual_block` takes this layer and its input x (S, M, d).
+def mlp_is_compiled(mlp: MLP, x: Tensor) -> TypeGuard[OneLayerMLP]:
+    """Return whether `add_mlp` takes this MLP and its input x (S, M, d).
 
     It does for many rows of stacked runs on a CPU, with gradients. Estimates on the meta device count
     PyTorch's operations, which keep more for the backward pass.
     """
+    return isinstance(mlp, OneLayerMLP) and _fits(mlp.lin, x)
+
+
+def attention_is_compiled(attention: Attention, x: Tensor, tokens: int) -> TypeGuard[OneMatrixAttention]:
+    """Return whether `add_attention` takes this attention and its input x (S, M, d); as `mlp_is_compiled`."""
+    return (
+        isinstance(attention, OneMatrixAttention) and tokens <= LONGEST_BY_PRODUCTS and _fits(attention.qk, x)
+    )
+
+
+def _fits(layer: Affine, x: Tensor) -> bool:
     stacked = layer.weight.dim() == 3 and layer.weight.device.type == "cpu"
     return HAS_NUMBA and stacked and torch.is_grad_enabled() and x[0].numel() >= FEWEST_NUMBERS
 
 
-def compiled_residual_block(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """Return LN(x + ReLU(x W^T + b)) for x (S, M, d), weight (S, d, d), bias (S, d).
+def add_mlp(x: Tensor, stream: Tensor | None, mlp: OneLayerMLP, eps: float) -> tuple[Tensor, Tensor | None]:
+    """Return LN(t) and t = stream + ReLU(W x + b), both (S, M, d) like x.
 
-    Differs by rounding from PyTorch's operations.
+    Post-LN the stream is x, so that None is given and returned for it. Differs by rounding from PyTorch's
+    operations.
     """
-    assert bias is not None
-    y: Tensor = _ResidualBlock.apply(x, weight, bias, eps)
-    return y
+    return _MLP.apply(x, stream, mlp.lin.weight, mlp.lin.bias, eps)
 
 
-def _plain(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return layer_norm(x + torch.relu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT)), eps)
+def add_attention(
+    x: Tensor, stream: Tensor | None, attention: OneMatrixAttention, tokens: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
+    """Return the same as `add_mlp` for causal attention over samples of `tokens` rows, in the MLP's place."""
+    weights = attention.qk.weight, attention.vo.weight
+    return _Attention.apply(x, stream, *weights, tokens, eps)
 
 
-class _ResidualBlock(torch.autograd.Function):
+class _MLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        from ncpipe.models.compiled_block import finish_block  # loads numba
+    def forward(
+        ctx: Any, x: Tensor, stream: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor | None]:
+        from ncpipe.models.compiled_block import add_relu  # loads numba
 
-        y, x = torch.bmm(x, weight.mT), x.contiguous()
-        active, scale = torch.empty_like(y, dtype=torch.bool), y.new_empty(y.shape[:2])
-        finish_block(*_arrays(x, bias), eps, *_arrays(y, active, scale))
-        ctx.save_for_backward(x, weight, bias, y, active, scale)
+        x, z = x.contiguous(), torch.bmm(x, weight.mT)
+        y = z if stream is None else torch.empty_like(z)
+        active, scale = torch.empty_like(z, dtype=torch.bool), z.new_empty(z.shape[:2])
+        add_relu(*_arrays(x if stream is None else stream, bias, z), eps, *_arrays(active, y, scale))
+        ctx.save_for_backward(x, stream, weight, bias, active, y, scale)
         ctx.eps = eps
-        return y
+        return y, None if stream is None else z
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        from ncpipe.models.compiled_block import finish_block_backward
+    def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
+        from ncpipe.models.compiled_block import add_relu_backward
 
-        x, weight, bias, y, active, scale = ctx.saved_tensors
+        x, stream, weight, bias, active, y, scale = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody differentiates the gradient
-            inputs = (x, weight, bias)
-            found = torch.autograd.grad(_plain(*inputs, ctx.eps), inputs, g, create_graph=True)
-            return found[0], found[1], found[2], None
-        of_x, of_z = torch.empty_like(y), torch.empty_like(y)
-        finish_block_backward(*_arrays(g, y, active, scale, of_x, of_z))
-        return of_x.baddbmm_(of_z, weight), torch.bmm(of_z.mT, x), of_z.sum(1), None
+
+            def added(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+                return torch.relu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
+
+            return *_differentiate(added, stream, (x, weight, bias), ctx.eps, (g, of_sum)), None
+        of_stream, of_z = torch.empty_like(y), torch.empty_like(y)
+        add_relu_backward(*_arrays(g, _rows(of_sum, y), active, y, scale, of_stream, of_z))
+        of_parameters = torch.bmm(of_z.mT, x), of_z.sum(1)
+        if stream is None:
+            return of_stream.baddbmm_(of_z, weight), None, *of_parameters, None
+        return torch.bmm(of_z, weight), of_stream, *of_parameters, None
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, stream: Tensor | None, qk: Tensor, vo: Tensor, tokens: int, eps: float
+    ) -> tuple[Tensor, Tensor | None]:
+        from ncpipe.models.compiled_block import add, attend_rows
+
+        x = x.contiguous()
+        query, attended = torch.bmm(x, qk.mT), torch.empty_like(x)
+        weights, scale = x.new_empty(*x.shape[:2], tokens), x.new_empty(x.shape[:2])
+        attend_rows(*_arrays(query, x, weights, attended))
+        z = torch.bmm(attended, vo.mT)
+        y = z if stream is None else torch.empty_like(z)
+        add(*_arrays(x if stream is None else stream, z), eps, *_arrays(y, scale))
+        ctx.save_for_backward(x, stream, qk, vo, query, weights, attended, y, scale)
+        ctx.eps, ctx.tokens = eps, tokens
+        return y, None if stream is None else z
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
+        from ncpipe.models.compiled_block import add_backward, attend_rows_backward
+
+        x, stream, qk, vo, query, weights, attended, y, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def added(x: Tensor, qk: Tensor, vo: Tensor) -> Tensor:
+                return attend(x @ qk.mT, x, x, ctx.tokens) @ vo.mT
+
+            return *_differentiate(added, stream, (x, qk, vo), ctx.eps, (g, of_sum)), None, None
+        of_z, of_query = torch.empty_like(y), torch.empty_like(y)
+        add_backward(*_arrays(g, _rows(of_sum, y), y, scale, of_z))
+        of_attended, of_vo = torch.bmm(of_z, vo), torch.bmm(of_z.mT, attended)
+        of_x = of_z if stream is None else torch.zeros_like(y)
+        attend_rows_backward(*_arrays(of_attended, query, x, weights, of_query, of_x))
+        of_qk = torch.bmm(of_query.mT, x)
+        return of_x.baddbmm_(of_query, qk), None if stream is None else of_z, of_qk, of_vo, None, None
+
+
+def _differentiate(
+    added: Callable[..., Tensor],
+    stream: Tensor | None,
+    inputs: Sequence[Tensor],
+    eps: float,
+    gradients: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, the stream and the parameters by PyTorch's operations, to be differentiated.
+
+    inputs: x and the parameters, of which `added` makes what is added to the stream. gradients: of LN(t) and,
+    if there is a stream, of the sum t.
+    """
+    # Views, because x is itself a function of the stream: each is asked for its own gradient alone.
+    x, *parameters = own = [tensor.view_as(tensor) for tensor in inputs]
+    if stream is None:
+        found = torch.autograd.grad(layer_norm(x + added(*own), eps), own, gradients[0], create_graph=True)
+        return found[0], None, *found[1:]
+    stream = stream.view_as(stream)
+    total = stream + added(*own)
+    of_x, of_stream, *of_parameters = torch.autograd.grad(
+        (layer_norm(total, eps), total), (x, stream, *parameters), gradients, create_graph=True
+    )
+    return of_x, of_stream, *of_parameters
+
+
+def _rows(of_sum: Tensor | None, y: Tensor) -> Tensor:
+    """Return the gradient of the sum, or one without rows where there is none."""
+    return y[:, :0] if of_sum is None else of_sum
 
 
 def _arrays(*tensors: Tensor) -> list[Any]:

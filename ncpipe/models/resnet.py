@@ -10,7 +10,7 @@ from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
-from ncpipe.models.residual_block import compiled_residual_block, is_compiled
+from ncpipe.models.residual_block import add_mlp, mlp_is_compiled
 
 
 class ResNet(Network):
@@ -46,14 +46,15 @@ class ResNet(Network):
         A compiled pass of the training yields no Z, which only measurements read.
         """
         x = self.norm(self.lin0(x))
+        x, stream = (self.norm(x), x) if self.pre_norm else (x, None)
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, OneLayerMLP | TwoLayerMLP)
-            yield Layer(f"X{index}", self.positions[index - 1], x)
-            if isinstance(block, OneLayerMLP) and not self.pre_norm and is_compiled(block.lin, x):
-                x = compiled_residual_block(x, block.lin.weight, block.lin.bias, self.norm.eps)
+            yield Layer(f"X{index}", self.positions[index - 1], x if stream is None else stream)
+            if mlp_is_compiled(block, x):
+                x, stream = add_mlp(x, stream, block, self.norm.eps)
                 continue
-            z = block.pre_activation(self.norm(x) if self.pre_norm else x)
+            z = block.pre_activation(x)
             yield Layer(f"Z{index}", None, z)
-            x = x + block.post_activation(z)
-            x = x if self.pre_norm else self.norm(x)
-        yield Layer("last", self.positions[-1], self.norm(x) if self.pre_norm else x)
+            total = (x if stream is None else stream) + block.post_activation(z)
+            x, stream = self.norm(total), total if self.pre_norm else None
+        yield Layer("last", self.positions[-1], x)

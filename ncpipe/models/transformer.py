@@ -21,35 +21,20 @@ from ncpipe.models.layers import (
     mlp,
 )
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
+from ncpipe.models.residual_block import (
+    add_attention,
+    add_mlp,
+    attention_is_compiled,
+    mlp_is_compiled,
+)
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with its residual connection and its LN."""
+    """The attention and the MLP of a block; `Transformer.layers` adds them to the residual stream."""
 
-    def __init__(self, attention: Attention, mlp: MLP, norm: LayerNorm, pre_norm: bool) -> None:
+    def __init__(self, attention: Attention, mlp: MLP) -> None:
         super().__init__()
-        self.attention, self.mlp, self.norm, self.pre_norm = attention, mlp, norm, pre_norm
-
-    def attend(self, z: Tensor, tokens: int) -> Tensor:
-        """Return the first half: Z + ATTN(LN(Z)) pre-LN, or Z' + ATTN(Z') with Z' = LN(Z) post-LN."""
-        normed = self.norm(z)
-        attended: Tensor = self.attention(normed, tokens)
-        return (z if self.pre_norm else normed) + attended
-
-    def attend_from_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
-        """Return the rows (N, d) of `attend` that samples predict from."""
-        normed = self.norm(z)
-        stream = last_token(z if self.pre_norm else normed, tokens, lengths)
-        return stream + self.attention.of_last(normed, tokens, lengths)
-
-    def pre_activation(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the residual stream that the MLP is added to, and what enters the MLP's ReLU."""
-        normed = self.norm(z)
-        return (z if self.pre_norm else normed), self.mlp.pre_activation(normed)
-
-    def post_activation(self, stream: Tensor, pre_activation: Tensor) -> Tensor:
-        """Return the second half of the block from these two: the stream plus the MLP."""
-        return stream + self.mlp.post_activation(pre_activation)
+        self.attention, self.mlp = attention, mlp
 
 
 class Transformer(Network):
@@ -77,8 +62,6 @@ class Transformer(Network):
             Block(
                 TwoMatrixAttention(width) if spec.two_matrix_attention else OneMatrixAttention(width),
                 mlp(width, spec.mlp_width),
-                self.norm,
-                self.pre_norm,
             )
             for _ in range(depth)
         )
@@ -99,25 +82,42 @@ class Transformer(Network):
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """Yield the predicting token: `embedding`, then A1, Z1, B1, ... of each block; `last` is h.
 
-        A is the stream after attention, Z the input of the MLP's ReLU, B the stream after the MLP.
+        A is the stream after attention, Z the input of the MLP's ReLU, B the stream after the MLP. Compiled
+        parts of the training's passes yield none of them: only measurements read them.
         """
         tokens = x.shape[-1] if isinstance(self.embedding, TokenEmbedding) else x.shape[-2]
         z = self.embedding(x)
         if self.pre_norm:
             z = self.norm(z)
         yield Layer("embedding", self.positions[0], self._predicting(z, tokens, lengths))
+        x, stream = self._normalise(z)
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
-            if self.every_position or index < len(self.blocks):
-                z = block.attend(z, tokens)
-            else:  # nothing reads the other tokens any more
-                z, tokens, lengths = block.attend_from_last(z, tokens, lengths), 1, None
-            yield Layer(f"A{index}", self.positions[2 * index - 1], self._predicting(z, tokens, lengths))
-            stream, pre_activation = block.pre_activation(z)
-            yield Layer(f"Z{index}", None, self._predicting(pre_activation, tokens, lengths))
-            z = block.post_activation(stream, pre_activation)
-            yield Layer(f"B{index}", self.positions[2 * index], self._predicting(z, tokens, lengths))
-        yield Layer("last", self.positions[-1], self.norm(self._predicting(z, tokens, lengths)))
+            last = index == len(self.blocks) and not self.every_position
+            if not last and attention_is_compiled(block.attention, x, tokens):
+                x, stream = add_attention(x, stream, block.attention, tokens, self.norm.eps)
+            else:
+                z = x if stream is None else stream
+                if last:  # nothing reads the other tokens any more
+                    z = last_token(z, tokens, lengths) + block.attention.of_last(x, tokens, lengths)
+                    tokens, lengths = 1, None
+                else:
+                    z = z + block.attention(x, tokens)
+                yield Layer(f"A{index}", self.positions[2 * index - 1], self._predicting(z, tokens, lengths))
+                x, stream = self._normalise(z)
+            if mlp_is_compiled(block.mlp, x):
+                x, stream = add_mlp(x, stream, block.mlp, self.norm.eps)
+            else:
+                z = block.mlp.pre_activation(x)
+                yield Layer(f"Z{index}", None, self._predicting(z, tokens, lengths))
+                z = (x if stream is None else stream) + block.mlp.post_activation(z)
+                yield Layer(f"B{index}", self.positions[2 * index], self._predicting(z, tokens, lengths))
+                x, stream = self._normalise(z)
+        yield Layer("last", self.positions[-1], self._predicting(x, tokens, lengths))
+
+    def _normalise(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return LN(z) and the residual stream, which is z pre-LN; post-LN it is LN(z), given as None."""
+        return self.norm(z), z if self.pre_norm else None
 
     def _predicting(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) that predict, or all rows (N*C, d)."""

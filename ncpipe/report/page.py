@@ -74,7 +74,7 @@ class Contents:
     headline: Picture | None = None
 
 
-NOTHING = Contents("", [], [], [], [], None, [], None, [], Provenance(), {})
+EMPTY = Contents("", [], [], [], [], None, [], None, [], Provenance(), {})
 
 
 def render(contents: Contents) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from filelock import FileLock, Timeout
 
 from ncpipe.runs.engines.choice import open_engine, tasks_of
+from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.protocol import run_tasks
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import batch_lock, missing_of

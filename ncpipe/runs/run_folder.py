@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.runs.dvc_repair import drop_damaged
+from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import (
     RUN_RECORD,
     RunFingerprint,
@@ -86,13 +86,13 @@ def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:
     try:
         verify_run(folder)
     except InputError as error:
-        more = drop_damaged(folder)
+        more = remove_damaged(folder)
         raise InputError(f"{error}; {folder} is removed{more}; run dvc repro") from None
     check_run(folder, fingerprint)
     return _read_weights(folder, folder / "model.safetensors")
 
 
-def read_kept(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
+def read_snapshots(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
     """Return the weights during training that `history` asks for, by epoch, up to where the run diverged."""
     diverged = check_run(folder, fingerprint)["outcome"]["diverged_at_epoch"]
     epochs = [

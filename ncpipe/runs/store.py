@@ -20,7 +20,7 @@ from ncpipe.config.params import Params
 from ncpipe.config.specs import Compute
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.dvc import cache_folder, dvc_folder
-from ncpipe.runs.dvc_repair import drop_damaged
+from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, is_current, verify_run
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, reach_disk, read_json, remove
@@ -206,7 +206,7 @@ def _link_to_object(file: Path, objects: Path) -> None:
 
 
 def _drop(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:
-    more = drop_damaged(folder)
+    more = remove_damaged(folder)
     name = fingerprint.run.name
     say(f"{name}: {reason}; {folder} is removed{more}; the run is restored or trained again")
 

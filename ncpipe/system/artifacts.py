@@ -44,7 +44,7 @@ FEW = 4  # paths, for which threads cost more than they save
 
 @contextlib.contextmanager
 def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Path]:
-    """An empty folder to write into, that becomes `target` when the block ends without an error.
+    """Yield an empty folder to write into, that becomes `target` when the block ends without an error.
 
     The half-written folder lies in `data/.partial` (in `.partial` beside `target`, if no parent is called
     data), outside everything that a stage reads. It takes the place of an earlier one of the same target,
@@ -99,7 +99,7 @@ def remove_tried_links(further: Iterable[Path] = ()) -> None:
 
 @contextlib.contextmanager
 def publish_file(target: Path) -> Iterator[Path]:
-    """A path to write to, that becomes `target` when the block ends without an error."""
+    """Yield a path to write to, that becomes `target` when the block ends without an error."""
     partial = target.with_name(f".{target.name}.partial")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -139,7 +139,7 @@ def write_manifest(folder: Path, key: str) -> None:
 
 
 def check_manifest(folder: Path, key: str) -> None:
-    """InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
+    """Raise InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
     sealed, found = read_json(folder / MANIFEST), _contents(folder, key)
     if (folder / MANIFEST).read_bytes() == json_text(found).encode():
         return
@@ -164,7 +164,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def json_text(value: object) -> str:
-    """Strict JSON (no NaN: JSON has none), sorted keys, so that equal values give equal bytes."""
+    """Return strict JSON (no NaN: JSON has none), sorted keys, so that equal values give equal bytes."""
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -178,11 +178,11 @@ def read_json(path: Path) -> Any:
 
 
 def digest_of(value: object) -> str:
-    """SHA-256 of a value of JSON."""
+    """Return the SHA-256 of a value of JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Return the hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

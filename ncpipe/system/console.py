@@ -147,6 +147,15 @@ class Unseen:
         return None
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 run, 2 runs, 3 batches, 4 entries."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count} {noun[:-1]}ies"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return a time as people write it: 8 s, 3 min, 2.5 h."""
     if seconds < 100:

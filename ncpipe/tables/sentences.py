@@ -1,7 +1,11 @@
-"""Summarise the depth sweep of an experiment in one sentence."""
+"""Describe the results of an experiment in words: rates, converged runs, linearity and drift.
+
+`ncpipe aggregate` prints the lines and stores the sentences; `ncpipe report` shows both kinds of sentence.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -12,50 +16,86 @@ from ncpipe.tables.points import LAST
 Titles = Mapping[str, tuple[str, str]]
 
 
-def experiment_sentence(
+@dataclass(frozen=True)
+class Summary:
+    """Holds the results of one line of the figures, an experiment or an experiment at one depth, in words.
+
+    name: of the line. converged: number of its converged runs. rates: one for each series; empty if no run
+    converged. left_out: values that enter no fit. linearity: results of the test of a power law. drifts: how
+    the rates change without small depths. failures: why runs did not converge (`convergence.failures`).
+    """
+
+    name: str
+    converged: str
+    rates: Sequence[str]
+    left_out: Sequence[str]
+    linearity: Sequence[str]
+    drifts: Sequence[str]
+    failures: Sequence[str]
+
+    def sentence(self) -> str:
+        """Return everything in one sentence; failures only if no run converged."""
+        if not self.rates:
+            clauses = [f"{self.converged}, so it has no rates", *self.failures]
+        else:
+            linearity = [f"log-linearity {', '.join(self.linearity)}"] if self.linearity else []
+            rates = ", ".join([*self.rates, self.converged])
+            clauses = [rates, *self.left_out, *linearity, *self.drifts]
+        return f"{self.name}: {'; '.join(clauses)}."
+
+    def lines(self) -> list[str]:
+        """Return one line per fact, for the terminal."""
+        facts = [
+            *(f"not converged: {failure}" for failure in self.failures),
+            *self.rates,
+            *self.left_out,
+            *(f"log-linearity {result}" for result in self.linearity),
+            *self.drifts,
+        ]
+        return [f"{self.name}: {self.converged}", *(f"  {fact}" for fact in facts)]
+
+
+def experiment_summary(
     line: Mapping[str, Any],
     slopes: pd.DataFrame,
     leave_out: pd.DataFrame,
     runs: pd.DataFrame,
     series: Titles,
     failures: Sequence[str] = (),
-) -> str:
-    """Return rates with intervals, converged runs, log-linearity and drift in one sentence.
+) -> Summary:
+    """Return rates with intervals, converged runs, log-linearity and drift in words.
 
-    line: keys of its rows (`keys.line_keys`), an experiment and, in a study with an axis, a depth. slopes,
-    leave_out: of `slopes.loglog_slopes` and `slopes.leave_out_slopes`; runs: with converged. series: what to
-    report, as {'NC1': (metric, split)}, of the last layer and such that lower is better. failures: of
-    `convergence.failures`, reported where none of the runs converged.
+    Args:
+        line: keys of its rows (`keys.line_keys`): an experiment and, in a study with an axis, a depth.
+        slopes, leave_out: from `slopes.loglog_slopes` and `slopes.leave_out_slopes`.
+        runs: with the column converged.
+        series: what to report, as {'NC1': (metric, split)}, of the last layer and such that lower is better.
+        failures: of the line's runs, from `convergence.failures`.
 
     'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do. A
-    series 'improves' or 'worsens' only if the interval excludes 0. Of the fits without small depths it takes
-    those with the fewest depths, which show the rate at large L.
+    series 'improves' or 'worsens' only if the interval excludes 0. Drifts are those of the fits with the
+    fewest depths, which show the rate at large L.
     """
-    own, of = rows_at(runs, line)["converged"], symbol(runs)
+    converged, of = rows_at(runs, line)["converged"], symbol(runs)
     name = f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
-    if not own.any():
-        return f"{'; '.join([f'{name}: 0 of {len(own)} runs converged, so it has no rates', *failures])}."
+    count = f"{int(converged.sum())} of {len(converged)} runs converged"
+    if not converged.any():
+        return Summary(name, count, [], [], [], [], failures)
     rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
     first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
     rates = [f"{title} {rate(row, level=title == first, of=of)}" for title, row in rows.items()]
-    clauses = [
-        ", ".join([*rates, f"{int(own.sum())} of {len(own)} runs converged"]),
-        *_left_out_values(rows),
-        *_linearity(rows, of),
-        *_drifts(fewer),
-    ]
-    return f"{name}: {'; '.join(clauses)}."
+    return Summary(name, count, rates, _left_out(rows), _linearity(rows, of), _drifts(fewer), failures)
 
 
 def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:
-    """Return in one short sentence which series improve, worsen or show no clear change; no numbers.
+    """Return in one short sentence which series improve, worsen or show no clear change, without numbers.
 
-    Arguments as those of `experiment_sentence`. As there, a series improves or worsens only where the
-    interval (or the test of a rank correlation) leaves out 0.
+    Takes the arguments of `experiment_summary`. As there, a series improves or worsens only if the interval
+    (or the test of a rank correlation) excludes 0.
     """
-    own, of = rows_at(runs, line)["converged"], symbol(runs)
-    if not own.any():
-        return f"None of {len(own)} runs converged, so there are no rates."
+    converged, of = rows_at(runs, line)["converged"], symbol(runs)
+    if not converged.any():
+        return f"None of {len(converged)} runs converged, so there are no rates."
     titles: dict[str, list[str]] = {}
     for title, row in _rows(slopes, line, series).items():
         titles.setdefault(tendency(row), []).append(title)
@@ -63,8 +103,8 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     for verb, (singular, ending) in TENDENCIES.items():
         if named := titles.get(verb):
             clauses.append(f"{_and(named)} {verb if len(named) > 1 else singular}{ending.format(of=of)}")
-    if not own.all():
-        clauses.append(f"{int(own.sum())} of {len(own)} runs converged")
+    if not converged.all():
+        clauses.append(f"{int(converged.sum())} of {len(converged)} runs converged")
     text = "; ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -96,11 +136,11 @@ def tendency(row: Mapping[str, Any] | pd.Series) -> str:
 def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L") -> str:
     """Return a verb and the power of L with its interval, from a series' row of `loglog_slopes`.
 
-    level: whether to add the confidence level. of: name of the x axis. With ranks in place of a power,
-    returns a verb and the rank correlation with its p-value.
+    level: whether to add the confidence level. of: name of the x axis. A row with a rank correlation instead
+    of a power gives a verb and the correlation with its p-value.
     """
     if not math.isnan(row.get("rho", math.nan)):
-        return _tendency(row, of)
+        return _rank_correlation(row, of)
     slope, low, high = row["slope"], row["low"], row["high"]
     if math.isnan(slope):
         return f"has no rate (usable values at fewer than two {_axis_noun(of)}s)"
@@ -113,7 +153,7 @@ def rate(row: Mapping[str, Any] | pd.Series, level: bool = False, of: str = "L")
     return f"{verb} as {power(slope, low, high, of)}{level * f' ({kind})'}"
 
 
-def _tendency(row: Mapping[str, Any] | pd.Series, of: str) -> str:
+def _rank_correlation(row: Mapping[str, Any] | pd.Series, of: str) -> str:
     rho, p_value = row["rho"], row["rho_p_value"]
     clear = p_value < 1 - row["level"]
     verb = ("improves" if rho < 0 else "worsens") if clear else "shows no clear change"
@@ -125,25 +165,25 @@ def _axis_noun(of: str) -> str:
 
 
 def power(slope: float, low: float, high: float, of: str = "L") -> str:
-    """Return 'L^-0.42 [-0.47, -0.38]': the interval of the signed slope; none where it is NaN."""
-    written = f"{of}^{slope:z.2f}"
-    return written if math.isnan(low) else f"{written} [{low:z.2f}, {high:z.2f}]"
+    """Return 'L^-0.42 [-0.47, -0.38]', with the interval of the signed slope unless that is NaN."""
+    text = f"{of}^{slope:z.2f}"
+    return text if math.isnan(low) else f"{text} [{low:z.2f}, {high:z.2f}]"
 
 
 def _rows(table: pd.DataFrame, line: Mapping[str, Any], series: Titles) -> dict[str, pd.Series]:
-    """Return the row of each series by title; of several the one with the fewest depths."""
+    """Return by title the row of each series with the fewest depths."""
     last = rows_at(table[table["layer"] == LAST], line)
     rows = {}
     for title, (metric, split) in series.items():
-        own = last[(last["metric"] == metric) & (last["split"] == split)]
-        if len(own):
-            rows[title] = own.sort_values("n_depths").iloc[0]
+        fits = last[(last["metric"] == metric) & (last["split"] == split)]
+        if len(fits):
+            rows[title] = fits.sort_values("n_depths").iloc[0]
     return rows
 
 
-def _left_out_values(rows: Mapping[str, pd.Series]) -> list[str]:
-    found = [f"of {title}: {row['unusable']}" for title, row in rows.items() if row["unusable"]]
-    return [f"left out {' and '.join(found)}"] if found else []
+def _left_out(rows: Mapping[str, pd.Series]) -> list[str]:
+    values = [f"of {title}: {row['unusable']}" for title, row in rows.items() if row["unusable"]]
+    return [f"left out {' and '.join(values)}"] if values else []
 
 
 def _linearity(rows: Mapping[str, pd.Series], of: str) -> list[str]:
@@ -160,23 +200,24 @@ def _linearity(rows: Mapping[str, pd.Series], of: str) -> list[str]:
         parts.append(
             f"untested for {_and(untested)} (it takes differing runs at each of three {_axis_noun(of)}s)"
         )
-    return [f"log-linearity {', '.join(parts)}"] if parts else []
+    return parts
 
 
 def _drifts(fewer: Mapping[str, pd.Series]) -> list[str]:
-    known = {title: row for title, row in fewer.items() if not math.isnan(row["drift_low"])}
+    with_interval = {title: row for title, row in fewer.items() if not math.isnan(row["drift_low"])}
     clauses = []
-    for without in dict.fromkeys(row["without"] for row in known.values()):
-        here = {title: row for title, row in known.items() if row["without"] == without}
-        moved = [
+    for without in dict.fromkeys(row["without"] for row in with_interval.values()):
+        rows = {title: row for title, row in with_interval.items() if row["without"] == without}
+        parts = [
             f"{title} drifts to {power(row['slope'], row['low'], row['high'])}"
-            for title, row in here.items()
+            for title, row in rows.items()
             if row["drifts"]
         ]
-        stayed = [title for title, row in here.items() if not row["drifts"]]
-        if stayed:
-            moved.append(f"{_and(stayed)} {'show' if len(stayed) > 1 else 'shows'} no drift")
-        clauses.append(f"without L = {without} {', '.join(moved)}")
+        without_drift = [title for title, row in rows.items() if not row["drifts"]]
+        if without_drift:
+            verb = "show" if len(without_drift) > 1 else "shows"
+            parts.append(f"{_and(without_drift)} {verb} no drift")
+        clauses.append(f"without L = {without} {', '.join(parts)}")
     return clauses
 
 

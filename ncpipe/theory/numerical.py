@@ -8,8 +8,9 @@ target move to their mean (UFM), so samples of one target share a feature at the
 M  points    K  classes    d  feature width    S  starts
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory.ufm import Decay
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
+Bounds = Sequence[tuple[float | None, float | None]]
 STEPS = 20_000  # of L-BFGS, which ends long before
 SLOPE = 1e-8  # largest derivative at which it ends: flat directions are quartic here, so values err by 1e-10
 
@@ -39,8 +41,23 @@ class Minimum:
     slope: float
 
 
-def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed: int) -> Minimum:
-    """Minimise by L-BFGS from `starts` standard normal draws of `size` numbers, all from one generator."""
+class End(NamedTuple):
+    """Where one descent stopped: the loss, the free numbers, the largest derivative."""
+
+    value: float
+    point: np.ndarray
+    slope: float
+
+
+def descend(
+    objective: Callable[[Tensor], Tensor],
+    start: np.ndarray,
+    *,
+    steps: int = STEPS,
+    slope: float = SLOPE,
+    bounds: Bounds | None = None,
+) -> End:
+    """Return the end of L-BFGS from a start, after at most `steps` or at a largest derivative of `slope`."""
 
     def evaluate(values: np.ndarray) -> tuple[float, np.ndarray]:
         flat = torch.from_numpy(values).requires_grad_()
@@ -48,15 +65,19 @@ def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed
         (gradient,) = torch.autograd.grad(value, flat)
         return value.item(), gradient.numpy()
 
+    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 0.0, "gtol": slope}
+    found = minimize(evaluate, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    return End(float(found.fun), found.x, float(np.abs(found.jac).max()))
+
+
+def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed: int) -> Minimum:
+    """Minimise by L-BFGS from `starts` standard normal draws of `size` numbers, all from one generator."""
     generator = torch.Generator().manual_seed(seed)
-    ends = []
-    for _ in range(starts):
-        start = torch.randn(size, dtype=torch.float64, generator=generator)
-        options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": 20, "ftol": 0.0, "gtol": SLOPE}
-        ends.append(minimize(evaluate, start.numpy(), jac=True, method="L-BFGS-B", options=options))
-    best = min(ends, key=lambda end: end.fun)
-    values = torch.tensor(sorted(end.fun for end in ends), dtype=torch.float64)
-    return Minimum(float(best.fun), torch.from_numpy(best.x), values, float(np.abs(best.jac).max()))
+    draws = (torch.randn(size, dtype=torch.float64, generator=generator) for _ in range(starts))
+    ends = [descend(objective, draw.numpy()) for draw in draws]
+    best = min(ends, key=lambda end: end.value)
+    values = torch.tensor(sorted(end.value for end in ends), dtype=torch.float64)
+    return Minimum(best.value, torch.from_numpy(best.point), values, best.slope)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,10 @@
 """Muon: steps whose matrices have nearly equal singular values (Jordan et al. 2024)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from ncpipe.config.specs import Muon
 from ncpipe.models.network import INNER, Role
-from ncpipe.training.own_optimizers import ByRun
-from ncpipe.training.stack import Stack
 
 # Of the polynomial a s + b s^3 + c s^5 that an iteration applies to each singular value s in (0, 1].
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -66,8 +62,3 @@ def muon(
         direction = direction.view_as(value)
         moved[name] = value - own_rate * (direction if decay is None else direction + decay)
     return moved
-
-
-def muon_state(optimizers: Sequence[Muon], stack: Stack, decayed: Tensor) -> ByRun:
-    """Return the state of a stack's runs."""
-    return ByRun(muon, optimizers, stack, decayed)

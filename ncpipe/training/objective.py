@@ -89,7 +89,7 @@ def sum_of_adjusted_losses(outputs: Outputs, loss: Loss) -> Tensor:
 
 
 def mean_contrast_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
-    """N times the mean supervised contrast over the samples that have another of their class in the batch."""
+    """Return N times the mean contrast over the samples that have another of their class in the batch."""
     assert isinstance(loss, SupCon)
     assert outputs.features is not None
     total = compared = torch.zeros((), dtype=outputs.features.dtype, device=outputs.features.device)

@@ -14,7 +14,15 @@ from ncpipe.config.specs import Adam, AdamW, Lion, Sgd, SignSgd
 from ncpipe.training.stack import Stack
 
 
-class SgdState:
+class RateAlone:
+    """Steps that need no other number than their learning rate."""
+
+    def table(self, rates: Tensor) -> Tensor:
+        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        return rates.unsqueeze(1)
+
+
+class SgdState(RateAlone):
     """theta <- theta - rate m, with m <- momentum m + g."""
 
     def __init__(self, optimizers: Sequence[Sgd], stack: Stack, decayed: Tensor) -> None:
@@ -22,17 +30,13 @@ class SgdState:
         self.momentum = column([o.momentum for o in optimizers], values)
         self.velocity = torch.zeros_like(values)
 
-    def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
-        return rates.unsqueeze(1)
-
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.velocity.mul_(self.momentum).add_(gradients)
         return values - now[0] * self.velocity
 
     def buffers(self) -> dict[str, Tensor]:
-        """State that moves with training, (S, P) each."""
+        """Return the state that moves with training, (S, P) each."""
         return {"velocity": self.velocity}
 
 
@@ -66,11 +70,11 @@ class AdamState:
         return moved if self.decay is None else moved - rates * self.decay * values
 
     def buffers(self) -> dict[str, Tensor]:
-        """State that moves with training, (S, P) each."""
+        """Return the state that moves with training, (S, P) each."""
         return {"mean": self.mean, "square": self.square}
 
 
-class LionState:
+class LionState(RateAlone):
     """Lion (Chen et al. 2023, Algorithm 2), whose decay takes the penalised numbers alone.
 
     theta <- theta - rate (sign(beta1 m + (1 - beta1) g) + weight_decay theta); m <- beta2 m + (1 - beta2) g.
@@ -84,10 +88,6 @@ class LionState:
         self.decay = column(decays, values) * decayed if any(decays) else None
         self.mean = torch.zeros_like(values)
 
-    def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
-        return rates.unsqueeze(1)
-
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         direction = self.mean.lerp(gradients, self.step_rate).sign_()
@@ -97,11 +97,11 @@ class LionState:
         return values - now[0] * direction
 
     def buffers(self) -> dict[str, Tensor]:
-        """State that moves with training, (S, P) each."""
+        """Return the state that moves with training, (S, P) each."""
         return {"mean": self.mean}
 
 
-class SignState:
+class SignState(RateAlone):
     """SignSGD (Bernstein et al. 2018, Algorithm 1), and Signum (Algorithm 2) with momentum.
 
     m <- momentum m + (1 - momentum) g; theta <- theta - rate sign(m).
@@ -112,17 +112,13 @@ class SignState:
         self.mean_rate = column([1 - o.momentum for o in optimizers], values)
         self.mean = torch.zeros_like(values)
 
-    def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
-        return rates.unsqueeze(1)
-
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.mean.lerp_(gradients, self.mean_rate)
         return values - now[0] * self.mean.sign()
 
     def buffers(self) -> dict[str, Tensor]:
-        """State that moves with training, (S, P) each."""
+        """Return the state that moves with training, (S, P) each."""
         return {"mean": self.mean}
 
 

@@ -70,7 +70,7 @@ class ByRun:
         return moved
 
     def buffers(self) -> dict[str, Tensor]:
-        """State that moves with training, (S, P) each."""
+        """Return the state that moves with training, (S, P) each."""
         return self.state
 
     def _put(self, places: dict[str, Tensor], found: Any, spec: Any, what: str) -> None:

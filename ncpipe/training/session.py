@@ -27,7 +27,7 @@ from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.cuda_graph import CudaGraphStep
-from ncpipe.training.muon import muon_state
+from ncpipe.training.muon import muon
 from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
@@ -470,7 +470,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "adamw": AdamState,
         "lion": LionState,
         "sign_sgd": SignState,
-        "muon": muon_state,
+        "muon": functools.partial(ByRun, muon),
         "torch": TorchState,
         "lbfgs": _Search,
     }

@@ -10,10 +10,11 @@ from ncpipe.config.records import suggest
 from ncpipe.config.specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut
 from ncpipe.training.checkpoints import State, copy_to
+from ncpipe.training.optimizers import RateAlone
 from ncpipe.training.stack import Stack
 
 
-class TorchState:
+class TorchState(RateAlone):
     """Steps of torch.optim on the learned parameters of one run, each a parameter of its own shape."""
 
     def __init__(self, optimizers: Sequence[TorchOptimizer], stack: Stack, decayed: Tensor) -> None:
@@ -26,10 +27,6 @@ class TorchState:
             self.optimizer = optimizer_class(spec.class_)(self.weights, **arguments)
         except (TypeError, ValueError) as error:
             raise self._mistake(error) from None
-
-    def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, 1) -> (T, 1, 1)."""
-        return rates.unsqueeze(1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""

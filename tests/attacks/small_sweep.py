@@ -74,7 +74,7 @@ def finished(folder: Path, said: str) -> set[str]:
     outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", said, re.MULTILINE)
     found = {"train@" + "-".join(names) for names in outcomes}
     places = [folder / place for place in (ALONE, RUNS, ".dvc/cache/ncpipe")]
-    for record in [path for place in places for path in place.rglob("run.json")]:
+    for record in [path for place in places for path in named(place)]:
         try:
             verify_run(record.parent)
         except InputError:
@@ -82,6 +82,12 @@ def finished(folder: Path, said: str) -> set[str]:
         of = read_json(record)["inputs"]
         found.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
     return found
+
+
+def named(place: Path) -> list[Path]:
+    """The run.json of every run there that has its name: one below a hidden folder is still being written."""
+    found = ((path, path.relative_to(place).parts) for path in place.rglob("run.json"))
+    return [path for path, names in found if not any(name.startswith(".") for name in names)]
 
 
 def spread(count: int) -> list[int]:

@@ -240,8 +240,8 @@ def test_a_command_in_any_language(own: None, tmp_path: Path) -> None:
         ([], "give MODULE:FUNCTION or --npz-command"),
         (["own_metrics:none"], "own_metrics:none"),
         (["no_such_module:f"], "no_such_module"),
-        (["own_metrics:unknown"], "nc1: no metric of the suite"),
-        (["own_metrics:nc1"], "say by --metric which metric"),
+        (["own_metrics:unknown"], "nc1: not a metric of the suite"),
+        (["own_metrics:nc1"], "name its metric with --metric"),
         (["own_metrics:nc1", "--metric", "nc9"], "--metric nc9: unknown"),
         (["--npz-command", "cat"], "write {} where"),
         (["--npz-command", "no-such-program {}"], "no program no-such-program"),
@@ -256,7 +256,7 @@ def test_mistakes_are_one_line(own: None, arguments: list[str], said: str) -> No
 def test_what_raises_counts_as_wrong(own: None) -> None:
     result = scored("own_metrics:broken", "--metric", "tcv")
     assert result.exit_code == 1
-    assert f"it failed on {len(NAMES) - 1} of {len(NAMES)} files" in result.stderr  # one has one class
+    assert f"errors in {len(NAMES) - 1} of {len(NAMES)} files" in result.stderr  # one has one class
     assert "ValueError: no such thing" in result.stderr
 
 

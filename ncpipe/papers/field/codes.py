@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.loss_functions import cross_entropy
-from ncpipe.papers.field.descent import End, descend
 from ncpipe.system.errors import InputError
+from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=3)]
 Even = Annotated[int, Bound(low=4)]
@@ -32,7 +32,7 @@ EVEN = 1.01  # largest over least singular value of what counts as neural collap
 
 
 def code_margin(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Least distance of a class's direction from the hull of the others, at a numerical minimum.
+    """Return the least distance of a class's direction from the hull of the others, at a numerical minimum.
 
     Of cross-entropy over unit W and unit features, logits `scale` W h: the margin of a softmax code.
     """
@@ -40,12 +40,12 @@ def code_margin(classes: Classes, width: Count, scale: Positive, starts: Count) 
 
 
 def code_largest_cosine(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Largest cosine between two classes' features at that minimum."""
+    """Return the largest cosine between two classes' features at that minimum."""
     return float(_cosines(classes, width, scale, starts).max())
 
 
 def code_antipodal_pairs(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Number of pairs of classes with opposite features (cosine below -0.99) at that minimum."""
+    """Return the number of pairs of classes with opposite features (cosine below -0.99) at that minimum."""
     return float((_cosines(classes, width, scale, starts) < ANTIPODAL).sum())
 
 
@@ -62,14 +62,14 @@ def one_vs_rest(rows: Array) -> float:
 
 
 def _cosines(classes: int, width: int, scale: float, starts: int) -> Array:
-    """Of all pairs (K (K-1)/2,)."""
+    """Return the cosines of all pairs (K (K-1)/2,)."""
     rows = _directions(classes, width, scale, starts)
     found: Array = (rows @ rows.T)[np.triu_indices(classes, 1)]
     return found
 
 
 def _directions(classes: int, width: int, scale: float, starts: int) -> Array:
-    """Unit features (K, d) of the best end; each start is led from logits of scale 4 up to `scale`."""
+    """Return unit features (K, d) of the best end; each start is led from logits of scale 4 up to `scale`."""
     size = classes * width
     targets = torch.eye(classes, dtype=torch.float64)
 
@@ -83,11 +83,12 @@ def _directions(classes: int, width: int, scale: float, starts: int) -> Array:
 
     ends = []
     for seed in range(starts):
-        end = End(math.inf, np.random.default_rng(seed).standard_normal(2 * size))
+        point = np.random.default_rng(seed).standard_normal(2 * size)
         for temperature in np.geomspace(min(4.0, scale), scale, 6):
-            rows = end.point.reshape(2 * classes, width)
+            rows = point.reshape(2 * classes, width)
             start = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).ravel()
             end = descend(loss_at(float(temperature)), start, steps=3000, slope=1e-9)
+            point = end.point
         ends.append(end)
     rows = min(ends, key=lambda end: end.value).point[size:].reshape(classes, width)
     found: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -120,7 +121,7 @@ def margin(logits: Array) -> float:
 
 
 def depth_margin(classes: Even, matrices: Matrices, shape: Shape) -> float:
-    """Margin of a low-rank code over that of the simplex, from L matrices of the same squared norms.
+    """Return the margin of a low-rank code over the simplex's, from L matrices of the same squared norms.
 
     L matrices with sum |W_l|^2 = L reach Z if sum_i s_i^(2/L) = 1, s_i the singular values of Z.
     """
@@ -157,7 +158,7 @@ def _scaled_margin(logits: Array, matrices: int) -> float:
 
 
 def low_rank_over_dnc(classes: Even, matrices: Matrices, decay: Positive, shape: Shape) -> float:
-    """Least cross-entropy with decay of logits along a low-rank code, over that along the simplex.
+    """Return the least cross-entropy with decay of logits along a low-rank code, over that along the simplex.
 
     Deep linear features model of one sample a class: sum |W_l|^2 is at least L sum_i s_i^(2/L). Both at their
     best scale other than 0.
@@ -193,7 +194,7 @@ def deep_value(logits: Array, matrices: int, decay: float) -> tuple[float, float
 
 
 def deep_rank(classes: Classes, width: Count, matrices: Matrices, decay: Positive, starts: Count) -> float:
-    """Rank of a deep linear model's logits, one sample a class, at the best end of random starts."""
+    """Return the rank of a deep linear model's logits, one sample a class, at the best end of its starts."""
     best = min(_deep_ends(classes, width, matrices, decay, starts), key=lambda end: end[0])
     return float(_rank(best[1]))
 
@@ -208,7 +209,7 @@ def deep_mean_rank(
 def deep_dnc_share(
     classes: Classes, width: Count, matrices: Matrices, decay: Positive, starts: Count
 ) -> float:
-    """Share of descents from random starts that end at the simplex, of those that do not end at 0."""
+    """Return what share of descents from random starts end at the simplex, of those that do not end at 0."""
     ends = _alive(classes, width, matrices, decay, starts)
     return float(np.mean([_is_simplex(logits) for logits in ends]))
 
@@ -224,7 +225,7 @@ def _alive(classes: int, width: int, matrices: int, decay: float, starts: int) -
 def _deep_ends(
     classes: int, width: int, matrices: int, decay: float, starts: int
 ) -> list[tuple[float, Array]]:
-    """Loss and logits (K, K), zero-sum rows, of the end of each start; inner matrices are d by d."""
+    """Return loss and logits (K, K), zero-sum rows, of the end of each start; inner matrices are d by d."""
     shapes = [(width, classes), *[(width, width)] * (matrices - 2), (classes, width)]
     targets = torch.eye(classes, dtype=torch.float64)
 
@@ -259,7 +260,7 @@ def _is_simplex(logits: Array) -> bool:
 
 
 def repulsion(matrices: Matrices, time: Positive, ratio: Annotated[float, Bound(low=1)]) -> float:
-    """Growth of log(largest/least singular value) of 3 by `time`, from small ones that differ by `ratio`.
+    """Return the growth of log(largest/least singular value) of 3 by `time`, from small ones `ratio` apart.
 
     K = 4, without decay, spectral start along Walsh functions; time is scaled so that the values grow as
     s' = s^(2-2/L) at first.
@@ -271,7 +272,7 @@ def repulsion(matrices: Matrices, time: Positive, ratio: Annotated[float, Bound(
 
 
 def basin_share(matrices: Matrices, spread: Positive, starts: Count, seed: Index) -> float:
-    """Share of spectral starts, of singular values 0.1 exp(spread normal), that grow evener in the end.
+    """Return what share of spectral starts, with singular values 0.1 exp(spread normal), end more even.
 
     K = 8, seven singular values, without decay, until the largest is 60.
     """

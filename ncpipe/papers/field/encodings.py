@@ -27,7 +27,7 @@ GAMMA, DELTA = 2.0, 0.1  # of focal loss and of label smoothing, the usual value
 
 
 def encoding_cosine(classes: Classes, per_class: Count, decay: Positive, bias: NonNegative) -> float:
-    """Cosine between uncentred features of two classes at the optimum of MSE with a penalised bias."""
+    """Return the cosine of two classes' uncentred features at the optimum of MSE with a penalised bias."""
     return _cosine(ufm.optimum("mse", classes, per_class, classes, Decay(decay, decay, bias)).features)
 
 
@@ -43,14 +43,14 @@ def encoding_cosine_numerical(
 def encoding_fall(
     classes: Classes, per_class: Count, decay: Positive, low: Positive, high: Positive
 ) -> float:
-    """Largest fall of that cosine from one penalty of the bias to the next of 50, from `low` to `high`."""
+    """Return that cosine's largest fall between neighbours of 50 penalties of the bias, `low` to `high`."""
     grid = np.geomspace(low, high, 50)
     found = [encoding_cosine(classes, per_class, decay, float(bias)) for bias in grid]
     return max(before - after for before, after in pairwise(found))
 
 
 def encoding_bias(classes: Classes, length: Count, width: Count, decay: Positive, seed: Index) -> float:
-    """Distance of the optimal bias, which is free, from the mean of drawn class codes, over that mean.
+    """Return the distance of the optimal bias, here free, from the mean of drawn class codes, over the mean.
 
     Codes are K normal vectors of q numbers; W is (q, d), and all classes have one sample.
     """
@@ -63,7 +63,7 @@ def encoding_bias(classes: Classes, length: Count, width: Count, decay: Positive
 
 
 def loss_simplex(loss: LossName, classes: Classes, width: Count, decay: Positive) -> float:
-    """NC2 of the features at a numerical minimum with a free bias: 0 if they are a simplex ETF.
+    """Return NC2 of the features at a numerical minimum with a free bias: 0 if they are a simplex ETF.
 
     focal: gamma = 2. smoothed: cross-entropy with delta = 0.1.
     """
@@ -73,13 +73,13 @@ def loss_simplex(loss: LossName, classes: Classes, width: Count, decay: Positive
 def benign_share(
     loss: Literal["ce", "mse"], classes: Classes, width: Count, decay: Positive, starts: Count
 ) -> float:
-    """Share of random starts of a descent that end at the closed form of the global minimum."""
+    """Return the share of random starts of a descent that end at the closed form of the global minimum."""
     least = ufm.optimum(loss, classes, 1, width, Decay(decay, decay, 0.0)).value
     return float((_minimum(loss, classes, width, decay, starts).values < least + 1e-8).double().mean())
 
 
 def saddle_curvature(classes: Classes, width: Count, decay: Positive) -> float:
-    """Least eigenvalue of the Hessian of cross-entropy with decay at W = 0, H = 0, a critical point."""
+    """Return the least eigenvalue of cross-entropy's Hessian with decay at W = 0, H = 0, a critical point."""
 
     def objective(flat: Tensor) -> Tensor:
         weight, features = flat.view(2, classes, width)
@@ -105,7 +105,7 @@ def _loss(name: LossName) -> Loss:
 
 
 def _cosine(features: Tensor) -> float:
-    """Of the first two of features that are alike in all pairs; InputError if they are 0."""
+    """Return that of the first two of features that are alike in all pairs; InputError if they are 0."""
     first, second = features[:2]
     length = float(first.norm() * second.norm())
     if not length or math.isnan(length):

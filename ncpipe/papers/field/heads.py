@@ -17,7 +17,7 @@ from torch import Tensor
 from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.geometry import nc2_identity
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.papers.field.descent import descend
+from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
 Linear = Annotated[int, Bound(low=2)]
@@ -35,7 +35,7 @@ def linear_balance_left(
     time: Positive,
     seed: Index,
 ) -> float:
-    """Largest |A_(l+1)^T A_(l+1) - A_l A_l^T| of linear layers at a time of gradient flow, over its start."""
+    """Return the largest |A_(l+1)^T A_(l+1) - A_l A_l^T| after a time of gradient flow, over its start."""
     inputs, targets, _ = _data(classes, per_class, seed)
     shapes = _shapes(classes, linear, hidden)
     draw = torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ def linear_head_metric(
     decay: Positive,
     seed: Index,
 ) -> float:
-    """A metric of the features before the last matrix where descent from a random start ends.
+    """Return the given metric of the features before the last matrix where descent from a random start ends.
 
     balance: the largest |A_(l+1)^T A_(l+1) - A_l A_l^T| over |A_l|^2. nc2_identity: of the class means.
     """  # fmt: skip
@@ -93,7 +93,7 @@ def linear_head_metric(
 def linear_head_frozen(
     metric: HeadMetric, classes: Classes, per_class: Count, hidden: Count, decay: Positive, seed: Index
 ) -> float:
-    """`linear_head.metric` for two linear layers, of which the last stays as it is drawn [2501.19104]."""
+    """Return `linear_head.metric` for two linear layers, the last of which stays as drawn [2501.19104]."""
     inputs, targets, labels = _data(classes, per_class, seed)
     shapes = _shapes(classes, 2, hidden)
     start, last = _drawn(shapes, seed).split([hidden * (INPUTS + hidden), classes * hidden])
@@ -160,7 +160,7 @@ def _split(flat: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
 
 
 def _features(matrices: list[Tensor], inputs: Tensor, relu: bool) -> Tensor:
-    """Behind these matrices; relu: else a tanh, which a solver of high order can follow."""
+    """Return what matrices make of inputs; relu: else a tanh, which a solver of high order can follow."""
     found = inputs @ matrices[0].T
     found = found.relu() if relu else found.tanh()
     for matrix in matrices[1:]:

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Positive
 from ncpipe.metrics.loss_functions import cross_entropy
-from ncpipe.papers.field.descent import Bounds, descend
 from ncpipe.system.errors import InputError
-from ncpipe.theory.numerical import minimise_ufm
+from ncpipe.theory.numerical import Bounds, descend, minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 Even = Annotated[int, Bound(low=4)]
@@ -26,7 +25,7 @@ Array = np.ndarray
 
 
 def seli_distance(classes: Even, ratio: Whole, decay: Positive) -> float:
-    """Distance of W W^T and of the logits from SELI at a numerical minimum, the larger; norms are 1.
+    """Return the larger distance, of W W^T or of the logits, from SELI at a numerical minimum; norms are 1.
 
     decay is that of the summed loss: lambda N |W|^2/2 + lambda N |H|^2/2 beside the sum over samples.
     """
@@ -49,19 +48,19 @@ def simplex_encoded_labels(counts: Array) -> Array:
 
 
 def seli_slope(classes: Even, ratio: Whole, low: Positive, high: Positive) -> float:
-    """Slope of the log distance from SELI on log decay, between two decays."""
+    """Return the slope of the log distance from SELI on log decay, between two decays."""
     near, far = (seli_distance(classes, ratio, decay) for decay in (low, high))
     return math.log(far / near) / math.log(high / low)
 
 
 def relu_cosine(classes: Even, ratio: Whole, decay: Positive) -> float:
-    """Largest cosine between classes' features, none below 0, at a minimum of cross-entropy with decay."""
+    """Return the largest cosine of classes' features, none below 0, at cross-entropy's minimum with decay."""
     features = _relu_features(classes, ratio, decay)
     return _largest_cosine(features)
 
 
 def relu_length_ratio(classes: Even, ratio: Whole, decay: Positive) -> float:
-    """Length of a majority's features over that of a minority's at that minimum."""
+    """Return the length of a majority's features over that of a minority's at that minimum."""
     lengths = np.linalg.norm(_relu_features(classes, ratio, decay), axis=1)
     half = classes // 2
     return float(lengths[:half].mean() / lengths[half:].mean())
@@ -70,7 +69,7 @@ def relu_length_ratio(classes: Even, ratio: Whole, decay: Positive) -> float:
 def supcon_cosine_spread(
     classes: Even, ratio: Whole, temperature: Positive, sign: Literal["any", "none below 0"]
 ) -> float:
-    """Largest less least cosine between features of two classes at a minimum of supervised contrast.
+    """Return the largest less the least cosine of two classes' features at supervised contrast's minimum.
 
     Over unit features, all samples of a class at one point, any signs or none below 0.
     """
@@ -80,7 +79,7 @@ def supcon_cosine_spread(
 
 
 def supcon_relu_cosine(classes: Even, ratio: Whole, temperature: Positive) -> float:
-    """Largest cosine between features of two classes, none below 0, at that minimum."""
+    """Return the largest cosine between features of two classes, none below 0, at that minimum."""
     return _largest_cosine(_supcon_features(classes, ratio, temperature, "none below 0"))
 
 
@@ -91,7 +90,7 @@ def _counts(classes: int, ratio: int) -> Tensor:
 
 
 def _relu_features(classes: int, ratio: int, decay: float) -> Array:
-    """One point a class (K, d), d = 2 K, at the best end of four starts."""
+    """Return one point a class (K, d), d = 2 K, at the best end of four starts."""
     counts, width = _counts(classes, ratio), 2 * classes
 
     def objective(flat: Tensor) -> Tensor:
@@ -105,7 +104,7 @@ def _relu_features(classes: int, ratio: int, decay: float) -> Array:
 
 
 def _supcon_features(classes: int, ratio: int, temperature: float, sign: str) -> Array:
-    """Unit features (K, d), d = K."""
+    """Return unit features (K, d), d = K."""
     counts = _counts(classes, ratio)
 
     def objective(flat: Tensor) -> Tensor:
@@ -121,7 +120,7 @@ def _supcon_features(classes: int, ratio: int, temperature: float, sign: str) ->
 
 
 def _bounded(objective: Callable[[Tensor], Tensor], size: int, free: Bounds) -> Array:
-    """Best end of four starts within bounds."""
+    """Return the best end of four starts within bounds."""
     ends = []
     for seed in range(4):
         start = np.random.default_rng(seed).standard_normal(size)

@@ -16,12 +16,12 @@ Array = np.ndarray
 
 
 def entropy_advantage(classes: Classes, scale: Positive) -> float:
-    """Cross-entropy of K directions on a circle less that of a simplex, logits `scale` times cosines."""
+    """Return the cross-entropy of a circle's K directions less a simplex's, logits `scale` times cosines."""
     return _fit(logits_of("polygon", classes), scale) - _fit(logits_of("simplex", classes), scale)
 
 
 def norm_advantage(classes: Classes) -> float:
-    """Nuclear norm of K unit rows along a simplex less that of K unit rows on a circle."""
+    """Return the nuclear norm of K unit rows along a simplex less that of K unit rows on a circle."""
     simplex = math.sqrt(classes * (classes - 1))  # K - 1 singular values sqrt(K/(K-1))
     return simplex - math.sqrt(2 * classes)  # two singular values sqrt(K/2)
 
@@ -35,27 +35,27 @@ def norm_advantage_numerical(classes: Classes) -> float:
 
 
 def critical_decay(classes: Classes, scale: Positive) -> float:
-    """Decay of the rows' nuclear norm at which both cost the same; above it the circle costs less."""
+    """Return the decay of the nuclear norm at which both cost the same; above it the circle costs less."""
     return entropy_advantage(classes, scale) / norm_advantage(classes)
 
 
 def entropy_slope(classes: Classes, scale: Positive) -> float:
-    """Slope of log `entropy_advantage` on log K from K to 2 K."""
+    """Return the slope of log `entropy_advantage` on log K from K to 2 K."""
     return math.log2(entropy_advantage(2 * classes, scale) / entropy_advantage(classes, scale))
 
 
 def norm_slope(classes: Classes) -> float:
-    """Slope of log `norm_advantage` on log K from K to 2 K."""
+    """Return the slope of log `norm_advantage` on log K from K to 2 K."""
     return math.log2(norm_advantage(2 * classes) / norm_advantage(classes))
 
 
 def critical_slope(classes: Classes, scale: Positive) -> float:
-    """Slope of log `critical_decay` on log K from K to 2 K."""
+    """Return the slope of log `critical_decay` on log K from K to 2 K."""
     return math.log2(critical_decay(2 * classes, scale) / critical_decay(classes, scale))
 
 
 def circle_over_simplex(classes: Classes, decay: Positive) -> float:
-    """Least cross-entropy with decay of free W and features on a circle, over that on a simplex.
+    """Return the least cross-entropy with decay of free W and features on a circle, over that on a simplex.
 
     Each at its best scale; one sample a class.
     """

@@ -75,7 +75,7 @@ def nc0_left(
     steps: Count,
     seed: Index,
 ) -> float:
-    """NC0 at the end over NC0 at the start; the rate falls tenfold after each third of the steps."""
+    """Return NC0 at the end over NC0 at the start; the rate falls tenfold after each third of the steps."""
     start = drawn(classes, per_class, width, seed)
     path = list(descend(optimizer, start, staircase(rate, steps), decay, momentum))
     return path[-1].nc0 / path[0].nc0
@@ -90,7 +90,7 @@ def nc0_sgd_left(
     steps: Count,
     seed: Index,
 ) -> float:
-    """NC0 after steps of gradient descent with coupled decay, without momentum, over NC0 at the start."""
+    """Return NC0 after gradient descent with coupled decay, without momentum, over NC0 at the start."""
     path = list(descend("sgd", drawn(classes, per_class, width, seed), repeat(rate, steps), decay, 0.0))
     return path[-1].nc0 / path[0].nc0
 
@@ -109,7 +109,7 @@ def nc0_sgd_left_closed(
 
 
 def nc0_over_limit(classes: Classes, rate: Positive, decay: Positive, steps: Count) -> float:
-    """NC0 under SignGD with decoupled decay, W = 0 at first and features fixed to a simplex, over its limit.
+    """Return NC0 under SignGD with decoupled decay, from W = 0, features fixed to a simplex, over its limit.
 
     The limit is (K - 2)^2/decay^2 [2602.16642, Theorem 3.3]; the theorem leaves out the 1/K of NC0.
     """
@@ -130,7 +130,7 @@ def nc0_momentum_gain(
     steps: Count,
     seed: Index,
 ) -> float:
-    """NC0 with one momentum over NC0 with the other, after the same steps of gradient descent."""
+    """Return NC0 with one momentum over NC0 with the other, after the same steps of gradient descent."""
     start = drawn(classes, per_class, width, seed)
     ends = [list(descend("sgd", start, repeat(rate, steps), decay, own))[-1] for own in (momentum, other)]
     return ends[0].nc0 / ends[1].nc0
@@ -146,7 +146,7 @@ def nc0_momentum_gain_at_loss(
     loss: Positive,
     seed: Index,
 ) -> float:
-    """NC0 with momentum over NC0 without, where cross-entropy reaches `loss`."""
+    """Return NC0 with momentum over NC0 without, where cross-entropy reaches `loss`."""
     found = []
     for own in (momentum, 0.0):
         path = descend("sgd", drawn(classes, per_class, width, seed), repeat(rate, 1_000_000), decay, own)
@@ -194,7 +194,7 @@ def descend(
 
 
 def _slopes(weight: Array, features: Array, labels: Array) -> tuple[Array, Array, float]:
-    """Gradients of the mean cross-entropy by W and by H, and its value."""
+    """Return the gradients of the mean cross-entropy by W and by H, and its value."""
     logits = features @ weight.T
     logits -= logits.max(1, keepdims=True)
     shares = np.exp(logits)

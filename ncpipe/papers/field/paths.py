@@ -12,8 +12,8 @@ from scipy.integrate import solve_ivp
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.metrics.table import measure_arrays
-from ncpipe.papers.field.descent import descend
 from ncpipe.theory.frames import simplex_frame
+from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["nc1", "within", "between"]
@@ -21,7 +21,7 @@ Array = np.ndarray
 
 
 def line_rise(classes: Classes, per_class: Count, width: Count, separation: Positive, seed: Index) -> float:
-    """Largest rise of NC1 over NC1 at the start, between 20 steps on lines from samples to a simplex.
+    """Return the largest rise of NC1 over its start, between 20 steps on lines from samples to a simplex.
 
     Samples are normal about K drawn means; each goes straight to its class's vertex of the simplex that is
     nearest to the means. Along another rotation of it NC1 may rise.
@@ -40,7 +40,7 @@ def anchored_within(
     pull: Positive,
     seed: Index,
 ) -> float:
-    """NC1 of optimal features over NC1 of the data, where features pay pull |h - x|^2/2 to leave their data.
+    """Return NC1 of optimal features over NC1 of their data, which they pay pull |h - x|^2/2 to leave.
 
     A features model with squared error, decay on W, and in place of the features' decay the cost of their
     transport from the data, by the sample [2210.16658, eq. 2: lambda_W = K decay, lambda_H = 0, beta = pull].
@@ -74,7 +74,7 @@ def central_flow_step(
     time: Positive,
     seed: Index,
 ) -> float:
-    """Largest wrong step of a logarithm along the flow of H, W at its best for H, between 20 times.
+    """Return the largest wrong step of a logarithm on the flow of H, W at its best for H, between 20 times.
 
     The flow is dH/dt = W^T (Y - W H) - lambda_H H [2210.16658, eq. 4], from the samples of `line_rise`.
     A step up is wrong for NC1, and for exp(2 lambda_H t) times the variance within classes (`within`).
@@ -108,7 +108,7 @@ def _log_part(part: Part, features: Array, labels: Array) -> float:
 def _ends(
     classes: int, per_class: int, width: int, separation: float, seed: int
 ) -> tuple[Array, Array, Array]:
-    """Samples (N, d), their vertices (N, d) and labels (N,)."""
+    """Return samples (N, d), their vertices (N, d) and labels (N,)."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), per_class)
     means = separation * draw.standard_normal((classes, width))

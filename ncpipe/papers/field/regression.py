@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.papers.field.descent import descend
 from ncpipe.system.randomness import seeded_generator
+from ncpipe.theory.numerical import descend
 
 Ratio = Annotated[float, Bound(low=1)]
 RANK = 1e-3  # of the largest singular value, from which on one counts
@@ -31,7 +31,7 @@ def regression_value(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Least loss, the sum over variances s^2 of c/2 + sqrt(c) (s - sqrt(c)), or of s^2/2 where s^2 < c."""
+    """Return the least loss: over variances s^2, sum c/2 + sqrt(c) (s - sqrt(c)), or s^2/2 where s^2 < c."""
     root = math.sqrt(weight * features)
     deviations = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed))).sqrt()
     kept = root * (deviations - root / 2)
@@ -60,7 +60,7 @@ def regression_gram_error(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Distance of W W^T at a numerical minimum from its form, over the latter's norm.
+    """Return the distance of W W^T at a numerical minimum from its form, over the latter's norm.
 
     The form is sqrt(lambda_H/lambda_W) (Sigma^(1/2) - sqrt(c) I), for c below all variances.
     """
@@ -80,7 +80,7 @@ def regression_rank(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Number of variances of the targets above c, which is the rank of an optimal W."""
+    """Return the number of variances of the targets above c, which is the rank of an optimal W."""
     variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
     return float((variances > weight * features).sum())
 
@@ -109,14 +109,14 @@ def regression_outside(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Share of |H|^2 outside the rows of W where a descent from one random start ends."""
+    """Return the share of |H|^2 outside the rows of W where a descent from one random start ends."""
     matrix, found, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     inside = found @ torch.linalg.pinv(matrix) @ matrix
     return float((found - inside).square().sum() / found.square().sum())
 
 
 def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:
-    """(M, n)."""
+    """Draw Y (M, n)."""
     generator = seeded_generator(seed, "targets")
     axes, _ = torch.linalg.qr(torch.randn(length, length, generator=generator, dtype=torch.float64))
     sizes = torch.logspace(0, -math.log10(ratio), length, dtype=torch.float64)
@@ -131,7 +131,7 @@ def _covariance(targets: Tensor) -> Tensor:
 def _minimum(
     samples: int, length: int, width: int, weight: float, features: float, ratio: float, seed: int
 ) -> tuple[Tensor, Tensor, float]:
-    """W (n, d), H (M, d) and the loss where a descent from a random start ends; other ends are saddles."""
+    """Return W (n, d), H (M, d) and the loss where a descent ends; what is no minimum is a saddle."""
     targets = _targets(samples, length, ratio, seed)
     sizes = [length * width, samples * width, length]
 

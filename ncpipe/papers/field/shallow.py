@@ -33,7 +33,7 @@ def shallow_cosine(
     steps: Count,
     seed: Index,
 ) -> float:
-    """A cosine of last-layer features after descent from weights of size `start`.
+    """Return the given cosine of last-layer features after descent from weights of size `start`.
 
     within: the least between two samples of a class. means: the largest between means of two classes.
     classifier: the least between a row of V and its class's mean less the mean of all features.
@@ -47,7 +47,7 @@ def shallow_cosine(
 def _trained(
     classes: int, per_class: int, hidden: int, noise: float, start: float, steps: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Features (N, h), V (K, h) and labels (N,)."""
+    """Return features (N, h), V (K, h) and labels (N,)."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(per_class)
     vertices = simplex_frame(classes)[labels]

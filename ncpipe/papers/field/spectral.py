@@ -33,7 +33,7 @@ class _Problem(NamedTuple):
 def component_ratio(
     descent: Name, classes: Classes, ratio: Ratio, noise: NonNegative, share: OpenFraction, matrices: Count
 ) -> float:
-    """The least learned component over the largest, where the largest has reached a share of its target.
+    """Return the least learned component over the largest, once that has reached a share of its target.
 
     A component is the response e_k^T W mu_k; the priors fall from the first to the last class by `ratio`.
     """
@@ -45,7 +45,7 @@ def component_ratio(
 def balanced_gap(
     classes: Classes, ratio: Ratio, noise: NonNegative, share: OpenFraction, matrices: Count
 ) -> float:
-    """Class-balanced loss under spectral descent less that under gradient descent, by equally many steps.
+    """Return spectral descent's class-balanced loss less gradient descent's, by equally many steps.
 
     Both steps have the same largest singular value; spectral descent goes to `share` of the largest target.
     """
@@ -69,7 +69,7 @@ def _problem(classes: int, ratio: float, noise: float) -> _Problem:
 
 
 def _descend(problem: _Problem, descent: Name, share: float, matrices: int) -> Array:
-    """W where its largest component has reached a share of its own target."""
+    """Return W where its largest component has reached a share of its own target."""
     factors, targets = _start(len(problem.means), matrices), _targets(problem)
     for _ in range(MOST):
         learned = _components(problem, _product(factors))
@@ -80,7 +80,7 @@ def _descend(problem: _Problem, descent: Name, share: float, matrices: int) -> A
 
 
 def _start(classes: int, matrices: int) -> list[Array]:
-    """0 for one matrix; else equal multiples of orthonormal matrices, so that no component is ahead."""
+    """Return 0 for one matrix, else equal multiples of orthonormal ones, so that no component is ahead."""
     if matrices == 1:
         return [np.zeros((classes, classes))]
     means = np.linalg.qr(np.random.default_rng(0).standard_normal((classes, classes)))[0]
@@ -110,7 +110,7 @@ def _direction(gradient: Array, descent: Name) -> Array:
 
 
 def _product(factors: list[Array]) -> Array:
-    """The first factor acts first."""
+    """Multiply factors, of which the first acts first."""
     found = factors[0]
     for factor in factors[1:]:
         found = factor @ found

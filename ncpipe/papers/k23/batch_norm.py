@@ -8,7 +8,6 @@ K  classes    n  samples of a class    N = K n, ordered by class    m  width, co
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,40 +15,27 @@ from torch import Tensor
 from ncpipe.system.errors import InputError
 
 
-@dataclass(frozen=True)
-class Normalised:
-    """features F (N, m), scale gamma and shift v (m,), weight A (K, m)."""
+def objective(
+    classes: int, decay: float, features: Tensor, scale: Tensor, shift: Tensor, weight: Tensor
+) -> Tensor:
+    """Return the loss with its penalty [eq. 61].
 
-    features: Tensor
-    scale: Tensor
-    shift: Tensor
-    weight: Tensor
-
-
-def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return F_BN (N, m): columns centred, of length gamma_j, plus v_j/sqrt(N) [eq. 60]; constants are 0."""
+    features F (N, m), scale gamma and shift v (m,), weight A (K, m). A constant column of F counts as 0.
+    """
     centred = features - features.mean(0)
     lengths = centred.norm(dim=0)
     unit = centred / torch.where(lengths > 0, lengths, 1.0)
-    return scale * unit + shift / math.sqrt(len(features))
-
-
-def objective(classes: int, decay: float, point: Normalised) -> Tensor:
-    """Return the loss with its penalty [eq. 61]."""
-    features = normalised(point.features, point.scale, point.shift).clamp(min=0)
+    seen = (scale * unit + shift / math.sqrt(len(features))).clamp(min=0)
     targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(len(features) // classes, 0)
-    fit = (features @ point.weight.T - targets).square().sum() / 2
-    norms = point.scale.square().sum() + point.shift.square().sum() + point.weight.square().sum()
-    return fit + decay / 2 * norms
+    fit = (seen @ weight.T - targets).square().sum() / 2
+    return fit + decay / 2 * (scale.square().sum() + shift.square().sum() + weight.square().sum())
 
 
-def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalised]:
-    """Return the least value and a minimiser with m = K.
+def least_value(classes: int, per_class: int, decay: float) -> float:
+    """Return the least value: K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
 
-    The value is K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
-
-    F_BN is proportional to Y: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K),
-    v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
+    There F_BN is proportional to Y: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma =
+    sqrt(1 - 1/K), v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
     """
     if classes < 2 or per_class < 1 or not decay > 0:
         raise InputError(
@@ -57,9 +43,4 @@ def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalis
         )
     root = math.sqrt(per_class)
     square = max(root - decay, 0.0)
-    ones = math.sqrt(square) * torch.ones(classes, dtype=torch.float64)
-    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(per_class, 0)
-    point = Normalised(
-        targets, math.sqrt(1 - 1 / classes) * ones, ones / math.sqrt(classes), torch.diag(ones)
-    )
-    return classes * ((square - root) ** 2 / 2 + decay * square), point
+    return classes * ((square - root) ** 2 / 2 + decay * square)

@@ -227,7 +227,7 @@ def two_linear_jump(distance: Positive) -> float:
 
 def batch_norm_value(classes: Classes, per_class: Count, decay: Positive) -> float:
     """Return the least loss of features behind batch normalisation and ReLU."""
-    return batch_norm.optimum(classes, per_class, decay)[0]
+    return batch_norm.least_value(classes, per_class, decay)
 
 
 def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:
@@ -235,10 +235,8 @@ def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positi
 
     def objective(flat: Tensor) -> Tensor:
         features, gamma, shift, weight = flat.split([samples * classes, classes, classes, classes**2])
-        free = batch_norm.Normalised(
-            features.view(samples, classes), gamma, shift, weight.view(classes, classes)
-        )
-        return batch_norm.objective(classes, decay, free)
+        own = features.view(samples, classes), gamma, shift, weight.view(classes, classes)
+        return batch_norm.objective(classes, decay, *own)
 
     size = samples * classes + 2 * classes + classes**2
     return least(objective, size, starts=3 * STARTS, seed=0).value

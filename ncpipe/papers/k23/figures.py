@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import panel_grid
+from ncpipe.figures.style import FAINT, INK, metric_colours, paper_style
 
 COLUMNS = 3
 ROW_HEIGHT = 1.85
@@ -89,12 +90,8 @@ def model_curves(points: pd.DataFrame) -> Figure:
     """Draw a panel for each model with rows; points: panel, series, how, x, y of `k23.curves`."""
     shown = [name for name in PANELS if name in set(points["panel"])]
     with paper_style():
-        rows = -(-len(shown) // COLUMNS)
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * rows), layout="constrained")
-        grid = figure.subplots(rows, COLUMNS, squeeze=False)
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
-        for axes, name in zip(grid.flat, shown, strict=False):
+        figure, grid = panel_grid(len(shown), COLUMNS, ROW_HEIGHT)
+        for axes, name in zip(grid, shown, strict=True):
             _draw(axes, points[points["panel"] == name], PANELS[name])
         figure.draw_without_rendering()
     return figure

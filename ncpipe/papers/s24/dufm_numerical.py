@@ -2,8 +2,7 @@
 
 Adam with a cosine schedule minimises the problem with one decay g for everything, which has the same minima
 up to the scale of the layers (`equal_strength`). The best solutions have pre-activations of 0, at kinks of
-the
-ReLU: the gradient does not vanish there and L-BFGS stalls, so judge an end by its loss and its ranks.
+the ReLU: the gradient does not vanish there and L-BFGS stalls, so judge an end by its loss and its ranks.
 
 S  starts    N  samples (K classes, or K n)    d  width of every layer    L  depth
 """

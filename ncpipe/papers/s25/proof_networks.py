@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
 
-from ncpipe.figures.panels import DASHES, ROW_HEIGHT, Colour
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import DASHES, ROW_HEIGHT, label_rows
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, metric_colours, paper_style
 from ncpipe.metrics.catalogue import entry
 from ncpipe.papers.s25.proof_slopes import NOTHING
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
-DROP = 0.05  # height of its marks, in axes
+DROP = 0.05  # height, in axes, of the marks for what is 0 up to rounding
+ZERO: dict[str, Any] = {"marker": "v", "markersize": 4, "markerfacecolor": "white", "linewidth": 0}
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def trained_and_constructed(
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False, sharex=True)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+        for line, name in zip(grid, labels, strict=True):
             own = networks[networks["experiment"] == name]
             for axes, metric in zip(line, COLUMNS, strict=True):
                 for kind in BESIDE_TRAINED:
@@ -107,12 +108,7 @@ def trained_and_constructed(
                 seen = trained[(trained["experiment"] == name) & (trained["metric"] == metric)]
                 _draw_trained(axes, seen.sort_values("depth"))
                 _scale(axes)
-            line[0].set_ylabel(label, labelpad=6, linespacing=1.25)
-        for axes, title in zip(grid[0], COLUMNS.values(), strict=True):
-            axes.set_title(title)
-        for axes in grid[-1]:
-            axes.set_xlabel("depth $L$")
-        figure.align_ylabels(grid[:, 0])
+        label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
         handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         figure.draw_without_rendering()
@@ -189,25 +185,9 @@ def _draw(axes: Axes, depth: pd.Series, values: pd.Series, kind: Kind) -> None:
     seen = values.notna()
     small = seen & (values.abs() < NOTHING)
     place = axes.get_xaxis_transform()
-    axes.plot(
-        depth[small],
-        np.full(int(small.sum()), DROP),
-        color=kind.colour,
-        marker="v",
-        markersize=4,
-        markerfacecolor="white",
-        linewidth=0,
-        transform=place,
-    )
+    axes.plot(depth[small], np.full(int(small.sum()), DROP), color=kind.colour, transform=place, **ZERO)
     large = seen & ~small
-    axes.plot(
-        depth[large],
-        values[large],
-        color=kind.colour,
-        marker=kind.marker,
-        markersize=3,
-        linewidth=1.2,
-    )
+    axes.plot(depth[large], values[large], color=kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
 def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
@@ -248,13 +228,4 @@ def _handle(kind: Kind) -> Line2D:
 
 
 def _nothing() -> Line2D:
-    return Line2D(
-        [],
-        [],
-        color=FAINT,
-        marker="v",
-        markersize=4,
-        markerfacecolor="white",
-        linewidth=0,
-        label="0, up to rounding",
-    )
+    return Line2D([], [], color=FAINT, label="0, up to rounding", **ZERO)

@@ -10,7 +10,6 @@ M  distinct samples    K  classes    d  width    B  blocks    all float64
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,17 +37,8 @@ STEPS = 80
 ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Shifts:
-    """A network of biases: blocks that merge, blocks that place, weights by the names of its module."""
-
-    merging: int
-    placing: int
-    state: State
-
-
-def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
-    """Return biases that move the training samples to an optimum of the features model; inner matrices are 0.
+def shifts(run: Run, data: Prepared, choices: Choices) -> State:
+    """Return weights whose biases move the samples to an optimum of the features model; inner matrices are 0.
 
     Needs LN without eps: with one, LN does not make two parallel vectors one. The first attention of a
     transformer is the one matrix with a penalty. Raises InputError where an assumption is not met or L is too
@@ -73,7 +63,7 @@ def shifts(run: Run, data: Prepared, choices: Choices) -> Shifts:
     solved = turned_towards(solved, ends, torch.arange(data.classes))
     biases = torch.cat([merging, placing, torch.zeros(room - len(placing), width, dtype=torch.float64)])
     blocks = [_bias_block(bias, paper_model(run).mlp_width) for bias in biases]
-    return Shifts(len(merging), len(placing), network_state(run, embedding, blocks, solved))
+    return network_state(run, embedding, blocks, solved)
 
 
 def merge_classes(points: Tensor, labels: Tensor) -> Tensor:

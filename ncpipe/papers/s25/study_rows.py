@@ -47,7 +47,7 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
     Raises InputError where L is too small or an assumption is not met.
     """
     if kind == "shifts":
-        return asdict(_NO_STAGES) | measured(run, data, shifts(run, data, choices).state)
+        return asdict(_NO_STAGES) | measured(run, data, shifts(run, data, choices))
     built = construct(run, data, replace(choices, constants=kind))
     plan, layout = built.plan, built.layout
     layers = 1 if paper_model(run).mlp_width is None else 2
@@ -196,6 +196,6 @@ def _counterexample_row(run: Run, data: Prepared) -> dict[str, Any]:
 def _shifts_gap(run: Run, data: Prepared) -> float:
     choices = Choices("sharp", draws=1, detours=0, attention_exponent=1.0)
     try:
-        return measured(run, data, shifts(run, data, choices).state)["loss_gap"]
+        return measured(run, data, shifts(run, data, choices))["loss_gap"]
     except InputError:
         return float("nan")

@@ -1,6 +1,7 @@
-"""Archives: data that a worker lacks, and runs that it gives back, as bytes.
+"""Pack folders into archives: prepared data that a worker lacks, and finished runs that it returns.
 
-An archive is a tar of a folder's files alone. Its bytes depend on their names and contents alone.
+An archive is a tar file without folders, owners and times, so equal files give equal bytes.
+`ncpipe.runs.engines.remote` decides what is sent.
 """
 
 import io
@@ -15,7 +16,7 @@ from ncpipe.system.errors import InputError
 
 
 def pack(folder: Path) -> bytes:
-    """Return an archive of a folder's files, in the order of their names, without owners and times."""
+    """Return an archive of a folder's files, sorted by name."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -27,15 +28,20 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(archive: bytes, folder: Path) -> None:
-    """Write an archive's files into a folder. InputError if it is damaged or has files of other folders."""
+    """Write an archive's files into a folder.
+
+    Raises InputError if the archive is damaged or has a path that leads out of the folder.
+    """
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for entry in tar:
-                place = PurePosixPath(entry.name)
+                relative = PurePosixPath(entry.name)
                 content = tar.extractfile(entry) if entry.isreg() else None
-                if content is None or place.is_absolute() or ".." in place.parts:
-                    raise InputError(f"{folder}: its archive has {entry.name}, which is no file of a folder")
-                path = folder / place
+                if content is None or relative.is_absolute() or ".." in relative.parts:
+                    raise InputError(
+                        f"{folder}: its archive has {entry.name}, which is not a file inside the folder"
+                    )
+                path = folder / relative
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
     except tarfile.TarError as error:
@@ -43,7 +49,7 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 
 def unpack_as(archive: bytes, target: Path) -> None:
-    """Write an archive as `target`, whole or not at all, while others may be writing the same."""
+    """Write an archive to the folder `target`, completely or not at all; other processes may do the same."""
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     partial.mkdir(parents=True)
     try:
@@ -54,10 +60,10 @@ def unpack_as(archive: bytes, target: Path) -> None:
         remove(partial)
 
 
-def receive(key: str, archive: bytes) -> bool:
-    """Put a run that was trained elsewhere into the store; False if it is there already.
+def store_archive(key: str, archive: bytes) -> bool:
+    """Put a run that was trained elsewhere into the store; return False if the store has it already.
 
-    InputError if it is not to the bit what was written there: it is checked before it has its name.
+    Raises InputError if any bit differs from what was written there.
     """
     if has(key):
         return False

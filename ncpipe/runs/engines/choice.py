@@ -1,18 +1,18 @@
-"""Which engine a sweep has, and what it is given."""
+"""Open the engine that engine.yaml or --engine names, and make its tasks."""
 
 from collections.abc import Sequence
 
 from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import groups
+from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
-from ncpipe.runs.engines.protocol import Engine
 from ncpipe.runs.engines.task import DryRun, Task, task_of
 from ncpipe.runs.fingerprint import RunFingerprint
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
-    """Return the engine that the options name. InputError if what it needs is not installed."""
+    """Return the engine that the options name. Raises InputError if a package that it needs is missing."""
     if options.engine == "slurm":
         from ncpipe.runs.engines.slurm import SlurmEngine
 
@@ -24,8 +24,8 @@ def open_engine(options: Options, settings: Settings) -> Engine:
     return LocalEngine(settings)
 
 
-def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> DryRun:
-    """Return what an engine for several machines would do with these tasks."""
+def dry_run(tasks: Sequence[Task], options: Options, compute: Compute) -> DryRun:
+    """Return what Slurm or Ray would do with these tasks."""
     if options.engine == "slurm":
         from ncpipe.runs.engines import slurm
 
@@ -36,5 +36,5 @@ def dry_run_of(tasks: Sequence[Task], options: Options, compute: Compute) -> Dry
 
 
 def tasks_of(missing: Sequence[RunFingerprint], settings: Settings) -> list[Task]:
-    """Return a task for each shape (and number of epochs done) of runs; engines split them further."""
+    """Return one task per shape and number of epochs done; engines split tasks further."""
     return [task_of(group, settings.checkpoint_seconds, settings.workers) for group in groups(missing)]

@@ -1,4 +1,8 @@
-"""What jobs cost: data/logs/jobs.csv, a row for each job that has been collected. No stage reads it."""
+"""Log what training cost, one row per job, in data/logs/jobs.csv, and keep what jobs printed.
+
+A job is a task of Slurm or Ray, or a local sweep. No stage reads the log, because results hold no times.
+`ncpipe.runs.training_log` logs batches.
+"""
 
 import contextlib
 import csv
@@ -15,18 +19,24 @@ from ncpipe.system.artifacts import LOGS
 from ncpipe.system.console import duration, recorded_lines
 
 JOB_LOG = LOGS / "jobs.csv"
-JOB_LOGS = LOGS / "jobs"  # what jobs printed that have been collected
-UNFINISHED = ".runs"  # beside the log of what trains, or was killed: the runs that its row would name
+JOB_LOGS = LOGS / "jobs"  # the output of collected jobs
+UNFINISHED = ".runs"  # ending of a file that names the runs of a job without a row: it trains, or was killed
 
 
 @dataclass(frozen=True)
 class JobCost:
-    """One job: what it had, took and trained.
+    """Holds one row of the log: the resources and the time of a job, and its runs.
 
-    engine, job: who ran it, and its name there. state: how it ended. cores, gpus: that it had. seconds: that
-    it ran. waited: seconds in the queue. memory_used, memory_asked: megabytes. requeued: how often it was
-    queued again. runs: their number. log: the file with what it printed. digests: of its runs. What nobody
-    knows is empty.
+    engine, job: the engine, and the job's name there.
+    state: how it ended.
+    cores, gpus: allocated to it.
+    seconds: wall-clock time. waited: seconds in the queue.
+    memory_used, memory_asked: used and requested memory in megabytes.
+    requeued: how often it was queued again.
+    runs: number of its runs. digests: the beginnings of their fingerprints.
+    log: the file with its output.
+
+    None and empty cells stand for what is unknown.
     """
 
     engine: str
@@ -48,12 +58,12 @@ COLUMNS = [field.name for field in dataclasses.fields(JobCost)]
 
 
 def digests_of(keys: Iterable[str]) -> str:
-    """Return what the log calls some runs."""
+    """Return the log's names of runs: the first digits of their fingerprints."""
     return " ".join(key[:DIGITS] for key in keys)
 
 
 def write_costs(costs: Sequence[JobCost]) -> None:
-    """Add rows in one write: other drivers may write too."""
+    """Append rows in one write, since other drivers may append too."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -67,36 +77,36 @@ def write_costs(costs: Sequence[JobCost]) -> None:
 
 
 def read_costs(path: Path = JOB_LOG) -> list[JobCost]:
-    """Read all rows; damaged ones are left out."""
+    """Return all rows that are not damaged."""
     if not path.is_file():
         return []
-    found = []
+    costs = []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for row in csv.DictReader(file):
             try:
-                found.append(_cost(row))
+                costs.append(_cost(row))
             except (KeyError, TypeError, ValueError):
                 continue
-    return found
+    return costs
 
 
 def _cost(row: dict[str, str]) -> JobCost:
-    def known(name: str) -> float | None:
+    def optional(name: str) -> float | None:
         return float(row[name]) if row[name] else None
 
     return JobCost(
         row["engine"], row["job"], row["state"], float(row["cores"]), float(row["gpus"]),
-        float(row["seconds"]), known("waited"), known("memory_used"), known("memory_asked"),
+        float(row["seconds"]), optional("waited"), optional("memory_used"), optional("memory_asked"),
         int(row["requeued"]), int(row["runs"]), row["log"], row["digests"] or "",
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
-    """Write all lines of the block to a file of data/logs/jobs, so that it can be read later.
+def recorded_job(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
+    """Write what the block prints to a file in data/logs/jobs, and add its row to the log at the end.
 
-    A row of the log says which runs these are; until it is written, a file beside the log does. Where nothing
-    can be written, the block runs all the same.
+    Until then a file with the ending UNFINISHED names the runs. If these files cannot be written, the block
+    runs without them.
     """
     begin = time.time()
     name = f"{engine}-{begin:.0f}-{os.getpid()}"
@@ -125,23 +135,23 @@ def kept_log(engine: str, keys: Sequence[str], cores: int) -> Iterator[None]:
 
 
 def unfinished_logs(key: str) -> list[Path]:
-    """Return the logs of a run that trains here, or whose training was killed."""
-    found = []
+    """Return the logs of local sweeps with this run that are training or were killed."""
+    logs = []
     for file in JOB_LOGS.glob(f"*{UNFINISHED}"):
         with contextlib.suppress(OSError):  # removed by now
             if key[:DIGITS] in file.read_text(encoding="utf-8").split():
-                found.append(file.with_suffix(".log"))
-    return found
+                logs.append(file.with_suffix(".log"))
+    return logs
 
 
 def cost_table(costs: Sequence[JobCost]) -> list[tuple[str, ...]]:
-    """Return a head and a row for each array of jobs (each engine without arrays), and one for all."""
-    head = ("jobs", "count", "runs", "core hours", "GPU hours", "memory used/asked", "waited", "requeued")
+    """Return a header, one row per job array (or engine without arrays), and a total if there are several."""
+    head = ("jobs", "count", "runs", "core hours", "GPU hours", "memory used/requested", "waited", "requeued")
     arrays: dict[str, list[JobCost]] = {}
     for cost in costs:
         name = cost.job.rpartition("_")[0] or cost.job if cost.engine == "slurm" else ""
         arrays.setdefault(f"{cost.engine} {name}".strip(), []).append(cost)
-    rows = [_row(name, own) for name, own in arrays.items()]
+    rows = [_row(name, jobs) for name, jobs in arrays.items()]
     return [head, *rows, *([_row("all", costs)] if len(rows) > 1 else [])]
 
 
@@ -160,19 +170,19 @@ def _row(name: str, costs: Sequence[JobCost]) -> tuple[str, ...]:
 
 
 def _memory(costs: Sequence[JobCost]) -> str:
-    """The job that used most of what it asked for."""
+    """Return used and requested memory of the job that used the largest share of its request."""
     used = [cost for cost in costs if cost.memory_used is not None]
     if not used:
         return "unknown"
     most = max(used, key=lambda cost: (cost.memory_used or 0) / (cost.memory_asked or 1e12))
-    asked = "no limit" if most.memory_asked is None else f"{most.memory_asked / 1024:.1f} GB"
-    return f"{(most.memory_used or 0) / 1024:.1f} of {asked}"
+    requested = "no limit" if most.memory_asked is None else f"{most.memory_asked / 1024:.1f} GB"
+    return f"{(most.memory_used or 0) / 1024:.1f} of {requested}"
 
 
 def cost_lines(costs: Sequence[JobCost]) -> list[str]:
-    """Return the table as lines of text, columns aligned."""
+    """Return `cost_table` as lines of text with aligned columns."""
     rows = cost_table(costs)
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]

@@ -1,14 +1,14 @@
-"""Jobs that were submitted and not collected yet: a folder for each job array, below data/.jobs.
+"""Record jobs of Slurm that were submitted and are not collected yet: a folder per job array in data/.jobs.
 
-The folder is written before anything is submitted and outlives the driver, so the next driver finds here what
-waits, runs or has ended. It is also all that a job reads and writes beside the store of runs:
+The folder is written before its array is submitted and outlives the driver, so the next driver finds all jobs
+that wait, run or have ended. A job reads and writes these files and the store of runs, nothing else:
 
-    array.json       the array's number once Slurm has given one, its options, when it was submitted
-    INDEX.tasks.json what one task of the array trains; it is removed when its results have been collected
-    INDEX.result.json how that ended, from the worker
-    INDEX.again      the worker has saved and asks to be queued again
-    INDEX.refused    what Slurm answered to that, if it refused
-    INDEX.log        what the job printed
+    array.json         the array's number in Slurm, its options, and when it was submitted
+    INDEX.tasks.json   what job INDEX of the array trains; removed when its results are collected
+    INDEX.result.json  the results, written by the worker
+    INDEX.requeue      the worker has saved checkpoints and asks to be queued again
+    INDEX.refused      Slurm's answer, if it does not queue the job again
+    INDEX.log          the job's output
 """
 
 import contextlib
@@ -34,10 +34,13 @@ TASKS, RESULT, LOG, REFUSED = ".tasks.json", ".result.json", ".log", ".refused"
 
 @dataclass(frozen=True)
 class Job:
-    """One task of a job array, which is a job of its own for Slurm.
+    """Holds one job of a job array.
 
-    array: name of its folder; the job's name is `ncpipe-` and this. number: of the array in Slurm, empty if
-    the driver ended before it was told. options: how it was submitted, rules applied and memory not grown.
+    array: name of its folder; the array's name in Slurm is `ncpipe-` followed by this.
+    index: of the job in its array.
+    number: of the array in Slurm; empty if the driver ended before it received the number.
+    tasks: what the job trains.
+    options: those that it was submitted with, rules applied, before any increase of memory.
     submitted: seconds since 1970.
     """
 
@@ -50,25 +53,25 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The job as Slurm writes it, or its folder as long as it has no number."""
+        """Return the job's name in Slurm, or one with its folder's name if it has no number."""
         return f"{self.number or self.array}_{self.index}"
 
     @property
     def keys(self) -> set[str]:
-        """Fingerprints of its runs."""
+        """Return the fingerprints of its runs."""
         return {key for task in self.tasks for key in task.keys}
 
     @property
     def collected_log(self) -> Path:
-        """Where its log is once it has been collected."""
+        """Return the path of its log after it is collected."""
         return JOB_LOGS / f"{self.id}{LOG}"
 
     def file(self, ending: str) -> Path:
-        """Return one of its files in the array's folder."""
+        """Return the path of its file with this ending in the array's folder."""
         return JOBS / self.array / f"{self.index}{ending}"
 
-    def forget(self) -> None:
-        """Remove a job whose end is known, but for its log; the last one of an array removes the folder."""
+    def remove(self) -> None:
+        """Remove the job's record and keep its log; the last job of an array removes the folder."""
         with contextlib.suppress(OSError):
             JOB_LOGS.mkdir(parents=True, exist_ok=True)
             shutil.move(self.file(LOG), self.collected_log)
@@ -78,9 +81,9 @@ class Job:
 
 
 def write_array(tasks: Sequence[Sequence[Task]], options: Slurm) -> list[Job]:
-    """Write the folder of an array that is about to be submitted."""
+    """Write the folder of an array that is about to be submitted. tasks: those of each job."""
     name, submitted = secrets.token_hex(6), time.time()
-    jobs = [Job(name, index, "", tuple(some), options, submitted) for index, some in enumerate(tasks)]
+    jobs = [Job(name, index, "", tuple(own), options, submitted) for index, own in enumerate(tasks)]
     (JOBS / name).mkdir(parents=True)
     for job in jobs:
         job.file(TASKS).write_text(to_json(job.tasks), encoding="utf-8")
@@ -90,7 +93,7 @@ def write_array(tasks: Sequence[Sequence[Task]], options: Slurm) -> list[Job]:
 
 
 def write_number(jobs: Sequence[Job], number: str) -> list[Job]:
-    """Note the number that Slurm has given to an array."""
+    """Record the number that Slurm gave to an array."""
     numbered = [dataclasses.replace(job, number=number) for job in jobs]
     _write(numbered[0])
     return numbered
@@ -103,7 +106,7 @@ def _write(job: Job) -> None:
 
 
 def read_jobs() -> list[Job]:
-    """Read all that have not been collected. A damaged file counts as none: its runs are trained again."""
+    """Return all jobs that are not collected. Damaged files are skipped, and their runs train again."""
     return [job for file in sorted(JOBS.glob(f"*/{ARRAY_FILE}")) for job in _read(file)]
 
 
@@ -120,5 +123,5 @@ def _read(file: Path) -> Iterator[Job]:
 
 
 def keys_in_jobs(jobs: Sequence[Job] | None = None) -> dict[str, Job]:
-    """Return the job of every run that is in one, by the run's fingerprint."""
+    """Return the jobs by the fingerprints of their runs. jobs: all recorded ones by default."""
     return {key: job for job in (read_jobs() if jobs is None else jobs) for key in job.keys}

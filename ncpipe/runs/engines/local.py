@@ -1,9 +1,10 @@
-"""The engine that trains in threads of this process."""
+"""Train tasks in threads of this process: the engine `local`."""
 
 from collections.abc import Iterator, Sequence
 
 from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
-from ncpipe.runs.engines.job_log import kept_log
+from ncpipe.runs.engines.engine import Engine
+from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import fingerprints_of_task
@@ -15,14 +16,14 @@ from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Trains all tasks at once, the longest batches first, with one progress bar.
 
-    What fails here would fail here again. Unless the sweep is to keep going, the first error is raised.
+    A task that failed is not tried again, because it would fail again. Unless the sweep keeps going, the
+    first error is raised.
     """
 
-    tries_again = False
-    outlives = False
+    retries = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -34,34 +35,35 @@ class LocalEngine:
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         tasks, self.tasks = self.tasks, []
         settings, compute = self.settings, self.settings.compute
-        place = prepare_device(compute)
-        count = worker_count(compute, place, settings.workers)
-        todo = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
+        device = prepare_device(compute)
+        workers = worker_count(compute, device, settings.workers)
+        missing = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
         errors: list[InputError] = []
         if not settings.planned:
-            batches = [batch for group in groups(todo) for batch in in_memory(group, place, count)]
-            weights = dict.fromkeys((fingerprint.key() for fingerprint in todo), 1.0)
-            spent = float(sum(epochs_done(checkpoint_of(fingerprint)) for fingerprint in todo))
-            left = sum(fingerprint.run.spec.epochs for fingerprint in todo) - spent
+            batches = [batch for group in groups(missing) for batch in in_memory(group, device, workers)]
+            work_per_epoch = dict.fromkeys((fingerprint.key() for fingerprint in missing), 1.0)
+            done = float(sum(epochs_done(checkpoint_of(fingerprint)) for fingerprint in missing))
+            left = sum(fingerprint.run.spec.epochs for fingerprint in missing) - done
         else:
-            planned, errors = plan_all(todo, place, count, settings.keep_going)
-            say(f"{settings.name}: {headline(planned, count, str(place))}")
+            planned, errors = plan_all(missing, device, workers, settings.keep_going)
+            say(f"{settings.name}: {headline(planned, workers, str(device))}")
             batches = [batch.fingerprints for batch in planned]
-            weights = {
-                s.key(): batch.seconds / len(batch.fingerprints)
+            work_per_epoch = {
+                fingerprint.key(): batch.seconds / len(batch.fingerprints)
                 for batch in planned
-                for s in batch.fingerprints
+                for fingerprint in batch.fingerprints
             }
-            spent, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
-        progress = Progress(settings.name, settings.runs, spent + left, settings.runs - len(todo), spent)
+            done, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
+        progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(missing), done)
         try:
-            with kept_log("local", [fingerprint.key() for fingerprint in todo], compute.threads * count):
+            cores = compute.threads * workers
+            with recorded_job("local", [fingerprint.key() for fingerprint in missing], cores):
                 errors += train_batches(
                     batches,
-                    count,
+                    workers,
                     settings.checkpoint_seconds,
                     progress,
-                    lambda fingerprint: weights[fingerprint.key()],
+                    lambda fingerprint: work_per_epoch[fingerprint.key()],
                     settings.keep_going,
                 )
         finally:
@@ -71,13 +73,3 @@ class LocalEngine:
             TaskResult(task, "refused", reason) if task.missing() else TaskResult(task, "done")
             for task in tasks
         ]
-
-    def collect(self, result: TaskResult) -> None:
-        """Do nothing: the runs are in the store already."""
-
-    def cancel(self) -> None:
-        """Do nothing: an interrupt has ended the training."""
-
-    def more_memory(self, task: Task) -> Task | None:
-        """Return None: this machine has no more."""
-        return None

@@ -1,9 +1,10 @@
-"""The engine that trains on a Ray cluster.
+"""Train tasks on a Ray cluster: the engine `ray`.
 
-A task has a GPU, or the cores of one batch, and trains runs of one shape in batches as large as its device
-has room for. Ray does not try a task again: the driver does (`protocol.run_tasks`).
+A task has one GPU, or the cores of one batch. It trains runs of one shape, in batches as large as its
+device's memory allows (`ncpipe.runs.engines.remote`). The driver retries failed tasks, not Ray
+(`engine.run_tasks`).
 
-Ray is imported here and nowhere else, and only where a sweep asks for it.
+Ray is imported only here, and only if a sweep uses it.
 """
 
 import concurrent.futures
@@ -18,31 +19,32 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
 from ncpipe.config.specs import Compute
-from ncpipe.runs.engines.archive import pack, receive
+from ncpipe.runs.engines.archive import pack, store_archive
+from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, digests_of, write_costs
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.remote import Origin, data_of, origin, train_there
+from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, train_remotely
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import say
+from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TURNS = 2  # tasks for each place, so that a long one at the end leaves few places idle
-LOOK = 0.5  # seconds between two looks at what a task's process has to know
-PATIENCE = 20.0  # seconds that tasks have to save their checkpoints when they are cancelled
-QUIET = 60.0  # seconds without an end after which it is said what the cluster still has
+TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
+POLL = 0.5  # seconds between two checks in a task's process
+CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
+QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What tasks can ask for: GPUs and cores in all, and cores of the largest of the machines that train."""
+    """Holds the resources of a cluster: GPUs and cores in total, and the cores of its largest machine."""
 
     gpus: float
     cores: float
@@ -50,57 +52,48 @@ class Cluster:
     machines: int = 1
 
 
-@dataclass
-class RayEngine:
-    """Tasks of a cluster, its own one or that at an address."""
+class RayEngine(Engine):
+    """Trains tasks on a new cluster of this machine, or on the cluster at an address."""
 
-    options: Ray
-    settings: Settings
-    tries_again: bool = field(default=True, init=False)
-    outlives: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, options: Ray, settings: Settings) -> None:
+        self.options, self.settings = options, settings
         self.ray = connect(self.options)
         self.stack = contextlib.ExitStack()
         self.stack.callback(self.ray.shutdown)
         self.origin = self.stack.enter_context(origin())
         self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
-        self.tasks: dict[Any, Task] = {}  # by the reference of what they return
-        self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of tasks that ended, until collected
-        self.data: dict[str, Any] = {}  # references of prepared data, by name and by digest
+        self.tasks: dict[Any, Task] = {}  # by the reference to their result
+        self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of finished runs, until collected
+        self.data: dict[str, Any] = {}  # references to prepared data, by name and by digest
 
     def submit(self, tasks: Sequence[Task]) -> None:
         cluster = cluster_of(self.ray)
         check_cluster(self.settings.compute, cluster, self.options)
         new = sum(task.epochs_before < 0 for task in tasks)
         for task in tasks:
-            pieces = pieces_of(new, self.settings.compute, cluster) if task.epochs_before < 0 else 1
-            for part in task.in_parts(pieces):
-                self._start(dataclasses.replace(part.submitted(), shares=self._places(cluster)))
+            parts = count_parts(new, self.settings.compute, cluster) if task.epochs_before < 0 else 1
+            for part in task.split(parts):
+                self._start(dataclasses.replace(part.submitted(), shares=self._tasks_per_machine(cluster)))
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
-        heard = time.monotonic()
+        checked = time.monotonic()
         while self.tasks:
-            patience = 1.0 if wait else 0.0
-            ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=patience)
+            timeout = 1.0 if wait else 0.0
+            ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=timeout)
             if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
                 yield results
             if ready:
-                heard = time.monotonic()
+                checked = time.monotonic()
             elif not wait:
                 return
-            elif time.monotonic() - heard > QUIET:
-                heard = time.monotonic()
-                self._say_how_it_stands()
+            elif time.monotonic() - checked > QUIET_SECONDS:
+                checked = time.monotonic()
+                self._report_lost_machines()
         self.stack.close()
 
     def collect(self, result: TaskResult) -> None:
         for key, archive in self.archives.pop(result.task.keys, {}).items():
-            receive(key, archive)
-
-    def more_memory(self, task: Task) -> Task | None:
-        """Return None: a task's memory is its machine's."""
-        return None
+            store_archive(key, archive)
 
     def cancel(self) -> None:
         references = list(self.tasks)
@@ -110,21 +103,22 @@ class RayEngine:
             for force in (False, True):
                 for reference in references:
                     self.ray.cancel(reference, force=force)
-                self.ray.wait(references, num_returns=len(references), timeout=PATIENCE if not force else 1.0)
+                timeout = 1.0 if force else CANCEL_SECONDS
+                self.ray.wait(references, num_returns=len(references), timeout=timeout)
         self.stack.close()
 
-    def _places(self, cluster: Cluster) -> int:
-        """Return how many tasks may share a machine's memory; a GPU is one task's."""
+    def _tasks_per_machine(self, cluster: Cluster) -> int:
+        """Return how many tasks may share a machine's memory; a GPU has one task."""
         return 1 if self.uses_gpu else int(cluster.most_cores // self.settings.compute.threads)
 
     def _start(self, task: Task) -> None:
-        data = {name: self._archive(name) for name in data_of(task)}
-        asked = {"num_cpus": self.settings.compute.threads, "num_gpus": int(self.uses_gpu)}
-        remote = self.ray.remote(_train).options(max_retries=0, name=task.name, **asked)
+        data = {name: self._archive(name) for name in data_sets_of(task)}
+        resources = {"num_cpus": self.settings.compute.threads, "num_gpus": int(self.uses_gpu)}
+        remote = self.ray.remote(_train).options(max_retries=0, name=task.name, **resources)
         self.tasks[remote.remote(task, self.origin, data)] = task
 
     def _archive(self, name: str) -> Any:
-        """Return the reference of a prepared data set as an archive; equal ones are stored once."""
+        """Return a reference to the archive of a prepared data set; equal archives are stored once."""
         if name not in self.data:
             archive = pack(PREPARED / name)
             digest = hashlib.sha256(archive).hexdigest()
@@ -143,12 +137,12 @@ class RayEngine:
         if result.state == "done":
             left = sum(len(other.runs) for other in self.tasks.values())
             done, runs = self.settings.runs - left, self.settings.runs
-            say(f"ray: {done} of {runs} runs, {task.name} by {machine.name}")
+            say(f"ray: {done} of {runs} runs done; {task.name} trained on {machine.name}")
         return TaskResult(task, result.state, result.reason)
 
     def _log(self, task: Task, result: TaskResult, machine: "Machine") -> None:
-        """Keep what the worker printed and what the task took."""
-        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{machine.began:.0f}.log"
+        """Write the worker's output and the task's cost to the logs."""
+        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{machine.started:.0f}.log"
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"on {machine.name}\n{result.log}", encoding="utf-8")
@@ -159,19 +153,19 @@ class RayEngine:
         )  # fmt: skip
         write_costs([cost])
 
-    def _say_how_it_stands(self) -> None:
+    def _report_lost_machines(self) -> None:
         cluster = cluster_of(self.ray)
         if not (cluster.gpus if self.uses_gpu else cluster.cores):
-            say("ray: no machine is left that could train; waiting for one (Ctrl-C ends the sweep)")
+            say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
 
 
 def connect(options: Ray) -> Any:
-    """Return the module ray, connected to a cluster with tokens and without usage statistics.
+    """Return the module ray, connected to a cluster with token authentication and without usage statistics.
 
-    Without an address it is a new cluster of this machine's, with a token of its own.
+    Without an address it starts a new cluster on this machine, with a new token.
     """
     host = options.address.rpartition(":")[0].strip("[]") if options.address else options.host
-    for name, value in environment(host).items():  # which Ray reads when it is imported
+    for name, value in environment(host).items():  # Ray reads these when it is imported
         os.environ.setdefault(name, value)
     if options.address is None and host in LOOPBACK and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -179,54 +173,54 @@ def connect(options: Ray) -> Any:
         import ray
     except ImportError as error:
         raise InputError(f"engine ray: {error}; install it with ncpipe's extra `ray`") from None
-    own: dict[str, Any] = {"include_dashboard": False} if options.address is None else {}
-    if options.address is None or host in LOOPBACK:  # elsewhere Ray finds this machine's address
-        own["_node_ip_address"] = host
+    arguments: dict[str, Any] = {"include_dashboard": False} if options.address is None else {}
+    if options.address is None or host in LOOPBACK:  # otherwise Ray finds this machine's address
+        arguments["_node_ip_address"] = host
     try:
         ray.init(
             address=options.address or "local",
             log_to_driver=False,
             logging_level="error",
-            **own,
+            **arguments,
         )
     except Exception as error:  # of a dozen types: RuntimeError, ConnectionError, ValueError, ...
         reason = cut(" ".join(str(error).split()))
-        where = f"no cluster answers at {options.address}" if options.address else f"no cluster on {host}"
-        raise InputError(f"engine ray: {where} ({reason}); see docs/clusters.md") from None
+        problem = f"no cluster answers at {options.address}" if options.address else f"no cluster on {host}"
+        raise InputError(f"engine ray: {problem} ({reason}); see docs/clusters.md") from None
     return ray
 
 
 def environment(host: str) -> dict[str, str]:
-    """Return environment variables for Ray; those that are set already win."""
-    told = {
+    """Return environment variables for Ray. Variables that are already set take precedence."""
+    variables = {
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of what will change
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` here has each machine make an environment anew
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about a future change
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each machine builds the environment of `uv run`
     }
-    if host in LOOPBACK:  # else Ray takes this machine's address in the network in its place
-        told["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    return told
+    if host in LOOPBACK:  # otherwise Ray listens on this machine's address in the network
+        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return variables
 
 
 def cluster_of(ray: Any) -> Cluster:
-    """Return what the machines have that are alive now."""
-    own = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    """Return the resources of the machines that are alive."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return Cluster(
-        sum(resources.get("GPU", 0.0) for resources in own),
-        sum(resources.get("CPU", 0.0) for resources in own),
-        max((resources.get("CPU", 0.0) for resources in own), default=0.0),
-        sum(bool(resources.get("CPU")) for resources in own),
+        sum(resources.get("GPU", 0.0) for resources in alive),
+        sum(resources.get("CPU", 0.0) for resources in alive),
+        max((resources.get("CPU", 0.0) for resources in alive), default=0.0),
+        sum(bool(resources.get("CPU")) for resources in alive),
     )
 
 
 def uses_gpu(compute: Compute, cluster: Cluster) -> bool:
-    """Return whether runs train on GPUs: `auto` is one wherever there is one."""
+    """Return whether runs train on GPUs; `auto` does if the cluster has any."""
     return compute.device == "cuda" or (compute.device == "auto" and cluster.gpus > 0)
 
 
 def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
-    """Raise InputError for what no machine of the cluster could ever do: Ray would wait for one that can."""
+    """Raise InputError if no machine of the cluster can train; Ray would wait for one."""
     where = f"the Ray cluster at {options.address}" if options.address else "this machine"
     if compute.device == "mps":
         raise InputError("compute.device: mps is for one machine; use cpu, cuda or auto with the engine ray")
@@ -234,44 +228,43 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
         raise InputError(f"compute.device: {where} has no GPU; use auto or cpu")
     if cluster.most_cores < compute.threads:
         raise InputError(
-            f"compute.threads: {compute.threads}, and {where} has at most {cluster.most_cores:g} cores "
+            f"compute.threads: {compute.threads}, but {where} has at most {cluster.most_cores:g} cores "
             "for Ray on a machine; start one with more (ray start --num-cpus)"
         )
 
 
-def pieces_of(tasks: int, compute: Compute, cluster: Cluster) -> int:
-    """Return into how many tasks, at least, to split each of so many shapes, so that no place is idle."""
-    places = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
-    return math.ceil(TURNS * places / tasks)
+def count_parts(tasks: int, compute: Compute, cluster: Cluster) -> int:
+    """Return into how many parts to split each of so many tasks, so that no slot is idle."""
+    slots = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
+    return math.ceil(TASKS_PER_SLOT * slots / tasks)
 
 
 def dry_run(tasks: Sequence[Task], options: Ray, compute: Compute) -> DryRun:
-    """Return what `submit` would do with these tasks; the cluster is asked what it has."""
+    """Return what `submit` would do with these tasks; connects to the cluster to see its resources."""
     ray = connect(options)
     try:
         cluster = cluster_of(ray)
     finally:
         ray.shutdown()
     check_cluster(compute, cluster, options)
-    parts = [part for task in tasks for part in task.in_parts(pieces_of(len(tasks), compute, cluster))]
+    parts = [part for task in tasks for part in task.split(count_parts(len(tasks), compute, cluster))]
     where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
-    has = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
-    counted = ", ".join(f"{count} {name if count == 1 else f'{name}s'}" for count, name in has if count)
-    cores = f"{compute.threads} {'core' if compute.threads == 1 else 'cores'}"
-    asked = f"a GPU and {cores}" if uses_gpu(compute, cluster) else cores
-    runs = sum(len(task.runs) for task in tasks)
+    counts = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
+    resources = ", ".join(plural(count, name) for count, name in counts if count)
+    cores = plural(compute.threads, "core")
+    requested = f"1 GPU and {cores}" if uses_gpu(compute, cluster) else cores
+    runs = plural(sum(len(task.runs) for task in tasks), "run")
     return DryRun(
         [[part] for part in parts],
-        "tasks",
         [
-            f"{runs} runs for {where} ({counted}): {len(parts)} tasks, each asks for {asked}",
-            "a task's device decides how many runs train side by side, and how long it takes",
+            f"{where} ({resources}): {runs} in {plural(len(parts), 'task')}, each with {requested}",
+            "batch size, memory and time depend on the machine's device",
         ],
     )
 
 
 def state_of(error: Exception) -> State:
-    """Return what Ray's error means for the task, by the error's name."""
+    """Return the state of a task after an error of Ray, by the error's name."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if "OutOfMemoryError" in names:
         return "memory"
@@ -279,54 +272,55 @@ def state_of(error: Exception) -> State:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the error in a line."""
+    """Return the error in one line."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [""]
-    said = lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]
-    return cut(f"{type(error).__name__}: {said}")
+    line = lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]
+    return cut(f"{type(error).__name__}: {line}")
 
 
-# What runs in a task. It has a process to itself.
+# The rest runs in a task, which has its own process.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a task trained, when it began (seconds since 1970), how long it took and what memory it used."""
+    """Holds the machine of a task, its start (seconds since 1970), its seconds and the memory it used."""
 
     name: str
-    began: float
+    started: float
     seconds: float
     megabytes: float
 
 
 def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    """Train in a thread: cancelled, a task's main thread has an interrupt, which it only sees while it waits.
+    """Train a task in a thread, one batch at a time; return its result, archives and `Machine`.
 
-    One batch at a time: Ray starts as many tasks as there is room for.
+    Ray cancels a task by an interrupt, which the main thread only receives while it waits. Ray starts as many
+    tasks as the machine has slots, so a task trains one batch at a time.
     """
-    stop, began = threading.Event(), time.time()
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    stop, started = threading.Event(), time.time()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         alone = dataclasses.replace(task, workers=1)
-        future = pool.submit(train_there, alone, source, _loads(data), stop)
+        future = pool.submit(train_remotely, alone, source, _loaders(data), stop)
         try:
             while not future.done():
-                concurrent.futures.wait([future], LOOK)
+                concurrent.futures.wait([future], POLL)
         except BaseException:
             stop.set()
             raise
     result, archives = future.result()
     used = psutil.Process().memory_info().rss / 2**20
-    return result, archives, Machine(socket.gethostname(), began, time.time() - began, used)
+    return result, archives, Machine(socket.gethostname(), started, time.time() - started, used)
 
 
-def _loads(data: Mapping[str, Any]) -> dict[str, Any]:
+def _loaders(data: Mapping[str, Any]) -> dict[str, Any]:
     import ray
 
     return {name: functools.partial(ray.get, reference) for name, reference in data.items()}
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this process with Ray's on this machine: what it trains on, the driver gives to another one."""
+def _exit_with_parent(parent: int) -> None:
+    """End this process when Ray's process on this machine ends, since the driver then retries the task."""
     while os.getppid() == parent:
-        time.sleep(LOOK)
+        time.sleep(POLL)
     os._exit(1)

@@ -1,9 +1,9 @@
-"""Tasks on a machine that may not see the driver's folder.
+"""Train tasks on machines that may not share the driver's disk (`ncpipe.runs.engines.ray_cluster`).
 
-A machine that sees it trains there, into its store. One that does not trains in a work directory of its own,
-below the folder for temporary files: data arrive as archives, and finished runs go back as archives. The work
-directory is named by its contents, so the next task on the same machine finds its data there, and the
-checkpoints of one that was stopped.
+A worker that sees the driver's folder trains there, into its store. Any other worker has a work directory
+below its folder for temporary files: it receives data and returns finished runs as archives. The work
+directory is named by a digest of its contents, so a later task on the same machine finds the data there, and
+the checkpoints of a stopped task.
 """
 
 import contextlib
@@ -33,53 +33,55 @@ from ncpipe.system.console import recorded_lines
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
 
-Load = Callable[[], bytes]  # of an archive
+LoadArchive = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where tasks come from.
+    """Describes the driver's folder.
 
-    root: the driver's folder. mark: a file that is in the store there and in no other. study: its study.py
-    and the files that it imports, by path. torch: its version, since equal runs have equal bytes only then.
+    root: its path.
+    marker: a file in its store; a worker that sees this file shares the folder.
+    study: its study.py and the files that it imports, by path.
+    torch: the version of PyTorch, because only equal versions give equal bytes.
     """
 
     root: str
-    mark: str
+    marker: str
     study: Mapping[str, bytes]
     torch: str
 
 
 @contextlib.contextmanager
 def origin() -> Iterator[Origin]:
-    """Yield the working directory as an origin; workers recognise it as long as the block lasts."""
-    mark = begin_store().absolute() / f".origin-{secrets.token_hex(16)}"
-    mark.touch()
+    """Yield the description of the current folder; its marker exists until the block ends."""
+    marker = begin_store().absolute() / f".origin-{secrets.token_hex(16)}"
+    marker.touch()
     try:
-        study = {path.as_posix(): path.read_bytes() for path in _code_of_study()}
-        yield Origin(str(Path.cwd()), str(mark), study, torch.__version__)
+        study = {path.as_posix(): path.read_bytes() for path in _study_code()}
+        yield Origin(str(Path.cwd()), str(marker), study, torch.__version__)
     finally:
-        mark.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
 
 
-def _code_of_study() -> list[Path]:
+def _study_code() -> list[Path]:
     """Return study.py with the files that it imports, and the dvc.yaml that lists them."""
     files = study_files()
     return [*files, PIPELINE] if files and PIPELINE.is_file() else files
 
 
-def data_of(task: Task) -> set[str]:
-    """Return the names of a task's prepared data sets, below the folder of all."""
+def data_sets_of(task: Task) -> set[str]:
+    """Return the names of a task's prepared data sets, below data/prepared."""
     return {data_path(run["experiment"], run["value"]).as_posix() for run in task.runs}
 
 
-def train_there(
-    task: Task, source: Origin, data: Mapping[str, Load], stop: threading.Event | None = None
+def train_remotely(
+    task: Task, source: Origin, data: Mapping[str, LoadArchive], stop: threading.Event | None = None
 ) -> tuple[TaskResult, dict[str, bytes]]:
-    """Train a task on this machine; return its result, and archives of finished runs by their fingerprints.
+    """Train a task on this machine; return its result, and the archives of finished runs by fingerprint.
 
-    A run that is in the driver's store already has no archive. data: loads the archive of each prepared data
-    set where it is needed.
+    There are no archives if this machine shares the driver's store. data: loads the archive of each prepared
+    data set; called only if the set is missing here.
     """
     log: list[str] = []
     try:
@@ -101,14 +103,14 @@ def train_there(
 
 
 @contextlib.contextmanager
-def _in_workdir(task: Task, source: Origin, data: Mapping[str, Load]) -> Iterator[bool]:
-    """Change to where the task's data are; yield whether that is the driver's folder."""
+def _in_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]) -> Iterator[bool]:
+    """Change to the folder with the task's data; yield whether that is the driver's folder."""
     if torch.__version__ != source.torch:
         raise InputError(
-            f"torch {torch.__version__} on a worker, {source.torch} where the sweep was planned; "
-            "give both the same"
+            f"torch: version {torch.__version__} on a worker and {source.torch} in the sweep; "
+            "install the same version on both"
         )
-    shared = Path(source.mark).is_file() and Path(source.root).is_dir()
+    shared = Path(source.marker).is_file() and Path(source.root).is_dir()
     with contextlib.chdir(source.root if shared else _workdir(task, source)):
         if not shared:
             _prepare_workdir(task, source, data)
@@ -116,34 +118,35 @@ def _in_workdir(task: Task, source: Origin, data: Mapping[str, Load]) -> Iterato
 
 
 def _workdir(task: Task, source: Origin) -> Path:
-    """Return a folder of this user's alone for tasks of this origin, study and data."""
+    """Return this user's folder for tasks with this origin, study and data."""
     study = {path: content.hex() for path, content in source.study.items()}
     name = hashlib.sha256(json.dumps([source.root, source.torch, task.data, study]).encode())
     base = Path(tempfile.gettempdir()) / f"ncpipe-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
-        raise InputError(f"{base}: another user's; remove it or set TMPDIR on this machine")
+        raise InputError(f"{base}: belongs to another user; remove it, or set TMPDIR on this machine")
     workdir = base / name.hexdigest()[:32]
     (workdir / ALONE).mkdir(parents=True, exist_ok=True)
     return workdir
 
 
-def _prepare_workdir(task: Task, source: Origin, data: Mapping[str, Load]) -> None:
+def _prepare_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]) -> None:
+    """Write the study's code and the missing data sets into the current folder."""
     for path, content in source.study.items():
         if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
-            raise InputError(f"{path}: is outside the study's folder, so workers elsewhere cannot have it")
+            raise InputError(f"{path}: lies outside the study's folder, so it cannot be sent to workers")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         partial = Path(f"{path}.{secrets.token_hex(8)}.partial")
         partial.write_bytes(content)
         os.replace(partial, path)
-    for name in sorted(data_of(task)):
-        if not _is_whole(PREPARED / name, task.data):
-            with contextlib.suppress(OSError):  # another worker was first, or it is seen below
+    for name in sorted(data_sets_of(task)):
+        if not _has_data(PREPARED / name, task.data):
+            with contextlib.suppress(OSError):  # another worker was first; other errors show below
                 unpack_as(data[name](), PREPARED / name)
             read_prepared(PREPARED / name)
 
 
-def _is_whole(folder: Path, checksum: str) -> bool:
+def _has_data(folder: Path, checksum: str) -> bool:
     with contextlib.suppress(InputError):
         return read_prepared(folder).checksum == checksum
     return False

@@ -1,4 +1,4 @@
-"""Slurm's commands: states, submission, cancelling, accounting. Needs no torch, for `ncpipe status`."""
+"""Call Slurm's commands: squeue, sacct, sbatch, sinfo and scancel. Needs no torch, for `ncpipe status`."""
 
 import os
 import subprocess
@@ -8,39 +8,41 @@ from typing import Any
 
 from ncpipe.runs.engines.jobs import Job
 from ncpipe.runs.engines.options import minutes_of
+from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError, cut
 
-PATIENCE = 300  # seconds that a command of Slurm's may take
-OVER = {
+TIMEOUT = 300  # seconds that a command of Slurm may take
+ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
     "REVOKED", "TIMEOUT",
 }  # fmt: skip
-GONE = "GONE"  # neither in the queue nor in the accounting
+GONE = "GONE"  # our name for a job that is neither in the queue nor in the accounting
 RUNNING = ("RUNNING", "COMPLETING")
-USUAL = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")  # to wait
-# A job would wait until somebody takes care of the nodes, which is no mistake in what it asks for.
-FOR_NOW = "node not available"
+# Reasons for waiting that need no attention.
+USUAL_REASONS = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")
+# sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
+NODES_DOWN = "node not available"
 USAGE = "JobID,State,ElapsedRaw,AllocCPUS,AllocTRES,MaxRSS,Submit,Start"
 
 
 @dataclass(frozen=True)
 class JobState:
-    """Slurm's name of a job's state, GONE where it knows none, and why the job waits."""
+    """Holds the state of a job by Slurm's name, or GONE, and why it waits."""
 
     name: str
     reason: str = ""
 
     @property
-    def is_over(self) -> bool:
-        return self.name in (GONE, *OVER)
+    def has_ended(self) -> bool:
+        return self.name in (GONE, *ENDED)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a job took, all its starts added up.
+    """Holds the resources and the time of a job, summed over all its starts.
 
-    cores, gpus: that it had. seconds: that it ran. waited: seconds in the queue. memory_used, memory_asked:
-    megabytes, None where nobody says. requeued: how often it was queued again.
+    cores, gpus: allocated to it. seconds: wall-clock time. waited: seconds in the queue. memory_used,
+    memory_asked: used and requested megabytes, None if unknown. requeued: how often it was queued again.
     """
 
     cores: int
@@ -53,40 +55,35 @@ class Usage:
 
 
 def job_states(jobs: Sequence[Job]) -> dict[str, JobState]:
-    """Return the states of jobs by `Job.id`, from the queue and, for those that left it, from the accounting.
+    """Return the states of jobs by `Job.id`, from the queue or, for jobs that left it, from the accounting.
 
-    InputError if Slurm does not answer.
+    Raises InputError if Slurm does not answer.
     """
     if not jobs:
         return {}
     names = {(f"ncpipe-{job.array}", job.index): job for job in jobs}
     states: dict[str, JobState] = {}
-    queue = answer(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
+    queue = output_of(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
     for line in queue.splitlines():
         job_id, name, state, reason = [*line.strip().split("|"), "", "", ""][:4]
         index = job_id.rpartition("_")[2]
         if index.isdecimal() and (job := names.get((name, int(index)))) is not None:
             states[job.id] = JobState(state, reason)
     gone = [job for job in jobs if job.id not in states]
-    known = _accounted(gone) if gone else {}
-    return states | {job.id: known.get(job.id, JobState(GONE)) for job in gone}
-
-
-def _accounted(jobs: Sequence[Job]) -> dict[str, JobState]:
-    """Return the states of jobs that sacct knows; none where there is no accounting."""
-    found = {}
-    for row in _sacct(jobs, "JobID,State"):
-        if "." not in row["JobID"]:
-            found[row["JobID"]] = JobState(row["State"].split(" ")[0])  # CANCELLED by 1000
-    return found
+    accounted = {
+        row["JobID"]: JobState(row["State"].split(" ")[0])  # CANCELLED by 1000
+        for row in _sacct(gone, "JobID,State")
+        if "." not in row["JobID"]
+    }
+    return states | {job.id: accounted.get(job.id, JobState(GONE)) for job in gone}
 
 
 def usages(jobs: Sequence[Job]) -> dict[str, Usage]:
-    """Return what jobs took by `Job.id`, from sacct; none where there is no accounting."""
+    """Return the usage of jobs by `Job.id`, from sacct; empty without accounting."""
     rows: dict[str, list[dict[str, str]]] = {}
     for row in _sacct(jobs, USAGE):
         rows.setdefault(row["JobID"].partition(".")[0], []).append(row)
-    return {job_id: _usage(own) for job_id, own in rows.items()}
+    return {job_id: _usage(job_rows) for job_id, job_rows in rows.items()}
 
 
 def _usage(rows: Sequence[Mapping[str, str]]) -> Usage:
@@ -106,19 +103,19 @@ def _usage(rows: Sequence[Mapping[str, str]]) -> Usage:
 
 
 def _megabytes(text: str) -> float:
-    """Read an amount of sacct's, 1.50G or 1234K; without a unit it is bytes."""
+    """Return an amount of memory of sacct, as 1.50G or 1234K, in megabytes; without a unit it is bytes."""
     unit = {"K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}.get(text[-1:])
     return float(text) / 2**20 if unit is None else float(text[:-1]) * unit
 
 
 def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:
-    """Ask the accounting; no rows where there is none, or none that answers."""
+    """Return columns of the accounting; no rows if there is none, or it does not answer."""
     numbers = sorted({job.number for job in jobs if job.number})
     if not numbers:
         return []
     command = ["sacct", "--noheader", "--parsable2", "--array", "--duplicates", f"--format={columns}"]
     try:
-        done = run([*command, f"--jobs={','.join(numbers)}"], {"SLURM_TIME_FORMAT": "%s"})
+        done = run_command([*command, f"--jobs={','.join(numbers)}"], {"SLURM_TIME_FORMAT": "%s"})
     except InputError:
         return []
     names = columns.split(",")
@@ -127,112 +124,120 @@ def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:
 
 
 def submit(arguments: Sequence[str], script: str) -> str:
-    """Submit a script and return its number. InputError, in one line, if Slurm refuses."""
-    done = run(["sbatch", "--parsable", *arguments], script=script)
+    """Submit a script and return the job's number. Raises InputError if Slurm refuses."""
+    done = run_command(["sbatch", "--parsable", *arguments], script=script)
     if done.returncode:
-        raise InputError(f"slurm: sbatch refuses ({last_line(done.stderr)}); see engine.yaml")
+        raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
     return last_line(done.stdout).partition(";")[0]  # number;cluster
 
 
 def check_submission(arguments: Sequence[str], script: str, partition: str | None, minutes: float) -> None:
-    """Raise InputError, in one line, if Slurm would refuse these jobs, or would let them wait for ever."""
-    done = run(["sbatch", "--test-only", *arguments], script=script)
-    said = last_line(done.stderr)
-    if done.returncode and FOR_NOW not in said.lower():
-        why = said.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
-        asked = " ".join(each for each in arguments if not each.startswith(("--output", "--job-name")))
-        raise InputError(f"slurm: sbatch would refuse the jobs: {why}; see engine.yaml ({cut(asked, 160)})")
+    """Raise InputError if Slurm would refuse these jobs, or never start them."""
+    done = run_command(["sbatch", "--test-only", *arguments], script=script)
+    message = last_line(done.stderr)
+    if done.returncode and NODES_DOWN not in message.lower():
+        reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
+        options = " ".join(each for each in arguments if not each.startswith(("--output", "--job-name")))
+        raise InputError(
+            f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(options, 160)})"
+        )
     limit = partition_limit(partition)
     if limit is not None and minutes > limit[1]:
         raise InputError(
-            f"slurm.time: {minutes:g} minutes, and the partition {limit[0]} allows {limit[1]:g}; such jobs "
-            "would wait for ever: make it smaller"
+            f"slurm.time: {minutes:g} minutes, but the partition {limit[0]} allows {limit[1]:g}, so the jobs "
+            "would never start; make it shorter"
         )
 
 
 def partition_limit(partition: str | None) -> tuple[str, float] | None:
-    """Return the largest time limit, in minutes, of the partitions of a job; None if Slurm tells none."""
-    done = run(["sinfo", "--noheader", "--format=%R|%P|%l"])
-    found = []
-    wanted = partition.split(",") if partition else None
+    """Return a job's partition with the longest time limit, and that limit in minutes; None if unknown.
+
+    partition: names with commas, as for sbatch; None for the default one, which sinfo marks by `*`.
+    """
+    done = run_command(["sinfo", "--noheader", "--format=%R|%P|%l"])
+    limits = []
+    names = partition.split(",") if partition else None
     for line in done.stdout.splitlines():
         name, marked, limit = [*line.split("|"), "", ""][:3]
-        if marked.endswith("*") if wanted is None else name in wanted:
+        if marked.endswith("*") if names is None else name in names:
             try:
-                found.append((name, minutes_of(limit.strip())))
+                limits.append((name, minutes_of(limit.strip())))
             except ValueError:  # n/a
                 return None
-    return max(found, key=lambda each: each[1], default=None)
+    return max(limits, key=lambda named: named[1], default=None)
 
 
 def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
-    """End jobs; what trains there saves its checkpoints. Return those that may still run, and why.
+    """Cancel jobs, which then save checkpoints. Return the jobs that may still run, and scancel's error.
 
-    The others are forgotten. InputError if Slurm does not answer; nothing is forgotten then.
+    Removes the records of the others. If Slurm does not answer, raises InputError and keeps all records.
     """
-    states = job_states(jobs)
-    going = [job for job in jobs if not states[job.id].is_over]
-    said = ""
-    if going:
-        named = [job.id if job.number else f"--jobname=ncpipe-{job.array}" for job in going]
-        done = run(["scancel", *dict.fromkeys(named)])
+    active = _active(jobs)
+    error = ""
+    if active:
+        arguments = [job.id if job.number else f"--jobname=ncpipe-{job.array}" for job in active]
+        done = run_command(["scancel", *dict.fromkeys(arguments)])
         if done.returncode:
-            said = last_line(done.stderr) or f"exit code {done.returncode}"
-            states = job_states(jobs)
-            going = [job for job in jobs if not states[job.id].is_over]
-        else:
-            going = []
-    left = {job.id for job in going}
+            error = last_line(done.stderr) or f"exit code {done.returncode}"
+        active = _active(jobs) if done.returncode else []
     for job in jobs:
-        if job.id not in left:
-            job.forget()
-    return going, said
+        if job not in active:
+            job.remove()
+    return active, error
 
 
-def still_running(jobs: Sequence[Job], why: str) -> str:
-    """Return a line on jobs that were to be cancelled, and may still run."""
+def _active(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs that have not ended."""
+    states = job_states(jobs)
+    return [job for job in jobs if not states[job.id].has_ended]
+
+
+def still_running(jobs: Sequence[Job], error: str) -> str:
+    """Return a line about jobs that could not be cancelled."""
     names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
     return (
-        f"{len(jobs)} jobs may still run (scancel: {why}); they stay recorded. Run ncpipe sweep "
-        f"--cancel again, or scancel {' '.join(names)}"
+        f"{plural(len(jobs), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
+        f"scancel {' '.join(names)}"
     )
 
 
 def summary(jobs: Sequence[Job], states: Mapping[str, JobState]) -> str:
-    """Return how many jobs run, wait and have ended, with how many runs, and why some wait."""
+    """Return how many jobs run, wait and have ended, with their numbers of runs, and why some wait."""
     kinds: dict[str, list[Job]] = {"running": [], "waiting": [], "ended, to be collected": []}
     for job in jobs:
         state = states[job.id]
-        kinds[list(kinds)[2 if state.is_over else 0 if state.name in RUNNING else 1]].append(job)
-    counted = [
-        f"{len(some)} {'job' if len(some) == 1 else 'jobs'} {kind} ({sum(len(j.keys) for j in some)} runs)"
-        for kind, some in kinds.items()
-        if some
+        kinds[list(kinds)[2 if state.has_ended else 0 if state.name in RUNNING else 1]].append(job)
+    counts = [
+        f"{plural(len(same), 'job')} {kind} ({plural(sum(len(job.keys) for job in same), 'run')})"
+        for kind, same in kinds.items()
+        if same
     ]
-    why = {states[job.id].reason for job in kinds["waiting"]} - set(USUAL)
-    return (", ".join(counted) or "none") + (f"; Slurm: {', '.join(sorted(why))}" if why else "")
+    reasons = {states[job.id].reason for job in kinds["waiting"]} - set(USUAL_REASONS)
+    return (", ".join(counts) or "none") + (f"; Slurm: {', '.join(sorted(reasons))}" if reasons else "")
 
 
 def last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
 
 
-def answer(command: Sequence[str]) -> str:
-    """Return what a command of Slurm's prints. InputError if it fails."""
-    done = run(command)
+def output_of(command: Sequence[str]) -> str:
+    """Return the output of a command of Slurm. Raises InputError if it fails."""
+    done = run_command(command)
     if done.returncode:
-        raise InputError(f"slurm: {command[0]}: {last_line(done.stderr)}; its jobs go on, try again later")
+        raise InputError(f"slurm: {command[0]}: {last_line(done.stderr)}; jobs continue, try again later")
     return done.stdout
 
 
-def run(
+def run_command(
     command: Sequence[str], environment: Mapping[str, str] | None = None, script: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of Slurm's, with a script on its standard input. InputError if there is none here."""
-    options: Any = {"capture_output": True, "text": True, "check": False, "timeout": PATIENCE}
+    """Run a command of Slurm with a script as its input. Raises InputError if it is not installed here."""
+    options: Any = {"capture_output": True, "text": True, "check": False, "timeout": TIMEOUT}
     try:
         return subprocess.run(command, env={**os.environ, **(environment or {})}, input=script, **options)
     except FileNotFoundError:
         raise InputError(f"engine slurm: no {command[0]} here; run this where you run sbatch") from None
     except subprocess.TimeoutExpired:
-        raise InputError(f"slurm: {command[0]} does not answer; its jobs go on, try again later") from None
+        raise InputError(
+            f"slurm: {command[0]} did not answer in {TIMEOUT} s; jobs continue, try again later"
+        ) from None

@@ -1,4 +1,4 @@
-"""The batch script of a job array, and the options with which it is submitted."""
+"""Write the batch script of a job array and the options of sbatch (`ncpipe.runs.engines.slurm` submits)."""
 
 import shlex
 import sys
@@ -10,12 +10,12 @@ from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import JOBS
 
 MODULE = "ncpipe.runs.engines.slurm_worker"
-# The shell stays while the worker runs: a container has no scontrol, so it is the shell that queues the job
-# again. `wait` returns at each signal, so the shell waits until the worker has really ended.
+# The shell, not the worker, requeues the job, because a container has no scontrol. `wait` returns at each
+# signal, so the shell waits in a loop until the worker has ended.
 SCRIPT = """#!/bin/bash
 {setup}
 job={folder}/$SLURM_ARRAY_TASK_ID
-rm -f "$job.refused" "$job.again"
+rm -f "$job.refused" "$job.requeue"
 {command} "$job" &
 worker=$!
 trap 'kill -USR2 $worker' USR2
@@ -23,8 +23,8 @@ trap 'kill -TERM $worker' TERM
 while kill -0 $worker 2>/dev/null; do wait $worker; done
 wait $worker
 code=$?
-if [ -e "$job.again" ]; then
-    rm -f "$job.again"
+if [ -e "$job.requeue" ]; then
+    rm -f "$job.requeue"
     scontrol requeue "$SLURM_JOB_ID" 2>"$job.refused"
     exit
 fi
@@ -33,44 +33,45 @@ exit $code
 
 
 def batch_script(array: str, options: Slurm) -> str:
-    """Return the script. It runs in the folder of the sweep, from which it was submitted."""
+    """Return the script of an array. It runs in the folder from which it is submitted."""
     command = shlex.join([*container_command(options), *python_command(options)])
     return SCRIPT.format(setup="\n".join(options.setup), folder=JOBS / array, command=command)
 
 
 def python_command(options: Slurm) -> list[str]:
-    """Return the worker's command, less the place of its job's files."""
+    """Return the worker's command without its argument, the path of the job's files."""
     default = sys.executable if options.container is None else "python3"
     return [options.python or default, "-m", MODULE]
 
 
 def container_command(options: Slurm) -> list[str]:
-    """Return the command that runs another one in the container, with the sweep's folder and the store."""
+    """Return the prefix that runs a command in the container, with the sweep's folder and store mounted."""
     if options.container is None:
         return []
     here, store = Path.cwd(), store_folder().absolute()
     folders = [str(here), *([] if store.is_relative_to(here) else [str(store)])]
-    own = options.container
-    uses_gpu = bool(options.gpus) or "gpu" in (options.gres or "")
-    if own.runtime == "apptainer":
+    container = options.container
+    if container.runtime == "apptainer":
         binds = [word for folder in folders for word in ("--bind", folder)]
-        gpu = ["--nv"] if uses_gpu else []
-        return ["apptainer", "exec", *gpu, *binds, "--pwd", str(here), *own.options, own.image]
+        gpu = ["--nv"] if options.uses_gpu else []
+        return ["apptainer", "exec", *gpu, *binds, "--pwd", str(here), *container.options, container.image]
     mounts = [word for folder in folders for word in ("--mount", f"{folder}:{folder}")]
     names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_RESTART_COUNT")
-    told = [word for name in names for word in ("--env", name)]
-    enter = ["sh", "-c", 'cd "$0" && exec "$@"', str(here)]
-    return ["enroot", "start", *mounts, *told, *own.options, own.image, *enter]
+    variables = [word for name in names for word in ("--env", name)]
+    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(here)]
+    return ["enroot", "start", *mounts, *variables, *container.options, container.image, *change_folder]
 
 
-def sbatch_options(array: str, count: int, options: Slurm, before: Sequence[str] = ()) -> list[str]:
-    """Return the options of sbatch for an array of so many tasks. before: arrays that have to end first.
+def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[str] = ()) -> list[str]:
+    """Return the options of sbatch for an array of `count` jobs.
 
-    They stand on the command line, where they win over variables such as SBATCH_PARTITION. `--requeue` wins
-    over `JobRequeue=0` of the site; a `--no-requeue` of the user's wins over that.
+    wait_for: numbers of the arrays that have to end first.
+
+    On the command line these options override variables such as SBATCH_PARTITION. `--requeue` overrides the
+    site's `JobRequeue=0`, and a `--no-requeue` in engine.yaml overrides `--requeue`.
     """
     limit = round(60 * options.limit)
-    given = {
+    values = {
         "job-name": f"ncpipe-{array}",
         "output": f"{JOBS / array}/%a.log",
         "open-mode": "append",
@@ -88,14 +89,14 @@ def sbatch_options(array: str, count: int, options: Slurm, before: Sequence[str]
         "qos": options.qos,
         "constraint": options.constraint,
     }
-    own = list(options.sbatch)
-    if before:
-        ended = f"afterany:{':'.join(before)}"
-        further = [line.partition("=")[2] for line in own if line.startswith("--dependency=")]
-        own = [line for line in own if not line.startswith("--dependency=")]
-        own.append(f"--dependency={','.join([*further, ended])}")
+    further = list(options.sbatch)
+    if wait_for:
+        dependencies = [line.partition("=")[2] for line in further if line.startswith("--dependency=")]
+        dependencies.append(f"afterany:{':'.join(wait_for)}")
+        further = [line for line in further if not line.startswith("--dependency=")]
+        further.append(f"--dependency={','.join(dependencies)}")
     return [
-        *(f"--{name}={value}" for name, value in given.items() if value is not None),
+        *(f"--{name}={value}" for name, value in values.items() if value is not None),
         "--requeue",
-        *own,
+        *further,
     ]

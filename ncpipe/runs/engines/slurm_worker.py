@@ -1,8 +1,8 @@
-"""What a job of Slurm runs: python -m ncpipe.runs.engines.slurm_worker data/.jobs/ARRAY/INDEX
+"""Run a job of Slurm: python -m ncpipe.runs.engines.slurm_worker data/.jobs/ARRAY/INDEX
 
-It trains the tasks of its file, one after the other, in the folder of the sweep. Before the time limit Slurm
-sends SIGUSR2, and SIGTERM when it preempts or cancels the job: checkpoints are saved, and no result is
-written, so that the job may start again and continue from them.
+The worker trains the tasks in its job's file, one after the other, in the sweep's folder. Slurm sends SIGUSR2
+before the time limit, and SIGTERM when it preempts or cancels the job. The worker then saves checkpoints and
+writes no result, so the job can be queued again and resume.
 """
 
 import json
@@ -20,31 +20,31 @@ from ncpipe.runs.engines.jobs import RESULT, TASKS
 from ncpipe.runs.engines.task import Task, TaskResult, from_json
 from ncpipe.system.artifacts import publish_file
 
-LOOK = 0.05  # seconds between two looks at the training
-AGAIN = ".again"
+POLL = 0.05  # seconds between two checks whether training has ended
+REQUEUE = ".requeue"
 KILOBYTES = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes there
 
 
 class Worker:
-    """Trains tasks in a thread, while the main thread hears signals."""
+    """Trains tasks in a thread, while the main thread receives signals."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = list(tasks)
         self.results: list[TaskResult] = []
-        self.signal: int | None = None  # the last one that came
+        self.signal: int | None = None  # the last one received
         self._stop = threading.Event()
 
-    def listen(self) -> None:
-        """Note signals from now on; without this they would end the process."""
+    def install_signal_handlers(self) -> None:
+        """Stop training at a signal; without this the signal would end the process."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._on_signal)
 
     def run(self) -> bool:
-        """Train until all is done or a signal comes; return whether all was done."""
+        """Train until all tasks have ended or a signal arrives; return whether all have ended."""
         thread = threading.Thread(target=self._train)
         thread.start()
         while thread.is_alive():
-            thread.join(LOOK)
+            thread.join(POLL)
         return len(self.results) == len(self.tasks)
 
     def _train(self) -> None:
@@ -57,31 +57,31 @@ class Worker:
             except Stopped:
                 return
 
-    def _hear(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: int, frame: Any) -> None:
         self.signal = number
         self._stop.set()
 
 
 def main(job: str) -> int:
-    """Train the tasks of a job. job: its files, less their endings. Returns the exit code."""
-    begun = time.time()
+    """Train the tasks of a job and return the exit code. job: path of its files without their endings."""
+    started = time.time()
     tasks = from_json(Path(f"{job}{TASKS}").read_text(encoding="utf-8"))
     before = sum(task.epochs_done() for task in tasks)
     worker = Worker(tasks)
-    worker.listen()
+    worker.install_signal_handlers()
     reason = ""
     if not worker.run():
         if worker.signal == signal.SIGTERM:
             return 128 + signal.SIGTERM
         if sum(task.epochs_done() for task in tasks) > before:
-            Path(f"{job}{AGAIN}").touch()
+            Path(f"{job}{REQUEUE}").touch()
             return 0
         reason = "no epoch was finished within the time limit; make slurm.time longer"
     values = {
         "results": [{"state": result.state, "reason": result.reason} for result in worker.results],
         "reason": reason,
-        "seconds": time.time() - begun,
-        "begun": begun,
+        "seconds": time.time() - started,
+        "started": started,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 * KILOBYTES),
         "restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
     }

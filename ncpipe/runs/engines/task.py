@@ -1,4 +1,4 @@
-"""Tasks: what an engine gives a worker, and what comes back, as plain values. Needs no torch."""
+"""Define tasks and their results, which engines exchange with workers, as plain values; no torch needed."""
 
 import dataclasses
 import itertools
@@ -11,22 +11,29 @@ from ncpipe.config.specs import Run
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_path, epochs_in, has
 
-# done; failed: may succeed if each run is tried alone; refused: cannot succeed, by its runs' own fault;
-# memory: needs more memory than it had; lost: the process, its machine or its time limit ended it;
-# preempted: the scheduler gave its machine to somebody else.
+# done
+# failed: may succeed if each run is tried alone
+# refused: cannot succeed, because its runs have a mistake
+# memory: ran out of memory
+# lost: ended by its process, its machine or its time limit
+# preempted: the scheduler gave its machine to another user
 State = Literal["done", "failed", "refused", "memory", "lost", "preempted"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Runs of one shape for one worker.
+    """Holds runs of one shape for one worker.
 
-    runs: the fields of each `Run`. keys: their fingerprints, by which a worker checks that its code and data
-    are those of the driver. data: checksum of the prepared data. compute: the fields of `Compute`.
-    checkpoint_seconds: between two checkpoints. workers: batches at a time; None leaves it to the worker.
-    tries: earlier attempts that made no progress. memory_tries: earlier attempts that ran out of memory with
-    this one run. epochs_before: epochs that were saved when the task was submitted, -1 if it never was.
-    shares: tasks among which a machine's free memory is divided.
+    runs: the fields of each `Run`.
+    keys: the runs' fingerprints, by which a worker checks that it has the driver's code and data.
+    data: checksum of the prepared data.
+    compute: the fields of `Compute`.
+    checkpoint_seconds: time between two checkpoints.
+    workers: batches that train at the same time; None lets the worker decide.
+    tries: earlier attempts without progress.
+    memory_tries: earlier attempts in which this single run had too little memory.
+    epochs_before: epochs done when the task was submitted; -1 before that.
+    shares: number of tasks that share the machine's free memory.
     """
 
     runs: tuple[dict[str, Any], ...]
@@ -42,34 +49,33 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Its first run, and how many there are besides."""
+        """Return the name of its first run and the number of others."""
         first = self.runs[0]
         varied = "" if first["axis"] is None else f" {first['axis']}={first['value']}"
         others = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
         return f"{first['experiment']} L={first['depth']}{varied} seed={first['seed']}{others}"
 
-    def of(self, indices: Sequence[int], tries: int | None = None) -> "Task":
-        """Return the same task with some of its runs."""
+    def subset(self, indices: Sequence[int]) -> "Task":
+        """Return the task with only these of its runs."""
         return replace(
             self,
             runs=tuple(self.runs[index] for index in indices),
             keys=tuple(self.keys[index] for index in indices),
-            tries=self.tries if tries is None else tries,
         )
 
     def missing(self) -> list[int]:
-        """Return the indices of those of its runs that the store here does not have."""
+        """Return the indices of the runs that the store on this machine lacks."""
         return [index for index, key in enumerate(self.keys) if not has(key)]
 
-    def in_parts(self, parts: int) -> list["Task"]:
-        """Split the task into so many even parts, or one for each run."""
+    def split(self, parts: int) -> list["Task"]:
+        """Split the task into even parts, at most one per run."""
         count = len(self.runs)
         parts = min(parts, count)
         edges = [count * part // parts for part in range(parts + 1)]
-        return [self.of(range(start, end)) for start, end in itertools.pairwise(edges)]
+        return [self.subset(range(start, end)) for start, end in itertools.pairwise(edges)]
 
     def epochs_done(self) -> int:
-        """Count the epochs of its runs that the store here has, in finished runs and in checkpoints."""
+        """Count the epochs in the finished runs and the checkpoints of the store on this machine."""
         device = self.compute["device"]
         return sum(
             run["spec"]["epochs"] if has(key) else epochs_in(checkpoint_path(key, device))
@@ -77,16 +83,16 @@ class Task:
         )
 
     def submitted(self) -> "Task":
-        """Return the task as it is submitted, with the progress so far."""
+        """Return the task with the number of epochs done so far, to be submitted."""
         return replace(self, epochs_before=self.epochs_done())
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended.
+    """Holds how a task ended.
 
-    reason: why it is not done; what its log ended with may follow on further lines. log: what the worker
-    printed, where that is in no file that the driver can read.
+    reason: why it is not done; the end of its log may follow on further lines.
+    log: what the worker printed, if the driver cannot read it from a file.
     """
 
     task: Task
@@ -97,18 +103,18 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What an engine would do with tasks.
+    """Holds what an engine would do.
 
-    pieces: the tasks of each job. name: what several jobs are called. lines: where and how they would train.
+    jobs: the tasks of each job that it would start.
+    lines: where and how the jobs would train, for the terminal.
     """
 
-    pieces: Sequence[Sequence[Task]]
-    name: str
+    jobs: Sequence[Sequence[Task]]
     lines: Sequence[str]
 
 
 def task_of(fingerprints: Sequence[RunFingerprint], checkpoint_seconds: float, workers: int | None) -> Task:
-    """Return the task of training runs of one shape."""
+    """Return the task that trains runs of one shape."""
     return Task(
         tuple(_plain(fingerprint.run) for fingerprint in fingerprints),
         tuple(fingerprint.key() for fingerprint in fingerprints),
@@ -126,7 +132,7 @@ def _plain(run: Run) -> dict[str, Any]:
 
 
 def to_json(tasks: Sequence[Task]) -> str:
-    """Write tasks as JSON. Runs share most of their specs, so each distinct spec is written once."""
+    """Return tasks as JSON. Runs share most of their specs, so each distinct spec is written once."""
     specs: dict[str, int] = {}
     plain = []
     for task in tasks:

@@ -1,7 +1,7 @@
-"""Trains tasks, wherever a worker is. It imports neither dvc nor typer.
+"""Train tasks in a worker, on any machine. It imports neither dvc nor typer.
 
-A worker's current folder has the prepared data (and study.py, if the study has one); finished runs go into
-the store there.
+A worker's current folder has the prepared data and, if the study has one, study.py. Finished runs go into
+that folder's store.
 """
 
 import threading
@@ -25,21 +25,24 @@ from ncpipe.training.loop import Stopped
 
 
 def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
-    """Return the runs of a task by what lies here. InputError if code or data differ from the driver's."""
+    """Return the fingerprints of a task's runs with the code and data of this machine.
+
+    Raises InputError if code or data differ from the driver's.
+    """
     load_study(Path())
     compute = Compute(**task.compute)
     runs = []
-    for plain in task.runs:
-        spec = read(Experiment, plain["spec"], f"experiments.{plain['experiment']}")
-        runs.append(Run(**plain | {"spec": spec}))
+    for values in task.runs:
+        spec = read(Experiment, values["spec"], f"experiments.{values['experiment']}")
+        runs.append(Run(**values | {"spec": spec}))
     fingerprints = fingerprints_of(runs, compute)
     for fingerprint, key in zip(fingerprints, task.keys, strict=True):
         if fingerprint.data != task.data:
-            raise InputError(f"{PREPARED / fingerprint.run.data}: other data than the sweep was planned for")
+            raise InputError(f"{PREPARED / fingerprint.run.data}: differs from the data of the sweep")
         if fingerprint.key() != key:
             raise InputError(
-                f"{fingerprint.run.name}: the code of ncpipe here is not that of the sweep; "
-                "give workers the same"
+                f"{fingerprint.run.name}: ncpipe's code differs between the worker and the sweep; "
+                "install the same on both"
             )
     return fingerprints
 
@@ -47,9 +50,9 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
 def train_task(
     task: Task, stop: threading.Event | None = None, progress: Progress | Unseen | None = None
 ) -> TaskResult:
-    """Train those of the runs that the store does not have, in batches that fit into this device's memory.
+    """Train the runs that the store lacks, in batches that fit into the device's memory.
 
-    What goes wrong is in the result. Stopped is raised once `stop` is set and the checkpoints are written.
+    Errors are reported in the result. Raises Stopped after `stop` is set and the checkpoints are written.
     """
     try:
         fingerprints = [
@@ -60,19 +63,19 @@ def train_task(
     except Stopped:
         raise
     except NotEnoughMemory as error:
-        return TaskResult(task, _too_large(task), str(error))
+        return TaskResult(task, _state_without_memory(task), str(error))
     except InputError as error:
         return TaskResult(task, "refused" if len(task.runs) == 1 else "failed", str(error))
     except Exception as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        return TaskResult(task, _too_large(task) if is_out_of_memory(error) else "failed", reason)
+        return TaskResult(task, _state_without_memory(task) if is_out_of_memory(error) else "failed", reason)
     return TaskResult(task, "done")
 
 
-def _too_large(task: Task) -> State:
-    """Return how a task ended for which its device has too little memory.
+def _state_without_memory(task: Task) -> State:
+    """Return the state of a task whose device has too little memory.
 
-    Memory that a job may ask for is the machine's: for one run on a GPU more of it is of no use.
+    A job can request more memory of the machine but not of its GPU, so a single run on a GPU cannot succeed.
     """
     on_cpu = prepare_device(Compute(**task.compute)).type == "cpu"
     return "memory" if on_cpu or len(task.runs) > 1 else "refused"
@@ -82,14 +85,14 @@ def _train(
     fingerprints: list[RunFingerprint], task: Task, stop: threading.Event, progress: Progress | Unseen
 ) -> None:
     compute = fingerprints[0].compute
-    place, dtype = prepare_device(compute), DTYPES[compute.precision]
+    device, dtype = prepare_device(compute), DTYPES[compute.precision]
     run, data = fingerprints[0].run, read_prepared(PREPARED / fingerprints[0].run.data)
-    check_memory(run, data, place, dtype)
-    need, workers = bytes_per_run(run, data, place, dtype), worker_count(compute, place, task.workers)
-    found = groups(fingerprints)
-    parts = parts_of_each(found, workers)
+    check_memory(run, data, device, dtype)
+    need, workers = bytes_per_run(run, data, device, dtype), worker_count(compute, device, task.workers)
+    shapes = groups(fingerprints)
+    parts = parts_of_each(shapes, workers)
     at_once = workers * task.shares
-    batches = [batch for group in found for batch in batches_that_fit(group, need, place, at_once, parts)]
+    batches = [batch for group in shapes for batch in batches_that_fit(group, need, device, at_once, parts)]
     errors = train_batches(
         batches,
         workers,

@@ -59,11 +59,8 @@ class Plan:
 
     def rests(self) -> Tensor:
         """Return the positions (M, d) of the samples after stage 1."""
-        rows = [
-            start if arc is None else arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
-            for start, arc in zip(self.starts, self.arcs, strict=True)
-        ]
-        return torch.stack(rows)
+        pairs = zip(self.starts, self.arcs, strict=True)
+        return torch.stack([start if arc is None else arc.end for start, arc in pairs])
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ def make_plan(starts: Tensor, labels: Tensor, targets: Tensor, constants: Consta
         others = torch.cat([positions[:index], positions[index + 1 :]])
         arc, clearance = _free_arc(starts[index], target, others, cap, apart, waypoints)
         margin = min(margin, clearance)
-        positions[index] = arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
+        positions[index] = arc.end
         arcs.append(arc)
     if margin < LEAST_MARGIN:
         raise InputError(
@@ -180,7 +177,7 @@ def stage_one(plan: Plan, blocks: int) -> Blocks:
             continue
         others = torch.cat([positions[:index], positions[index + 1 :]])
         groups.append(_along(arc, others, blocks, plan))
-        positions[index] = arc.at(torch.tensor([arc.angle], dtype=torch.float64))[0]
+        positions[index] = arc.end
     return join(groups)
 
 

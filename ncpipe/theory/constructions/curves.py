@@ -31,6 +31,10 @@ class Arc:
     def length(self) -> float:
         return self.radius * self.angle
 
+    @property
+    def end(self) -> Tensor:
+        return self.at(torch.tensor([self.angle], dtype=torch.float64))[0]
+
     def at(self, t: Tensor) -> Tensor:
         """Return points (T, d) at t (T,)."""
         circle = torch.cos(t).unsqueeze(1) * self.first + torch.sin(t).unsqueeze(1) * self.second

@@ -14,7 +14,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
-from ncpipe.papers.s24.figures.low_rank import DNC_DASHES, SRG_DASHES, finish, layer_name, mark_levels
+from ncpipe.papers.s24.figures.low_rank import (
+    DNC_DASHES,
+    SRG_DASHES,
+    count_lost,
+    finish,
+    layer_name,
+    level_handles,
+    lost_handle,
+    mark_levels,
+    value_ticks,
+)
 from ncpipe.tables.keys import run_keys
 
 KEPT, LOST = metric_colours(2)
@@ -49,7 +59,8 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
             below.set(yscale="log", xlabel="epoch")
         grid[0, 0].set_ylabel("regularised loss")
         grid[1, 0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$ of $H_L$")
-        finish(figure, [*_colours(runs), *_level_handles(runs)], title, MOST)
+        levels = [] if runs["loss_dnc"].isna().all() else level_handles()
+        finish(figure, [*_colours(runs), *levels], title, MOST)
     return figure
 
 
@@ -134,7 +145,7 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
             axes.plot(means.index, means, color=KEPT, linewidth=1.3)
             axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
             _value_axis(axes, own, label)
-            _count_lost(axes, own, 0.2)
+            count_lost(axes, own[~own["kept"]].groupby("at").size(), 0.2, above=2)
             axes.set_ylim(0, 1.12 * classes)
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axes.set_title(names[name])
@@ -143,7 +154,7 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
             Line2D([], [], color=KEPT, linewidth=1.3, label="mean"),
             Line2D([], [], color=KEPT, marker="o", linewidth=0, markersize=4, alpha=0.5, label="runs"),
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
-            *_lost_handle(runs),
+            *lost_handle(runs),
         ]
         finish(figure, handles, "Rank of the head's class means", MOST)
     return figure
@@ -184,8 +195,7 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
             Line2D([], [], color=KEPT, marker="o", linewidth=0, markersize=4.5, markerfacecolor="none",
                    label="rank K"),
             Line2D([], [], color=LOST, marker="x", linewidth=0, markersize=4.5, label="loses classes"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
+            *level_handles(),
             Line2D([], [], color=FAINT, linewidth=0.8, label="all zero: 1/2"),
         ]  # fmt: skip
         finish(figure, handles, "Loss against the levels of the head's features model", MOST)
@@ -232,28 +242,10 @@ def _panels(names: Mapping[str, str], height: float) -> tuple[Figure, Sequence[A
 
 def _value_axis(axes: Axes, runs: pd.DataFrame, label: str) -> None:
     values = sorted(runs["at"].unique())
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=7)
-    axes.minorticks_off()
+    value_ticks(axes, values, fontsize=7)
     spread = np.log2(values[-1] / values[0]) if len(values) > 1 else 1.0
     axes.set_xlim(values[0] * 2 ** (-0.08 * spread - 0.02), values[-1] * 2 ** (0.08 * spread + 0.02))
     axes.set_xlabel(label)
-
-
-def _count_lost(axes: Axes, runs: pd.DataFrame, height: float) -> None:
-    for value, some in runs[~runs["kept"]].groupby("at"):
-        axes.annotate(
-            f"{len(some)}×", (value, height), (0, 2), textcoords="offset points", ha="center", fontsize=7,
-            color=LOST,
-        )  # fmt: skip
-
-
-def _lost_handle(runs: pd.DataFrame) -> list[Line2D]:
-    return (
-        []
-        if runs["kept"].all()
-        else [Line2D([], [], linewidth=0, label=r"$n\times$: runs that lose classes")]
-    )
 
 
 def _colours(runs: pd.DataFrame) -> list[Line2D]:
@@ -261,12 +253,3 @@ def _colours(runs: pd.DataFrame) -> list[Line2D]:
     if not runs["kept"].all():
         handles.append(Line2D([], [], color=LOST, linewidth=0.9, label="a run that loses classes"))
     return handles
-
-
-def _level_handles(runs: pd.DataFrame) -> list[Line2D]:
-    if runs["loss_dnc"].isna().all():
-        return []
-    return [
-        Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
-        Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
-    ]

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from ncpipe.figures.panels import panel_grid
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
 
 COLUMNS = 3  # panels side by side
@@ -57,8 +58,7 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         handles = [
             Line2D([], [], color=TRAINED, linewidth=1.5, label="mean ± 1 sd"),
             Line2D([], [], color=TRAINED, linewidth=0.6, alpha=0.6, label="one run"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
+            *level_handles(),
         ]
         if not runs["kept"].all():
             handles.append(Line2D([], [], color=DROPPED, linewidth=0.6, label="loses classes, in no mean"))
@@ -106,25 +106,18 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
             means = kept.groupby("penalty_value")["mean_rank"].mean()
             axes.plot(means.index, means, color=TRAINED, linewidth=1.3)
             axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=7)
-            axes.minorticks_off()
+            value_ticks(axes, values, fontsize=7)
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axes.set_ylim(0, classes * 1.12)
             axes.set_title(f"$K = {classes}$, $L = {own['depth'].iloc[0]}$")
-            for value, some in own[~own["kept"]].groupby("penalty_value"):
-                axes.annotate(
-                    f"{len(some)}×", (value, 0), (0, 3), textcoords="offset points", ha="center",
-                    fontsize=7, color=DROPPED,
-                )  # fmt: skip
+            count_lost(axes, own[~own["kept"]].groupby("penalty_value").size())
         _outer_labels(panels, r"$\lambda$", "mean rank")
         handles = [
             Line2D([], [], color=TRAINED, linewidth=1.3, label="mean"),
             Line2D([], [], color=TRAINED, marker="o", linewidth=0, markersize=4, alpha=0.5, label="runs"),
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
         ]
-        if not runs["kept"].all():
-            handles.append(Line2D([], [], linewidth=0, label=r"$n\times$: runs that lose classes"))
+        handles += lost_handle(runs)
         finish(figure, handles, r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)")
     return figure
 
@@ -141,14 +134,8 @@ def loss_split(split: pd.DataFrame) -> Figure:
                 axes.bar(own["solution"], own[part], bottom=bottom, color=colour, width=0.6)
                 bottom += own[part].to_numpy()
             for place, total in enumerate(bottom):
-                axes.annotate(
-                    f"{total:.4f}",
-                    (place, total),
-                    (0, 2),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=7,
-                )
+                above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+                axes.annotate(f"{total:.4f}", (place, total), (0, 2), **above)
             axes.set_ylim(0, 1.15 * bottom.max())
             axes.grid(visible=False, axis="x")
             axes.set_title(f"$K = {own['classes'].iloc[0]}$")
@@ -179,15 +166,10 @@ def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
     return figure
 
 
-def _panels(table: pd.DataFrame, height: float) -> tuple[Figure, Sequence[Axes]]:
+def _panels(table: pd.DataFrame, height: float) -> tuple[Figure, list[Axes]]:
     """Return a panel for each experiment."""
     count = table["experiment"].nunique()
-    rows, columns = -(-count // COLUMNS), min(count, COLUMNS)
-    figure = Figure(figsize=(PAGE_WIDTH, height * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for axes in grid[count:]:
-        axes.set_visible(False)
-    return figure, grid[:count]
+    return panel_grid(count, min(count, COLUMNS), height, key=0.5)
 
 
 def _outer_labels(panels: Sequence[Axes], below: str, left: str) -> None:
@@ -203,6 +185,34 @@ def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None
             axes.axhline(
                 level, color=INK, linewidth=1, linestyle=dashes, label=name if label else "_nolegend_"
             )
+
+
+def level_handles() -> list[Line2D]:
+    """Return the legend entries of `mark_levels`."""
+    dashes = {"DNC": DNC_DASHES, "SRG": SRG_DASHES}
+    return [Line2D([], [], color=INK, linewidth=1, linestyle=own, label=name) for name, own in dashes.items()]
+
+
+def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float = 3) -> None:
+    """Write how many runs lose classes at each x of the index, `above` a height in points."""
+    for value, count in counts.items():
+        axes.annotate(
+            f"{count}\N{MULTIPLICATION SIGN}", (value, height), (0, above), textcoords="offset points",
+            ha="center", fontsize=7, color=DROPPED,
+        )  # fmt: skip
+
+
+def lost_handle(runs: pd.DataFrame) -> list[Line2D]:
+    """Return the legend entry of `count_lost`, if any run loses classes."""
+    label = r"$n\times$: runs that lose classes"
+    return [] if runs["kept"].all() else [Line2D([], [], linewidth=0, label=label)]
+
+
+def value_ticks(axes: Axes, values: Sequence[float], **text: Any) -> None:
+    """Give the x axis a logarithmic scale with a tick at each value."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [f"{value:g}" for value in values], **text)
+    axes.minorticks_off()
 
 
 def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any]) -> None:

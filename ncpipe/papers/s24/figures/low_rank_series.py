@@ -13,8 +13,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
-from ncpipe.papers.s24.figures.low_rank import DNC_DASHES, DROPPED, SRG_DASHES, TRAINED, finish, mark_levels
+from ncpipe.papers.s24.figures.low_rank import (
+    DNC_DASHES,
+    TRAINED,
+    count_lost,
+    finish,
+    level_handles,
+    lost_handle,
+    mark_levels,
+    value_ticks,
+)
 
+SHARE = "share or mean, 95 % interval"
 LEAST = 1e-30  # where exact collapse is drawn
 FORMS = {
     "dnc1_trace_pinv": r"tr($\Sigma_W$) / tr($\Sigma_B^+$)",
@@ -44,32 +54,16 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
         right.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
         right.set(ylim=(0, 1.1 * classes), ylabel=r"mean rank of $M_2, \ldots, M_{L-1}$")
         for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(counts["x"], [f"{value:g}" for value in counts["x"]])
-            axes.minorticks_off()
+            value_ticks(axes, counts["x"].tolist())
             axes.set_xlabel(label)
-        lost = counts[counts["runs"] > counts["kept"]]
-        for row in lost.to_dict("records"):
-            right.annotate(
-                f"{row['runs'] - row['kept']}\N{MULTIPLICATION SIGN}", (row["x"], 0), (0, 3),
-                textcoords="offset points", ha="center", fontsize=7, color=DROPPED,
-            )  # fmt: skip
+        lost = (counts["runs"] - counts["kept"]).set_axis(counts["x"])
+        count_lost(right, lost[lost > 0])
         handles = [
-            Line2D(
-                [],
-                [],
-                color=TRAINED,
-                marker="o",
-                markersize=4,
-                linewidth=1.2,
-                label="share or mean, 95 % interval",
-            ),
+            Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=1.2, label=SHARE),
             Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=0, alpha=0.4, label="runs"),
             Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
         ]
-        if len(lost):
-            handles.append(Line2D([], [], linewidth=0, label=r"$n\times$: runs that lose classes"))
-        finish(figure, handles, title)
+        finish(figure, [*handles, *lost_handle(runs)], title)
     return figure
 
 
@@ -121,8 +115,7 @@ def through_training(
         values.set(xlabel="place", ylabel=r"$s_i / s_1$ of $\tilde M_l$", xlim=(1, runs["classes"].iloc[0]))
         values.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="DNC"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=SRG_DASHES, label="SRG"),
+            *level_handles(),
             *(
                 Line2D([], [], color=colours[layer], linewidth=1.5, label=f"$l = {layer[1:]}$")
                 for layer in layers

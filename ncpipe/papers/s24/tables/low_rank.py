@@ -143,11 +143,11 @@ def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def share_interval(found: int, of: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return Clopper and Pearson's interval of a probability, from `found` of `of` draws."""
-    tail = (1 - level) / 2
-    low = 0.0 if found == 0 else float(special.betaincinv(found, of - found + 1, tail))
-    high = 1.0 if found == of else float(special.betaincinv(found + 1, of - found, 1 - tail))
+def share_interval(found: int, total: int) -> tuple[float, float]:
+    """Return Clopper and Pearson's 95 % interval of a probability, from `found` of `total` draws."""
+    tail = (1 - LEVEL) / 2
+    low = 0.0 if found == 0 else float(special.betaincinv(found, total - found + 1, tail))
+    high = 1.0 if found == total else float(special.betaincinv(found + 1, total - found, 1 - tail))
     return low, high
 
 

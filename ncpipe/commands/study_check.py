@@ -1,18 +1,17 @@
-"""What is wrong with a study, found in seconds: its files' names, and one step of its study.py's networks.
+"""Check a study in seconds, before anything trains: metrics, claims, files, and one step of its own code.
 
-The stage `code` runs this before anything trains. Of an experiment that study.py has a part in, a few samples
-pass through the network, the loss, one step of the optimizer and every metric.
+The stage `code` runs this (`ncpipe.commands.code`). In experiments that use study.py, a few samples pass
+through the network, the loss, one step of the optimizer and every metric.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
+from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.grid import check_metrics
-from ncpipe.commands.watched import check_watched
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
 from ncpipe.config.study import loaded, study_error, study_errors
@@ -24,78 +23,78 @@ if TYPE_CHECKING:
     from ncpipe.datasets.prepared import Prepared, Split
     from ncpipe.models.network import Network
 
-SAMPLES = 64  # of a dry pass, at least two of each class
+SAMPLES = 64  # in the step, with at least two of each class
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
 def check_study(params: Params) -> None:
-    """Raise InputError, in one line, for the first mistake that a run would come upon later."""
+    """Raise InputError for the first mistake that a run would meet later."""
     check_metrics(params)
     if CLAIMS_FILE.is_file():
         load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         if isinstance(spec.data, ArraysData):
-            check_watched("fetch", spec.data.file)
+            check_reruns("fetch", spec.data.file)
             if not Path(spec.data.file).is_file():
-                raise InputError(f"experiments.{name}.data.file: {spec.data.file} is not there")
+                raise InputError(
+                    f"experiments.{name}.data.file: {spec.data.file} not found; correct the path"
+                )
     study = loaded()
     if not any(study.tables.values()):
         return
-    measured = False
+    metrics_checked = False
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         parts = (spec.model, spec.data, spec.loss, spec.optimizer)
-        own = any(type(part) in study.tables[table] for part, table in zip(parts, _ASKED, strict=True))
-        if own or (study.metrics and not measured):
+        uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
+        if uses_study or (study.metrics and not metrics_checked):
             runs = params.runs_of(name)
             with study_errors():
-                _try_out(name, [runs[0], runs[-1]])
-            measured = True
+                _check_runs([runs[0], runs[-1]])
+            metrics_checked = True
 
 
-_ASKED = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")
-
-
-def _try_out(experiment: str, runs: list[Run]) -> None:
-    """Build the shallowest and the deepest network, and take one step with the first and all its metrics."""
+def _check_runs(runs: list[Run]) -> None:
+    """Build the shallowest and the deepest network; take one step with the first and compute its metrics."""
     import torch
 
     from ncpipe.features.own_metrics import Whole, own_measurements
     from ncpipe.features.passes import extract
     from ncpipe.training.session import Session
 
-    data = _few(_some_data(runs[0].spec.data, PREPARED / runs[0].data))
+    data = _subsample(_load_data(runs[0].spec.data, PREPARED / runs[0].data))
     cpu = torch.device("cpu")
     for run in runs[:1] if runs[0].depth == runs[1].depth else runs:
         _check_network(run, data)
     run = runs[0]
     batch = run.spec.batch_size
-    most = len(data.train)
+    samples = len(data.train)
     spec = dataclasses.replace(
         run.spec,
         epochs=1,
         log_every=1,
         history=None,
-        batch_size="full" if batch == "full" or batch >= most else max(batch, most // 2),
+        batch_size="full" if batch == "full" or batch >= samples else max(batch, samples // 2),
     )
     run = dataclasses.replace(run, spec=spec)
     session = Session([run], data, cpu, torch.float32)
     try:
         loss, gradient = session.loss_and_gradient(session.train)
-    except RuntimeError as error:  # of autograd, below which no line of study.py is
+    except RuntimeError as error:  # from autograd, whose traceback has no line of study.py
         if study_error(error):
             raise
-        own = spec.loss if type(spec.loss) in loaded().losses else spec.model
-        what = " ".join(str(error).split())
-        raise _of(own, f"the loss {spec.loss_name} of this network has no gradient: {what}") from None
+        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        reason = " ".join(str(error).split())
+        raise _mistake(part, f"the loss {spec.loss_name} of this network has no gradient: {reason}") from None
     if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
-        what = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
-        raise _of(spec.loss, f"the loss {spec.loss_name} {what} not finite before the first step")
+        verb = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
+        raise _mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
     for _ in session.epochs():
         pass
     if not bool(session.stack.values.isfinite().all()):
-        raise _of(
-            spec.optimizer, f"the first step of {spec.optimizer.name} gives weights that are no numbers"
+        raise _mistake(
+            spec.optimizer, f"the first step of {spec.optimizer.name} gives weights that are not finite"
         )
     if loaded().metrics:
         state = session.results()[0].state
@@ -105,7 +104,7 @@ def _try_out(experiment: str, runs: list[Run]) -> None:
 
 
 def _check_network(run: Run, data: "Prepared") -> None:
-    """Raise InputError, with the network's class and line, if a forward pass is not as it has to be."""
+    """Raise InputError, with the network's class and line, if a forward pass breaks a rule of `Network`."""
     import torch
 
     from ncpipe.models.build import build_network, prepare_split
@@ -114,37 +113,37 @@ def _check_network(run: Run, data: "Prepared") -> None:
     model = run.spec.model
     network = build_network(run, data)
     if not isinstance(network, Network):
-        raise _of(model, f"its Family builds a {type(network).__name__}; expected a Network")
+        raise _mistake(model, f"its Family builds a {type(network).__name__}; expected a Network")
     name = f"{type(network).__name__}, L = {run.depth}"
     try:
         roles = network.roles()
         length = network.length
     except ValueError as error:
-        raise _of_network(network, f"{name}: {error}") from None
+        raise _mistake(network, f"{name}: {error}") from None
     known = get_args(Role)
     if unknown := sorted(set(roles.values()) - set(known)):
-        what = f"the role {unknown[0]!r}; the roles are {', '.join(known)}"
-        raise _of_network(network, f"{name}: parameter_groups() has {what}")
+        message = f"parameter_groups() has the role {unknown[0]!r}; the roles are {', '.join(known)}"
+        raise _mistake(network, f"{name}: {message}")
     if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
-        raise _of_network(network, f"{name}: the role of self.last is {role}; write it as last")
+        raise _mistake(network, f"{name}: the role of self.last is {role}; write it as last")
     if not length > 0:
-        raise _of_network(network, f"{name}: length is {length}; expected the number of blocks, above 0")
+        raise _mistake(network, f"{name}: length is {length}; expected the number of blocks, above 0")
     samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         layers = list(network.eval().representations(samples.inputs, samples.lengths))
     names = [layer.name for layer in layers]
     if len(set(names)) < len(names):
-        raise _of_network(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
+        raise _mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
     for layer in layers:
         _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
     if names[-1:] != ["last"] or layers[-1].position != 1:
-        said = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
-        raise _of_network(
-            network, f"{name}: the last layer of layers() is {said}; expected 'last' at position 1"
+        last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
+        raise _mistake(
+            network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1"
         )
     width, rows = layers[-1].values.shape[1], network.last.weight
     if tuple(rows.shape) != (data.classes, width):
-        raise _of_network(
+        raise _mistake(
             network,
             f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
             "classes and the width of the layer 'last'",
@@ -158,43 +157,36 @@ def _check_layer(
 
     if not isinstance(values, torch.Tensor) or values.dim() != 2 or len(values) != samples:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-        raise _of_network(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
+        raise _mistake(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
     if position is not None and not 0 <= float(position) <= 1:  # type: ignore[arg-type]
-        raise _of_network(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
+        raise _mistake(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
     if not bool(values.isfinite().all()):
         kind = "NaN" if bool(values.isnan().any()) else "infinity"
-        raise _of_network(
-            network, f"{name}: the layer {layer} gives {kind} for the data as they are, before the first step"
-        )
+        raise _mistake(network, f"{name}: the layer {layer} gives {kind} before the first step")
 
 
-def _of_network(network: object, what: str) -> InputError:
-    own = type(network).__name__
-    return loaded().mistake(own, what) if own in loaded().lines else InputError(cut(what))
+def _mistake(part: object, message: str) -> InputError:
+    """Return the error, with the line of the part's class if study.py defines it."""
+    name = type(part).__name__
+    return loaded().mistake(name, message) if name in loaded().lines else InputError(cut(message))
 
 
-def _of(spec: object, what: str) -> InputError:
-    """Return the mistake, with the line of the record if study.py defines it."""
-    own = type(spec).__name__
-    return loaded().mistake(own, what) if own in loaded().lines else InputError(cut(what))
-
-
-def _some_data(spec: Data, place: Path) -> "Prepared":
-    """Return the data if they are prepared or can be made here; else random numbers of the same shape."""
+def _load_data(spec: Data, folder: Path) -> "Prepared":
+    """Return the data if they are prepared or need no download; otherwise noise of the same shape."""
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import read_prepared
 
-    own = type(spec) in loaded().data
-    if own or not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
+    of_study = type(spec) in loaded().data
+    if of_study or not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
         return prepare(spec, RAW, None, progress=False)
     try:
-        return read_prepared(place)
-    except InputError:  # not there yet
+        return read_prepared(folder)
+    except InputError:  # not prepared yet
         return _noise(spec)
 
 
 def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
-    """Return random samples of the shape of an image set or of texts."""
+    """Return random images or texts of the data set's shape."""
     import torch
 
     from ncpipe.datasets.prepared import Prepared, Split, TokenSplit
@@ -216,22 +208,20 @@ def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
     return Prepared("image", spec.classes, None, split, split, {}, checksum="")
 
 
-def _few(data: "Prepared") -> "Prepared":
-    """Return some samples of each class."""
+def _subsample(data: "Prepared") -> "Prepared":
+    """Return the data with a few samples of each class."""
     if data.kind == "free":
         return data
     if data.kind == "next_tokens":  # a label at every position
         few = slice(0, 2)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
-    each = max(2, math.ceil(SAMPLES / data.classes))
-    test = None if data.test is None else _first(data.test, data.classes, each)
-    return dataclasses.replace(data, train=_first(data.train, data.classes, each), test=test)
+    count = max(2, math.ceil(SAMPLES / data.classes))
+    test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)
+    return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)
 
 
-def _first(split: "Split", classes: int, each: int) -> "Split":
+def _first_of_each_class(split: "Split", classes: int, count: int) -> "Split":
     import torch
 
-    places: Iterable[torch.Tensor] = (
-        torch.nonzero(split.labels == label).flatten()[:each] for label in range(classes)
-    )
-    return split[torch.cat(list(places))]
+    indices = [torch.nonzero(split.labels == label).flatten()[:count] for label in range(classes)]
+    return split[torch.cat(indices)]

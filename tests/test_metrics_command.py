@@ -252,7 +252,8 @@ app(["metrics", sys.argv[1]])
 def test_metrics_need_no_pipeline(tmp_path: Path) -> None:
     """Nothing of DVC, and no requirement but those of docs/metrics.md: NumPy and torch alone for models."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    modules = {"pyyaml": "yaml", "scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
+    modules = {"annotated-types": "annotated_types", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+    modules |= {"vl-convert-python": "vl_convert"}
     required = [re.split("[><=]", line)[0] for line in project["dependencies"]]
     absent = [modules.get(name, name) for name in required if name not in ("numpy", "torch")]
     assert "dvc" in absent

@@ -18,7 +18,7 @@ from ncpipe.commands.code import write_code
 from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
 from ncpipe.config.specs import Experiment, Run, as_json
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import extract
@@ -54,7 +54,7 @@ OPTIMIZERS: list[dict[str, Any]] = [
 
 def spec_of(**changes: Any) -> Experiment:
     own = {"penalty": {"rule": "constant", "value": 0.01, "last_layer": None}, "epochs": 6, "log_every": 1}
-    found: Experiment = read(Experiment, experiment_tree(**own | changes), "", loaded().records)
+    found: Experiment = read(Experiment, experiment_tree(**own | changes), "")
     return found
 
 
@@ -539,7 +539,7 @@ def test_own_names_join_their_own_union_alone() -> None:
         ("schedule", HEAVY),
         ("optimizer", {"name": "poly", "epsilon": 1.0}),
     ):
-        _, [mistake] = check(Experiment, experiment_tree(**{key: value}), "", loaded().records)
+        _, [mistake] = check(Experiment, experiment_tree(**{key: value}), "")
         assert f"{key}.name: {value['name']!r} is unknown" in mistake
 
 
@@ -599,6 +599,6 @@ def test_a_loss_with_keys_that_is_only_named_says_how_it_is_written() -> None:
     """Red: a list of names in which it is not."""
     write_study()
     for name in ("focal", "poly"):
-        _, [mistake] = check(Experiment, experiment_tree(loss=name), "", loaded().records)
+        _, [mistake] = check(Experiment, experiment_tree(loss=name), "")
         assert mistake == f"loss: {name!r} has keys of its own; write `{{name: {name}, ...}}`"
     assert "did you mean 'ce'" in check(Experiment, experiment_tree(loss="cee"))[1][0]

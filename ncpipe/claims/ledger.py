@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check, suggest
+from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
 from ncpipe.system.errors import InputError, cut, shown
@@ -330,6 +331,7 @@ Claim = (
     | Difference
     | Theory
 )
+TaggedClaim = Annotated[Claim, TaggedBy("quantity")]
 
 
 def load_claims(
@@ -377,7 +379,7 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         if path in seen:
             mistakes.append(f"{path}: the id is there twice; rename one")
         seen.add(path)
-        claim, wrong = check(Claim, entry, path)
+        claim, wrong = check(TaggedClaim, entry, path)
         mistakes += wrong
         if isinstance(name, str) and name != path:  # it names rows of tables and lines of the terminal
             mistakes.append(f"{path}.id: {shown(name)} is empty or has what does not print; rename it")

@@ -6,23 +6,31 @@
 import inspect
 import json
 import re
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema
 
-from ncpipe.claims.ledger import Claim
+from ncpipe.claims.ledger import TaggedClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Params
-from ncpipe.config.records import About, schema_of
-from ncpipe.config.study import MODULE, loaded
+from ncpipe.config.records import adapter
+from ncpipe.config.study import MODULE
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
 LARGEST = 1e30  # larger bounds only end a number's type, and are left out
 LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
 UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
-SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
+SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[TaggedClaim, ...]}
+
+
+@dataclass(frozen=True)
+class About:
+    """Descriptions of a record and of each of its keys, from docstrings."""
+
+    record: str
+    keys: Mapping[str, str]
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
@@ -30,8 +38,21 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
     It includes the records of the study.py that was read last.
     """
-    schema = _Untitled().generate(schema_of(kind, about, loaded().records))
-    return {"$schema": GenerateJsonSchema.schema_dialect} | schema
+    schema = adapter(kind).json_schema(schema_generator=_Explained)
+    whole: dict[str, Any] = _inlined(schema["prefixItems"][0], schema["$defs"])
+    return {"$schema": GenerateJsonSchema.schema_dialect} | whole
+
+
+def _inlined(schema: Any, records: Mapping[str, Any]) -> Any:
+    """Return a schema with records in place of references; the description of a key replaces a record's."""
+    if isinstance(schema, list):
+        return [_inlined(item, records) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _inlined(value, records) for key, value in schema.items() if key != "$ref"}
+    if "$ref" in schema:
+        return _inlined(records[schema["$ref"].rpartition("/")[2]], records) | own
+    return own
 
 
 def _for_editors(schema: Any) -> Any:
@@ -51,25 +72,23 @@ def _for_editors(schema: Any) -> Any:
             del schema[name]
     if isinstance(schema.get("description"), str) and (bounds := _ranges(schema)):
         schema["description"] = f"{schema['description']} Range: {bounds}."
-    members = schema.get("oneOf", [])
-    records = [member for member in members if isinstance(member, dict) and "properties" in member]
-    if len(records) < 2 or len(members) - len(records) > 1:
-        return schema
-    tag = next(iter(records[0]["properties"]))
-    known = {"enum": [word for record in records for word in _words(record["properties"][tag])]}
-    if not all(next(iter(record["properties"])) == tag for record in records) or not known["enum"]:
-        return schema
+    if "discriminator" in schema:
+        return _chosen(schema.pop("oneOf"), schema.pop("discriminator")["propertyName"]) | schema
+    if "oneOf" in schema:
+        keys, name = schema.pop("oneOf")
+        return schema | {"if": {"type": "object"}, "then": keys, "else": name}
+    return schema
+
+
+def _chosen(records: list[dict[str, Any]], tag: str) -> dict[str, Any]:
+    """Return the schema of a union of records that the key `tag` tells apart."""
+    words = [_words(record["properties"][tag]) for record in records]
     chosen = [
-        {
-            "if": {"properties": {tag: {"enum": _words(record["properties"][tag])}}, "required": [tag]},
-            "then": record,
-        }
-        for record in records
+        {"if": {"properties": {tag: {"enum": own}}, "required": [tag]}, "then": record}
+        for own, record in zip(words, records, strict=True)
     ]
-    union = {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
-    rest = {key: value for key, value in schema.items() if key != "oneOf"}
-    others = [member for member in members if member not in records]
-    return rest | ({"if": {"type": "object"}, "then": union, "else": others[0]} if others else union)
+    known = {"enum": [word for own in words for word in own]}
+    return {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
 
 
 def _words(tag: dict[str, Any]) -> list[Any]:
@@ -120,8 +139,20 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-class _Untitled(GenerateJsonSchema):
-    """Leaves out pydantic's titles, which only repeat the keys."""
+class _Explained(GenerateJsonSchema):
+    """Takes descriptions from docstrings, and leaves out pydantic's titles, which only repeat the keys."""
 
-    def field_title_should_be_set(self, schema: CoreSchema) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def tagged_union_schema(self, schema: Any) -> dict[str, Any]:
+        union = super().tagged_union_schema(schema)
+        union.get("discriminator", {}).pop("mapping", None)  # has references, which `_inlined` replaces
+        return union
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        record = super().dataclass_schema(schema)
+        described = about(schema["cls"])
+        for key, description in described.keys.items():
+            record["properties"][key]["description"] = description
+        return record | {"description": described.record}

@@ -11,21 +11,32 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Range of a number in params.yaml, carried by `Annotated` and checked by the reader.
+    """Range of a number in params.yaml, an annotation that pydantic reads (annotated_types.GroupedMetadata).
 
     why: what is wrong with numbers above it, in words.
     """
+
+    __is_annotated_types_grouped_metadata__: ClassVar[Literal[True]] = True
 
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
     why: str = ""
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the two limits in pydantic's terms."""
+        from annotated_types import Ge, Gt, Le, Lt  # only where values are validated
+
+        if self.low > -math.inf:
+            yield Gt(self.low) if self.open_low else Ge(self.low)
+        if self.high < math.inf:
+            yield Lt(self.high) if self.open_high else Le(self.high)
 
     def admits(self, value: float) -> bool:
         """Return whether a number is finite and in the range."""

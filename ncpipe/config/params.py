@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.records import check, joined, read, suggest
 from ncpipe.config.specs import Compute, Device, Experiment, Run, as_json
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown
 
@@ -95,10 +95,10 @@ class EffectiveDepth:
 
 @dataclass(frozen=True)
 class Constructed:
-    """Networks built from S25's proofs, for every experiment of the sweep.
+    """Networks built from the proofs of collapse, for every experiment of the sweep.
 
-    kinds: `printed` and `sharp` are App. A's, with the strengths of the text or the least that suffice;
-    `shifts` has biases alone.
+    kinds: `printed` has the strengths of the printed proof and `sharp` the least that suffice; `shifts` has
+    biases alone.
     depths: L; those that are too small for a kind are left out.
     draws: first layers that are tried for a ResNet.
     detours: arcs that are tried where a geodesic passes too near to a sample.
@@ -116,7 +116,7 @@ class Constructed:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """S25 App. C's example.
+    """Nearly collapsed data, whose collapse by two-layer blocks costs more than it gains.
 
     experiment: an L-RN2 that provides model, loss and lambda; its data are not used.
     classes: K.
@@ -136,10 +136,10 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Theory:
-    """Networks that the study in stages/theory compares with its trained ones.
+    """Networks to compare with trained ones.
 
-    constructed: networks built from S25's proofs.
-    counterexample: S25 App. C's example.
+    constructed: networks built from the proofs of collapse.
+    counterexample: nearly collapsed data, whose collapse costs more than it gains.
     """
 
     constructed: Constructed
@@ -195,8 +195,8 @@ class Params:
     effective_depth: when a layer counts as separating the classes.
     experiments: every setting of a run but its depth and seed, by the experiment's name.
     about: question and expectation of each experiment, for the report; an edit regenerates the report alone.
-    theory: settings of the study in stages/theory.
-    series: further runs of an experiment, by its name; used by stages/low_rank.
+    theory: networks to compare with trained ones, for studies that do so.
+    series: further runs of an experiment, by its name, for studies that have them.
     """
 
     sweep: Sweep
@@ -214,15 +214,15 @@ class Params:
         return self.compute if device is None else dataclasses.replace(self.compute, device=device)
 
     def study(self) -> Theory:
-        """Return the keys of the theory study; raise InputError where there are none."""
+        """Return what the key `theory` has; raise InputError without it."""
         if self.theory is None:
-            raise InputError("theory: missing; this command belongs to stages/theory")
+            raise InputError("theory: missing; this command needs the key in params.yaml")
         return self.theory
 
     def series_runs(self, name: str) -> tuple[Run, ...]:
         """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
         if self.series is None:
-            raise InputError("series: missing; this command belongs to stages/low_rank")
+            raise InputError("series: missing; this command needs the key in params.yaml")
         if name not in self.series:
             raise InputError(cut(f"series: unknown {shown(name)}; {suggest(name, self.series)}"))
         own, spec = self.series[name], self.experiments[name]
@@ -325,16 +325,14 @@ def parse_params(tree: object) -> Params:
 
     Raises InputError with a line for each mistake.
     """
-    params, mistakes = check(Params, tree, extra=loaded().records)
+    params, mistakes = check(Params, tree)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
     if params is None:  # the parts that parse may still contradict each other
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
-        specs = {
-            name: check(Experiment, value, extra=loaded().records)[0] for name, value in experiments.items()
-        }
+        specs = {name: check(Experiment, value)[0] for name, value in experiments.items()}
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
@@ -450,7 +448,7 @@ def _varied(
             parent[step] = {}
         parent = parent[step]
     parent[key] = value
-    varied, mistakes = check(Experiment, tree, f"experiments.{name}", loaded().records)
+    varied, mistakes = check(Experiment, tree, f"experiments.{name}")
     path = f"experiments.{name}.{axis}: "
     wrong = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
     return varied, [f"{where}.{key}: {m}" for key, m in zip(wrong, mistakes, strict=True)]

@@ -1,224 +1,120 @@
-"""Validate plain values into frozen records by pydantic's validator, and report mistakes in our words.
+"""Validate plain values into frozen records by pydantic, and report mistakes in our words.
 
 The annotations of `ncpipe.config.specs` and `ncpipe.config.params` define the type of each key: records,
-lists, names, numbers with a Bound, and unions whose members differ in a record's first key. Values are not
-converted, except whole numbers to floats and lists to tuples. pydantic_core is pydantic's validator without
-its models: importing these would make the stages that take a trained run from the store half as slow again.
+lists, names, numbers with a Bound, and unions (`ncpipe.config.unions`). pydantic reads the values as JSON and
+strictly: a list becomes a tuple and a whole number a float, but no text becomes a number.
 """
 
 import difflib
 import functools
+import json
 import math
+import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ncpipe.config.bounds import LARGEST, Bound, key_of
+from ncpipe.config.study import loaded
+from ncpipe.config.unions import NAME, TaggedBy, names_of, records_of, values_of
 from ncpipe.system.errors import WORD, InputError, cut, shown, word
 
+CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, alias_generator=key_of)
 UNIONS: tuple[Any, ...] = (typing.Union, types.UnionType)
-NUMBER = "number"  # our name for the error of a value that is no number
-MARK = "\0"  # begins the tag of a union's member, which pydantic puts into an error's path
-# Tags that no name in params.yaml has behind the mark: `text` is a source of data.
-TEXT, OTHER = f"{MARK}{MARK}text", f"{MARK}{MARK}other"
 
 
-@dataclass(frozen=True)
-class About:
-    """Description of a record and of each of its keys, for a schema."""
-
-    record: str
-    keys: Mapping[str, str]
-
-
-Describe = Callable[[type], About]
-# Records of a study.py that join a union of the package, each behind a member of that union.
-ExtraRecords = tuple[tuple[type, type], ...]
-
-
-def read(kind: Any, value: object, path: str = "", extra: ExtraRecords = ()) -> Any:
+def read(kind: Any, value: object, path: str = "") -> Any:
     """Return `value` as the annotated type `kind`; raise InputError with a line for each mistake."""
-    record, mistakes = check(kind, value, path, extra)
+    record, mistakes = check(kind, value, path)
     if mistakes:
         raise InputError("\n".join(mistakes))
     return record
 
 
-def check(kind: Any, value: object, path: str = "", extra: ExtraRecords = ()) -> tuple[Any, list[str]]:
-    """Return `value` as the annotated type `kind` and no mistakes, or None and its mistakes.
-
-    extra: records that join a union, each behind a member of that union.
-    """
+def check(kind: Any, value: object, path: str = "") -> tuple[Any, list[str]]:
+    """Return `value` as the annotated type `kind` and no mistakes, or None and its mistakes."""
+    odd: dict[str, str] = {}
+    text = json.dumps([_with_names(value, path, odd)])
     try:
-        return _validator(kind, extra).validate_python(value), []
+        (record,), found = adapter(kind).validate_json(text), []
     except ValidationError as error:
-        found = [_mistake(kind, path, dict(each), extra) for each in error.errors(include_url=False)]
-        return None, list(dict.fromkeys(found))
+        record, found = None, [_mistake(kind, path, dict(each)) for each in error.errors(include_url=False)]
+    known = [mistake.partition(": ")[0] for mistake in found]
+    found += [line for where, line in odd.items() if not any(_is_within(where, each) for each in known)]
+    return (None if found else record), list(dict.fromkeys(found))
+
+
+def adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    """Return pydantic's adapter of a tuple of one value of a type; a dataclass itself takes no config."""
+    return _adapter(kind, loaded().records)
 
 
 @functools.cache
-def _validator(kind: Any, extra: ExtraRecords) -> SchemaValidator:
-    return SchemaValidator(schema_of(kind, None, extra))
+def _adapter(kind: Any, specs_of_study: object) -> TypeAdapter[tuple[Any]]:
+    return TypeAdapter(tuple[kind], config=CONFIG)
 
 
-def schema_of(kind: Any, describe: Describe | None = None, extra: ExtraRecords = ()) -> CoreSchema:
-    """Return pydantic's schema of an annotated type; with `describe` it describes each key.
-
-    extra: see `check`.
-    """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if is_dataclass(kind):
-        return _record_schema(typing.cast(type, kind), describe, extra)
-    if origin is Annotated:
-        return _number_schema(arguments[0], arguments[1])
-    if origin in UNIONS:
-        rest = _options(kind, extra)
-        schema: CoreSchema
-        if set(rest) == {int, float}:
-            schema = core_schema.union_schema(
-                [_number_schema(int, Bound()), _number_schema(float, Bound())],
-                custom_error_type=NUMBER,
-                custom_error_message=NUMBER,
-            )
-        elif len(rest) == 1:
-            schema = schema_of(rest[0], describe, extra)
-        else:
-            which, members = _members(rest)
-            schema = core_schema.tagged_union_schema(
-                {tag: schema_of(member, describe, extra) for tag, member in members.items()}, which
-            )
-        return core_schema.nullable_schema(schema) if type(None) in arguments else schema
-    if origin is Literal:
-        return core_schema.literal_schema(list(arguments))
-    if origin is tuple:
-        return core_schema.tuple_schema([schema_of(arguments[0], describe, extra)], variadic_item_index=0)
-    if origin is dict:
-        return core_schema.dict_schema(
-            core_schema.str_schema(strict=True), schema_of(arguments[1], describe, extra)
-        )
-    if kind in (int, float):
-        return _number_schema(kind, Bound())
-    if kind is Any:  # checked where it is read
-        return core_schema.any_schema()
-    if kind is bool:
-        return core_schema.bool_schema(strict=True)
-    if kind is str:
-        return core_schema.str_schema(strict=True)
-    raise TypeError(
-        f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
-    )
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
-def _record_schema(kind: type, describe: Describe | None, extra: ExtraRecords) -> CoreSchema:
-    hints, names = _hints(kind), [field.name for field in fields(typing.cast(Any, kind))]
-    entries = []
-    about = describe(kind) if describe else None
-    for field in fields(typing.cast(Any, kind)):
-        schema, key = schema_of(hints[field.name], describe, extra), key_of(field.name)
-        if field.default is not MISSING:
-            schema = core_schema.with_default_schema(schema, default=field.default)
-        description = _in_json(description=about.keys[key]) if about else None
-        alias = key if key != field.name else None
-        entries.append(
-            core_schema.dataclass_field(field.name, schema, validation_alias=alias, metadata=description)
-        )
-    arguments = core_schema.dataclass_args_schema(kind.__name__, entries, extra_behavior="forbid")
-    description = _in_json(description=about.record, additionalProperties=False) if about else None
-    post_init = hasattr(kind, "__post_init__")
-    return core_schema.dataclass_schema(kind, arguments, names, post_init=post_init, metadata=description)
+def _with_names(value: Any, path: str, odd: dict[str, str]) -> Any:
+    """Return a value all of whose keys are text, as in JSON; `odd` takes a mistake for each other key."""
+    if isinstance(value, list | tuple):
+        return [_with_names(each, f"{path}[{index}]", odd) for index, each in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    named = {}
+    for key, inner in value.items():
+        where = joined(path, key)
+        if not isinstance(key, str):
+            odd[where] = cut(f"{where}: expected text for a name, got {kind_of(key)}")
+        named[key if isinstance(key, str) else repr(key)] = _with_names(inner, where, odd)
+    return named
 
 
-def _in_json(**entries: object) -> dict[str, Any]:
-    return {"pydantic_js_updates": entries}
-
-
-def _number_schema(kind: type, bound: Bound) -> CoreSchema:
-    low, high = "gt" if bound.open_low else "ge", "lt" if bound.open_high else "le"
-    limits: dict[str, Any] = {low: bound.low, high: bound.high}
-    limits = {name: kind(limit) for name, limit in limits.items() if math.isfinite(limit)}
-    if kind is int:
-        return core_schema.int_schema(strict=True, **limits)
-    return core_schema.float_schema(strict=True, allow_inf_nan=False, **limits)
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
-
-
-@functools.cache
-def _members(options: tuple[Any, ...]) -> tuple[Callable[[Any], str | None], dict[str, Any]]:
-    """Return the function that selects a union's member for a value, and the members by tag.
-
-    A union of records may include one Literal, which takes every value that is no mapping.
-    """
-    records = [typing.cast(type, option) for option in options if is_dataclass(option)]
-    words = [option for option in options if typing.get_origin(option) is Literal]
-    if not records:
-        other = next(option for option in options if option not in words)
-        return lambda value: TEXT if isinstance(value, str) else OTHER, {TEXT: words[0], OTHER: other}
-    key = _tag(records)
-    members = {f"{MARK}{word}": record for record in records for word in typing.get_args(_hints(record)[key])}
-    if words:
-        members[TEXT] = words[0]
-
-    def by_tag(value: Any) -> str | None:
-        if words and not isinstance(value, Mapping):
-            return TEXT
-        word = value.get(key) if isinstance(value, Mapping) else None
-        return f"{MARK}{word}" if isinstance(word, str) else None
-
-    return by_tag, members
-
-
-def _tag(records: Iterable[Any]) -> str:
-    """Return the key that distinguishes records: their first. Other types are skipped."""
-    return fields(next(record for record in records if is_dataclass(record)))[0].name
-
-
-def _mistake(kind: Any, path: str, error: dict[str, Any], extra: ExtraRecords) -> str:
+def _mistake(kind: Any, path: str, error: dict[str, Any]) -> str:
     """Return one line for one of pydantic's errors."""
-    location, name, wrong = list(error["loc"]), error["type"], error["input"]
-    if location[-1:] == ["[key]"] or name in ("missing", "unexpected_keyword_argument", "invalid_key"):
-        key = location[-2] if location[-1] == "[key]" else location[-1]
-        where, expected = _walk(kind, path, location[: location.index(key)], extra)
-        where, problem = joined(where, key), _wrong_key(name, key, expected)
+    location, name, wrong = error["loc"][1:], error["type"], error["input"]
+    if name in ("missing", "unexpected_keyword_argument"):
+        where, record = _walk(kind, path, location[:-1], wrong)
+        key, known = location[-1], [key_of(field.name) for field in fields(record)]
+        where = joined(where, key)
+        problem = "missing; add it" if name == "missing" else f"unknown key; {suggest(key, known)}"
     else:
-        where, expected = _walk(kind, path, location, extra)
-        if name.startswith("union_tag") and isinstance(wrong, Mapping):
-            options = _options(expected, extra)
-            tag = _tag(options)
-            where, problem = joined(where, tag), "missing; add it"
-            if tag in wrong:
-                words = [word.removeprefix(MARK) for word in _members(options)[1] if word != TEXT]
-                problem = f"{shown(wrong[tag])} is unknown; {suggest(wrong[tag], words)}"
+        where, expected = _walk(kind, path, location, wrong)
+        if name.startswith("union_tag"):
+            union, key = typing.cast(tuple[Any, str], _tagged(expected))
+            where, problem = joined(where, key), _wrong_tag(union, key, wrong)
         else:
-            problem = _bare_name(kind, path, location, wrong, extra) or _wrong_value(expected, error)
+            problem = _bare_name(kind, location, wrong) or _wrong_value(expected, error)
     if not where and name != "value_error":
         where = "the file"
     return cut(f"{where}: {problem}" if where else problem)
 
 
-def _bare_name(kind: Any, path: str, location: list[Any], wrong: object, extra: ExtraRecords) -> str:
-    """Return what to write for a record's name that stands without its keys; '' if it is none."""
-    if location[-1:] != [TEXT]:
-        return ""
-    options = _options(_walk(kind, path, location[:-1], extra)[1], extra)
-    if f"{MARK}{wrong}" not in _members(options)[1] or not any(map(is_dataclass, options)):
-        return ""
-    return f"{shown(wrong)} has keys of its own; write `{{{_tag(options)}: {wrong}, ...}}`"
-
-
-def _wrong_key(name: str, key: object, expected: Any) -> str:
-    if name == "missing":
+def _wrong_tag(union: Any, key: str, wrong: Mapping[str, Any]) -> str:
+    if key not in wrong:
         return "missing; add it"
-    if is_dataclass(expected):
-        return f"unknown key; {suggest(key, [key_of(field.name) for field in fields(expected)])}"
-    return f"expected text for a name, got {kind_of(key)}"
+    return f"{shown(wrong[key])} is unknown; {suggest(wrong[key], _tags(union, key))}"
+
+
+def _tags(union: Any, key: str) -> list[Any]:
+    """Return the values of the key by which a union's records are chosen."""
+    return [value for record in records_of(union) for value in values_of(record, key)]
+
+
+def _bare_name(kind: Any, location: Sequence[Any], wrong: object) -> str:
+    """Return what to write for a record's name that stands without its keys; '' if it is none."""
+    if location[-1:] != (NAME,) or not (tagged := _tagged(_walk(kind, "", location[:-1], wrong)[1])):
+        return ""
+    if wrong not in _tags(*tagged):
+        return ""
+    return f"{shown(wrong)} has keys of its own; write `{{{tagged[1]}: {wrong}, ...}}`"
 
 
 def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
@@ -226,9 +122,7 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if error["type"] == NUMBER:
-        expected, origin = float, None
-    if is_dataclass(expected) or origin in (dict, *UNIONS):
+    if is_dataclass(expected) or origin is dict or _tagged(expected):
         return f"expected keys with values, got {kind_of(wrong)}"
     if origin is tuple:
         return f"expected a list, got {kind_of(wrong)}"
@@ -246,12 +140,21 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
     return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"
 
 
-def _walk(kind: Any, path: str, location: list[Any], extra: ExtraRecords) -> tuple[str, Any]:
-    """Return the dotted path of a location in pydantic's terms, and the type that is expected there."""
-    for step in location:
-        kind = _required(kind)
-        if typing.get_origin(kind) in UNIONS:
-            kind = _members(_options(kind, extra))[1][step]
+def _walk(kind: Any, path: str, location: Iterable[Any], wrong: object) -> tuple[str, Any]:
+    """Return the dotted path of a location in pydantic's terms, and the type that is expected there.
+
+    wrong: the value there, which decides what is expected of `64 | full`.
+    """
+    steps = iter(location)
+    for step in steps:
+        if tagged := _tagged(kind := _required(kind)):
+            union, key = tagged
+            if step == NAME:
+                kind = names_of(union)
+            elif names_of(union) is None or (step := next(steps, None)):
+                kind = next(record for record in records_of(union) if step in values_of(record, key))
+        elif typing.get_origin(kind) in UNIONS:
+            kind = _meant(kind, wrong)
         elif is_dataclass(kind):
             hints = _hints(typing.cast(type, kind))
             path, kind = joined(path, step), hints.get(step) or hints[f"{step}_"]
@@ -259,20 +162,38 @@ def _walk(kind: Any, path: str, location: list[Any], extra: ExtraRecords) -> tup
             path, kind = joined(path, step), typing.get_args(kind)[1]
         else:
             path, kind = f"{path}[{step}]", typing.get_args(kind)[0]
-    return path, _required(kind)
+    return path, _meant(_required(kind), wrong)
 
 
-def _options(kind: Any, extra: ExtraRecords = ()) -> tuple[Any, ...]:
-    """Return the members of a union but None, and the extra records that join it."""
-    options = tuple(option for option in typing.get_args(kind) if option is not type(None))
-    return options + tuple(record for member, record in extra if member in options)
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _tagged(kind: Any) -> tuple[Any, str] | None:
+    """Return the union and the key of a union that a key tells apart; None for any other type."""
+    if typing.get_origin(kind) is Annotated:
+        union, annotation, *_ = typing.get_args(kind)
+        return (union, annotation.key) if isinstance(annotation, TaggedBy) else None
+    return None
 
 
 def _required(kind: Any) -> Any:
     """Return `kind` without its None."""
-    if typing.get_origin(kind) in UNIONS and len(_options(kind)) == 1:
-        return _options(kind)[0]
-    return kind
+    if typing.get_origin(kind) not in UNIONS:
+        return kind
+    return functools.reduce(operator.or_, (each for each in typing.get_args(kind) if each is not type(None)))
+
+
+def _meant(kind: Any, wrong: object) -> Any:
+    """Return what a value is meant for in a union of names and another type: text is meant for the names."""
+    if typing.get_origin(kind) not in UNIONS:
+        return kind
+    options = typing.get_args(kind)
+    if set(options) == {int, float}:
+        return float
+    others = [option for option in options if typing.get_origin(option) is not Literal]
+    return names_of(kind) if isinstance(wrong, str) or not others else others[0]
 
 
 def suggest(name: object, known: Iterable[object]) -> str:

@@ -32,6 +32,7 @@ from ncpipe.config.bounds import (
 )
 from ncpipe.config.loss_specs import Loss, name_of, objective_incompatibility
 from ncpipe.config.transfer_specs import Transfer
+from ncpipe.config.unions import TaggedBy
 from ncpipe.system.errors import shown
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -760,12 +761,12 @@ class Experiment:
     history: metrics through training; without it the history has losses and errors.
     """
 
-    data: Data
-    model: Model
-    loss: Loss
+    data: Annotated[Data, TaggedBy("source")]
+    model: Annotated[Model, TaggedBy("architecture")]
+    loss: Annotated[Loss, TaggedBy("name")]
     penalty: Penalty
-    optimizer: Optimizer
-    schedule: Schedule
+    optimizer: Annotated[Optimizer, TaggedBy("name")]
+    schedule: Annotated[Schedule, TaggedBy("name")]
     epochs: Epochs
     batch_size: Count | Literal["full"]
     log_every: Epochs

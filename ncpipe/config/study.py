@@ -26,13 +26,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
-from ncpipe.config.records import schema_of
 from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
+from ncpipe.config.unions import values_of
 from ncpipe.system.errors import InputError, cut
 
 FILE = "study.py"
@@ -229,7 +229,7 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
     """Raise InputError unless the keys of a table are valid specs that do not collide with the package's."""
     records = _records_of(union)
     key = _first_key(records[0])
-    taken = {word: "the package" for spec in records for word in _words(spec, key)}
+    taken = {word: "the package" for spec in records for word in values_of(spec, key)}
     for spec in study.tables[table]:
         name = getattr(spec, "__name__", repr(spec))
         if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
@@ -245,8 +245,8 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
         if _first_key(spec) != key:
             raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
         try:
-            words = _words(spec, key)
-            schema_of(spec)
+            words = values_of(spec, key)
+            _check_type(spec)
         except (NameError, TypeError) as error:
             raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
         if not words or not all(isinstance(word, str) for word in words):
@@ -264,6 +264,23 @@ def _first_key(spec: Any) -> str:
     return next((field.name for field in fields(spec)), "")
 
 
-def _words(spec: type, key: str) -> tuple[Any, ...]:
-    kind = typing.get_type_hints(spec, include_extras=True)[key]
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+def _check_type(kind: Any) -> None:
+    """Raise TypeError unless a key of params.yaml may have this type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if is_dataclass(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        inner = [hints[field.name] for field in fields(kind)]
+    elif origin is Annotated:
+        inner = [arguments[0]]
+    elif origin in (typing.Union, types.UnionType) and sum(map(is_dataclass, arguments)) > 1:
+        raise TypeError("a union of records has no key: write Annotated[A | B, TaggedBy('key')]")
+    elif origin in (tuple, dict, typing.Union, types.UnionType):
+        inner = [each for each in arguments if each is not ...]
+    elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
+        inner = []
+    else:
+        raise TypeError(
+            f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
+        )
+    for each in inner:
+        _check_type(each)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncpipe.config.records import read
 from ncpipe.config.specs import Compute, Experiment, Run
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
 from ncpipe.runs.engines.task import State, Task, TaskResult
@@ -33,7 +33,7 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     compute = Compute(**task.compute)
     runs = []
     for values in task.runs:
-        spec = read(Experiment, values["spec"], f"experiments.{values['experiment']}", loaded().records)
+        spec = read(Experiment, values["spec"], f"experiments.{values['experiment']}")
         runs.append(Run(**values | {"spec": spec}))
     fingerprints = fingerprints_of(runs, compute)
     for fingerprint, key in zip(fingerprints, task.keys, strict=True):

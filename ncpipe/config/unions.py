@@ -1,0 +1,63 @@
+"""Annotate unions of records that a key tells apart: `data` by its `source`, `model` by its `architecture`.
+
+pydantic reads them as discriminated unions. It is imported where values are validated only: programs that
+have their specs from elsewhere (metrics of any model, runs in the store) do not wait for it.
+"""
+
+import functools
+import operator
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+# The forms of a value in a union with a Literal: `loss: ce` is a name alone. They are no keys.
+NAME, KEYS = "a name", "with keys"
+
+
+@dataclass(frozen=True)
+class TaggedBy:
+    """Annotation of a union whose records have a field `key`, a Literal, each with values of its own.
+
+    A Literal in the union takes what is no mapping. Specs of the study.py that was read last join the union.
+    """
+
+    key: str
+
+    def __get_pydantic_core_schema__(self, union: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        """Return pydantic's schema of the union, as pydantic asks for it."""
+        from pydantic import Discriminator, Tag
+
+        names: Any = names_of(union)
+        tagged: Any = Annotated[functools.reduce(operator.or_, records_of(union)), Discriminator(self.key)]
+        if names is not None:
+            forms = Annotated[tagged, Tag(KEYS)] | Annotated[names, Tag(NAME)]
+            tagged = Annotated[forms, Discriminator(_form)]
+        return handler.generate_schema(tagged)
+
+
+def _form(value: object) -> str:
+    return KEYS if isinstance(value, Mapping) else NAME
+
+
+def names_of(union: Any) -> Any:
+    """Return the Literal of a union; None if it has none."""
+    return next((each for each in typing.get_args(union) if typing.get_origin(each) is Literal), None)
+
+
+def records_of(union: Any) -> tuple[Any, ...]:
+    """Return the records of a union, those of study.py included."""
+    from ncpipe.config.study import loaded  # which imports the specs, which import this module
+
+    own = [each for each in typing.get_args(union) if is_dataclass(each)]
+    return (*own, *(spec for member, spec in loaded().records if member in own))
+
+
+def values_of(record: Any, key: str) -> tuple[Any, ...]:
+    """Return the values of a record's key; () if it is no Literal."""
+    kind = typing.get_type_hints(record, include_extras=True)[key]
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

@@ -40,7 +40,9 @@ ALL = "*"  # in place of a definition's name: all definitions of its module
 EFFECTS = "<import>"  # effects of importing a module, besides definitions
 
 ANNOTATIONS = ("annotation", "returns")
-NOT_COUNTED = (*ANNOTATIONS, "simple", "ctx", "kind", "type_comment", "type_params")
+NOT_COUNTED = frozenset((*ANNOTATIONS, "simple", "ctx", "kind", "type_comment", "type_params"))
+IMPORTS = (ast.Import, ast.ImportFrom)
+WITH_MESSAGE = (ast.Raise, ast.Assert)
 
 # The function that each stage of every sweep calls: of stages that run once for a sweep, and of the others.
 SWEEP_STAGES: Mapping[str, Definition] = {
@@ -511,7 +513,7 @@ def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[st
             used.append((node.id, "", typed))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used.append((node.value.id, node.attr, typed))
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        elif isinstance(node, IMPORTS):
             imports |= _imported(node)
         else:
             todo += _children(node, typed, messages=module == STUDY)
@@ -523,27 +525,30 @@ def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[st
             yield home, attribute if attribute and what == ALL else what, typed
 
 
-def _children(node: ast.AST, typed: bool, messages: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield the parts of a syntax tree without messages of errors, and whether each is in an annotation.
+def _children(node: ast.AST, typed: bool, messages: bool = False) -> list[tuple[ast.AST, bool]]:
+    """Return the parts of a syntax tree without messages of errors, and whether each is in an annotation.
 
     messages: whether to include messages of errors.
     """
-    if not messages and isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        yield node.exc.func, typed
-    elif not messages and isinstance(node, ast.Assert):
-        yield node.test, typed
-    elif typed and isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+    if not messages and isinstance(node, WITH_MESSAGE):
+        if isinstance(node, ast.Assert):
+            return [(node.test, typed)]
+        if isinstance(node.exc, ast.Call):
+            return [(node.exc.func, typed)]
+    if typed and isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         kind, inner = node.value.id, node.slice
         if kind == "Annotated" and isinstance(inner, ast.Tuple):
             inner = inner.elts[0]
-        yield from [(node.value, True)] + [(inner, True)] * (kind != "Literal")
-    elif typed and isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield ast.parse(node.value, mode="eval"), True
-    else:
-        for name, value in ast.iter_fields(node):
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    yield child, typed or name in ANNOTATIONS
+        return [(node.value, True)] + [(inner, True)] * (kind != "Literal")
+    if typed and isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [(ast.parse(node.value, mode="eval"), True)]
+    found = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                found.append((child, typed or name in ANNOTATIONS))
+    return found
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -560,14 +565,17 @@ def _dumped(node: object, in_class: bool = False) -> str:
     in_class: whether the node is in the body of a class, where an annotation makes a variable a field.
     """
     if isinstance(node, list):
-        return f"[{','.join(_dumped(each, in_class) for each in node if not _is_docstring(each))}]"
-    if isinstance(node, ast.Raise | ast.Assert):
+        return f"[{','.join([_dumped(each, in_class) for each in node if not _is_docstring(each)])}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, WITH_MESSAGE):
         return f"{type(node).__name__}{[_dumped(child) for child, _ in _children(node, False)]}"
     if isinstance(node, ast.AnnAssign) and node.value is not None and not in_class:
         node = ast.Assign([node.target], node.value)
-    if not isinstance(node, ast.AST):
-        return repr(node)
     of_class = isinstance(node, ast.ClassDef)
-    fields = ((name, value) for name, value in ast.iter_fields(node) if name not in NOT_COUNTED)
-    inner = (f"{name}={_dumped(value, of_class)}" for name, value in fields if value not in (None, []))
+    inner = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if name not in NOT_COUNTED and value is not None and value != []:
+            inner.append(f"{name}={_dumped(value, of_class)}")
     return f"{type(node).__name__}({','.join(inner)})"

@@ -1,6 +1,7 @@
 """Fingerprints of runs: everything that a run's result depends on, as plain values and as one digest."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ class RunFingerprint:
 
     def inputs(self) -> dict[str, Any]:
         """Return what a folder's record has to agree with to be the result of this run, as JSON values."""
+        return self._inputs
+
+    @functools.cached_property
+    def _inputs(self) -> dict[str, Any]:
+        # Once: a fill asks for the key of every run a dozen times.
         return inputs_of(self.run, self.data, self.compute)
 
     def key(self) -> str:

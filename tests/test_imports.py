@@ -26,9 +26,9 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = {
-    "tables": {"torch", "matplotlib", "dvc", "typer"},
-    "figures": {"torch", "seaborn", "dvc", "typer"},  # seaborn takes longer to load than matplotlib
-    "report": {"torch", "matplotlib", "dvc", "typer"},
+    "tables": {"torch", "matplotlib", "seaborn", "dvc", "typer"},
+    "figures": {"torch", "dvc", "typer"},
+    "report": {"torch", "matplotlib", "seaborn", "dvc", "typer"},
     "training": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "models": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},
     "metrics": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers"},

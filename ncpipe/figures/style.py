@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
-from matplotlib.colors import to_rgb
+import seaborn as sns
 
 Colour = tuple[float, float, float]
 
@@ -14,15 +14,7 @@ INK = "#333333"
 FAINT = "#8a8a8a"
 
 # Fonts and glyphs that come with matplotlib, and SVG text as paths: the same picture on every machine.
-# Colours of text and ticks are those of seaborn's style `ticks`.
-SETTINGS: dict[Any, Any] = {
-    "axes.labelcolor": ".15",
-    "text.color": ".15",
-    "xtick.color": ".15",
-    "ytick.color": ".15",
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "w",
-    "patch.force_edgecolor": True,
+SETTINGS = {
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
     "font.size": 9,
@@ -51,24 +43,19 @@ SETTINGS: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def paper_style() -> Iterator[None]:
-    """Set matplotlib's defaults and SETTINGS for the block; restore the former ones."""
+    """Set matplotlib's defaults, seaborn's `ticks` and SETTINGS for the block; restore the former ones."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own matplotlibrc would change the bytes
-        matplotlib.rcParams.update(SETTINGS)
+        look: Any = {**sns.axes_style("ticks"), **SETTINGS}
+        matplotlib.rcParams.update(look)
         yield
-
-
-# seaborn's palette `colorblind`; its import takes longer than that of matplotlib
-COLORBLIND = (
-    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc",
-    "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
-)  # fmt: skip
 
 
 def metric_colours(count: int) -> list[Colour]:
     """Return so many colours, safe for colour-blind readers, one per column of metrics."""
     order = [0, 1, 2, 4, 3, 5, 7, 8, 9]
-    return [to_rgb(COLORBLIND[order[i % len(order)]]) for i in range(count)]
+    palette = sns.color_palette("colorblind")
+    return [palette[order[i % len(order)]] for i in range(count)]
 
 
 def colour_of(metric: str, place: int) -> Colour:
@@ -95,6 +82,6 @@ COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
 
 def depth_colours(depths: Sequence[float]) -> dict[float, Colour]:
     """Return dark blue (shallow) to orange (deep), each with a contrast of 3 or more to white paper."""
-    shades = matplotlib.colormaps["plasma"]
+    shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(depths) - 1, 1)
     return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}

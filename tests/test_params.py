@@ -171,6 +171,22 @@ def test_absurd_keys_are_short_lines(key: object, place: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("key", "got"),
+    [(5, "a whole number (5)"), (None, "nothing (null)"), (True, "true or false (True)")],
+)
+def test_a_key_that_is_no_text_is_named(key: object, got: str) -> None:
+    """Whether a name or a key is expected there. Red: the text that JSON has in its place."""
+    whole = tree()
+    whole["experiments"][key] = experiment_tree()
+    with pytest.raises(InputError) as caught:
+        parse_params(whole)
+    assert f"experiments.{key}: expected text for a name, got {got}" in str(caught.value).splitlines()
+    with pytest.raises(InputError) as caught:
+        parse_params(changed("sweep", tree()["sweep"] | {key: 3}))
+    assert str(caught.value).startswith(f"sweep.{key}: unknown key; allowed: experiments")
+
+
+@pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"data": TEXT}, "L-RN1 takes vectors or images, imdb is token sequences"),

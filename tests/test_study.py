@@ -340,6 +340,18 @@ def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: i
             "annotation of SquareModel is no type",
         ),
         (
+            "    width: Count",
+            "    width: list[int]",
+            "class SquareModel",
+            "list is no type of a key",
+        ),
+        (
+            "    width: Count",
+            '    width: "SquareModel | RingsData"',
+            "class SquareModel",
+            "a union of records has no key: write Annotated[A | B, TaggedBy('key')]",
+        ),
+        (
             "@dataclass(frozen=True)\nclass SquareModel",
             "@dataclass\nclass SquareModel",
             "class Sq",

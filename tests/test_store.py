@@ -27,7 +27,7 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
-from ncpipe.runs.fingerprint import forget_code, key_of_record
+from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
 from ncpipe.runs.store import import_runs, link_to_dvc_cache, missing_of, stored, sweep_fingerprints
 from ncpipe.runs.store_layout import VERSION_FILE, begin_store, store_folder
 from ncpipe.system.artifacts import CODE, GRID, MANIFEST, PREPARED, RUNS, read_json, write_manifest
@@ -447,7 +447,7 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
     assert stored_runs() == before
     monkeypatch.undo()
     monkeypatch.chdir(project)
-    forget_code()
+    clear_code_digests()
     assert len(missing_of(sweep_fingerprints(params, params.compute))) == 1
 
 

@@ -402,7 +402,7 @@ def test_a_store_of_another_version_is_one_line(project: Path, monkeypatch: pyte
     (store_folder() / VERSION_FILE).write_text("2\n")
     store_layout._store.cache_clear()
     said = said_by(monkeypatch, "train", "one", "2", "1")
-    assert re.fullmatch(r"ncpipe: data/\.store: a store of version '2', this ncpipe reads .*", said)
+    assert re.fullmatch(r"ncpipe: data/\.store: has version '2', but this ncpipe reads .*", said)
     store_layout._store.cache_clear()
 
 

@@ -525,7 +525,7 @@ def test_figures_of_two_processes_are_those_of_one(results: Any, monkeypatch: py
             time.sleep(0.01)
 
     monkeypatch.setattr(drawing, "save_figure", patient)
-    monkeypatch.setattr(pool, "WORTH", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 0.0)
     monkeypatch.setattr(drawing, "usable_cores", lambda: 2)
     plot.plot()
     assert 1 <= len(drawn) < len(alone) / 2  # the others there; a PNG and an SVG each

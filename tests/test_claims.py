@@ -713,7 +713,7 @@ def test_what_does_not_print_never_reaches_the_terminal(tmp_path, monkeypatch):
     with pytest.raises(InputError) as caught:
         load_claims()
     assert str(caught.value).splitlines() == [
-        "claims.yaml: claim 1.id: 'a\\u202eb' is empty or has what does not print; rename it"
+        "claims.yaml: claim 1.id: 'a\\u202eb' is empty or not printable; rename it"
     ]
     found = judge(claim("value", {"below": 1}, ref="S25\u202e sec. 2"), Number(0.0, 0.0, 0.0))
     assert "'S25\\u202e sec. 2'" in line_of(found)
@@ -759,7 +759,7 @@ def test_the_schema_is_current():
             {"quantity": "line", "without": 2},
             "one.expect: a line takes `within`, the largest half-width of its slope's interval",
         ),
-        ({"value": 3}, "one.value: sweep.axis of params.yaml names no key"),
+        ({"value": 3}, "one.value: params.yaml has no sweep.axis"),
         ({"id": ...}, "claim 1.id: missing; add it"),
         ({"author": "them"}, "one.author: 'them' is unknown"),
         ({"id": "a\nb"}, "claim 1.id: "),
@@ -796,7 +796,7 @@ def test_the_schema_is_current():
         ),
         ({"quantity": "minimum", "minus": "nc"}, "one.minus: unknown 'nc'"),
         ({"quantity": "spearman", "expect": {"above": 0.5}}, "one.expect: only the sign of a rank"),
-        ({"quantity": "layer_rise"}, "one.metric: of other layers than the last there is ncc_error"),
+        ({"quantity": "layer_rise"}, "one.metric: layers before the last have only ncc_error"),
         (
             {"quantity": "depth_bound", "metric": "test_error", "alpha": 1, "over": {"a": 1}},
             "one.alpha: 1 is out",
@@ -829,7 +829,7 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=line):
             load_claims()
     write_claims([vars_of("one"), vars_of("one")])
-    with pytest.raises(InputError, match=r"one: the id is there twice"):
+    with pytest.raises(InputError, match=r"one: another claim has the same id"):
         load_claims()
 
 

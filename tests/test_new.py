@@ -93,7 +93,7 @@ def test_an_installed_package_has_the_template(
     assert load_params(tmp_path / "apart/params.yaml").sweep.experiments == ("mixture_rn1",)
     head = (tmp_path / "apart/params.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert head == "# yaml-language-server: $schema=params.schema.json"
-    assert capsys.readouterr().err.endswith("/apart; edit its params.yaml, then dvc repro there\n")
+    assert capsys.readouterr().err.endswith("/apart; edit its params.yaml, then run dvc repro there\n")
 
 
 def test_own_code_is_watched_and_reads(checkout: Path) -> None:
@@ -201,7 +201,7 @@ def said(monkeypatch: pytest.MonkeyPatch, place: str) -> str:
 
 def test_a_name_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "(ncpipe new ./apart) it becomes a project of its own" in said(monkeypatch, "apart")
+    assert "(ncpipe new ./apart) to create a separate project" in said(monkeypatch, "apart")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,7 +209,7 @@ def test_without_git_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Red: a folder that is written in its place, or left beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert said(monkeypatch, "./apart") == "ncpipe: git: not found; DVC needs it, so install it first"
+    assert said(monkeypatch, "./apart") == "ncpipe: git: not found; install it, because DVC needs it"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,7 +23,7 @@ from ncpipe.features.passes import extract
 from ncpipe.figures.labels import Column
 from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.runs.fingerprint import forget_code
+from ncpipe.runs.fingerprint import clear_code_digests
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 
@@ -36,9 +36,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    forget_code()
+    clear_code_digests()
     yield
-    forget_code()
+    clear_code_digests()
     load_study(tmp_path / "nowhere")
 
 

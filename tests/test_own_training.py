@@ -24,7 +24,7 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
-from ncpipe.runs.fingerprint import code_digest, forget_code
+from ncpipe.runs.fingerprint import clear_code_digests, code_digest
 from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
@@ -318,9 +318,9 @@ def test_an_optimizer_of_torch_is_torchs(name: str, arguments: dict[str, Any]) -
 @pytest.fixture(autouse=True)
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    forget_code()
+    clear_code_digests()
     yield
-    forget_code()
+    clear_code_digests()
     load_study(tmp_path / "nowhere")
 
 
@@ -545,7 +545,7 @@ def test_own_names_join_their_own_union_alone() -> None:
 
 def digests(text: str) -> dict[str, str]:
     write_study(text)
-    forget_code()
+    clear_code_digests()
     write_code()
     return {path.relative_to(CODE).as_posix(): path.read_text() for path in CODE.rglob("experiments/*/*.txt")}
 
@@ -576,7 +576,7 @@ def test_a_runs_stamp_has_its_loss_and_its_optimizer() -> None:
     codes = []
     for edit in (("", ""), ("spec.epsilon * (1", "2 * (1"), ("value - rate", "value - 2 * rate")):
         write_study(STUDY.replace(*edit) if edit[0] else STUDY)
-        forget_code()
+        clear_code_digests()
         codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
     assert len({code["own"] for code in codes}) == 3
     assert len({code["plain"] for code in codes}) == 1

@@ -69,7 +69,7 @@ def lasts_elsewhere(task: int) -> int:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STARTER", str(os.getpid()))
-    monkeypatch.setattr(pool, "WORTH", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 0.0)
     others = psutil.Process().children()  # of tests before, perhaps ended and not waited for
     yield
     left = [" ".join(child.cmdline()) for child in psutil.Process().children() if child not in others]
@@ -127,7 +127,7 @@ def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     """In the middle of a task: its place may be another one's by then. Red: it ends with the task."""
     program = (
         "import os; os.environ['STARTER'] = str(os.getpid())\n"
-        "from ncpipe.runs import pool; import test_pool; pool.WORTH = 0.0\n"
+        "from ncpipe.runs import pool; import test_pool; pool.SECONDS_PER_PROCESS = 0.0\n"
         "with pool.WorkerPool(2, 9) as shared: list(shared.map(test_pool.lasts_elsewhere, range(9)))"
     )
     environment = os.environ | {"KILLED": "1", "PYTHONPATH": str(Path(__file__).parent)}
@@ -156,7 +156,7 @@ def test_a_process_is_started_where_it_is_worth_it(
     most: int, seconds: float, left: int, free: int, started: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: a small study that takes longer than it did."""
-    monkeypatch.setattr(pool, "WORTH", 3.0)
+    monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 3.0)
     monkeypatch.setattr(pool, "free_memory", lambda: free)
     monkeypatch.setattr(pool, "executor", lambda count: "another" * count)
     shared = WorkerPool(most, left)

@@ -41,7 +41,7 @@ def test_all_claims_are_printed_without_a_study(published: Path) -> None:
 
 def test_a_disagreement_without_a_paragraph_is_one_line(published: Path) -> None:
     (published / "disagreements.yaml").write_text("[]")
-    with pytest.raises(InputError, match="b: each claim that disagrees"):
+    with pytest.raises(InputError, match="b: list exactly the claims"):
         read_ledger(published)
 
 

@@ -185,7 +185,7 @@ def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: 
         monkeypatch.setattr(os, "getuid", lambda: 10**6)
         with contextlib.suppress(FileExistsError):
             Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
-        assert "another user's" in train_remotely(task, elsewhere(home), {})[0].reason
+        assert "belongs to another user" in train_remotely(task, elsewhere(home), {})[0].reason
 
 
 def test_what_no_machine_could_do_is_an_error() -> None:

@@ -275,7 +275,7 @@ def test_status_tells_of_jobs(
     capsys.readouterr()
     status(watch=False)
     said = capsys.readouterr().out
-    assert "3 queued (in a job, and not begun)" in said
+    assert "3 queued (in a job that waits)" in said
     assert "1 job running (1 run), 1 job waiting (1 run), 1 job ended, to be collected (1 run)" in said
     assert "; Slurm: PartitionTimeLimit" in said
     (folder / "squeue").unlink()

@@ -27,7 +27,7 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
-from ncpipe.runs.fingerprint import forget_code, key_of_record
+from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
 from ncpipe.runs.store import import_runs, link_to_dvc_cache, missing_of, stored, sweep_fingerprints
 from ncpipe.runs.store_layout import VERSION_FILE, begin_store, store_folder
 from ncpipe.system.artifacts import CODE, GRID, MANIFEST, PREPARED, RUNS, read_json, write_manifest
@@ -402,7 +402,7 @@ def test_a_store_of_another_version_is_one_line(project: Path, monkeypatch: pyte
     (store_folder() / VERSION_FILE).write_text("2\n")
     store_layout._store.cache_clear()
     said = said_by(monkeypatch, "train", "one", "2", "1")
-    assert re.fullmatch(r"ncpipe: data/\.store: a store of version '2', this ncpipe reads .*", said)
+    assert re.fullmatch(r"ncpipe: data/\.store: has version '2', but this ncpipe reads .*", said)
     store_layout._store.cache_clear()
 
 
@@ -447,7 +447,7 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
     assert stored_runs() == before
     monkeypatch.undo()
     monkeypatch.chdir(project)
-    forget_code()
+    clear_code_digests()
     assert len(missing_of(sweep_fingerprints(params, params.compute))) == 1
 
 

@@ -35,7 +35,7 @@ from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
-from ncpipe.runs.fingerprint import RunFingerprint, code_digest, forget_code
+from ncpipe.runs.fingerprint import RunFingerprint, clear_code_digests, code_digest
 from ncpipe.runs.plan import plan_all
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
@@ -142,9 +142,9 @@ OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, 
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     write_params([2], [0, 1], own=OWN)
-    forget_code()
+    clear_code_digests()
     yield
-    forget_code()
+    clear_code_digests()
     load_study(tmp_path / "nowhere")
 
 
@@ -480,7 +480,7 @@ def test_a_function_that_takes_something_else_has_its_own_line() -> None:
 def digests(text: str) -> dict[str, str]:
     """Of each file that the stage `code` writes, what is in it."""
     write_study(text)
-    forget_code()
+    clear_code_digests()
     write_code()
     return {
         path.relative_to(CODE).with_suffix("").as_posix(): path.read_text() for path in CODE.rglob("*/*.txt")
@@ -523,7 +523,7 @@ def test_a_runs_stamp_has_its_network_and_another_network_changes_nothing() -> N
     codes = []
     for text in (WHOLE, WHOLE.replace(".square()", ".abs()")):
         write_study(text)
-        forget_code()
+        clear_code_digests()
         codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
     assert codes[0]["own"] != codes[1]["own"]
     assert codes[0]["plain"] == codes[1]["plain"]

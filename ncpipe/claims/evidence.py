@@ -1,4 +1,7 @@
-"""Compute the number that answers a claim about runs, with its interval, from the tables of `aggregate`."""
+"""Compute the number that answers a claim about runs, with its interval, from the tables of `aggregate`.
+
+`ncpipe.claims.theory` answers claims without runs; `ncpipe.claims.verdicts` compares numbers with claims.
+"""
 
 import math
 from collections.abc import Mapping
@@ -39,15 +42,17 @@ from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 from ncpipe.tables.slopes import slope_weights
 
-FEWEST_SHARE = 0.5  # of a number's runs that must have converged
+LEAST_SHARE = 0.5  # of a number's runs that must have converged
 
 
 class Number(NamedTuple):
-    """A number with its interval, both NaN where there is none; low = high where it is exact.
+    """Holds a number with its interval; NaN stands for missing ones, and low = high for an exact number.
 
-    runs: the runs behind it, as '15 of 15 runs'. missing: why there is no number. target: the number that
-    `within` compares it with. p_value: of a test that the number is 0, in place of an interval, or of the
-    test of a line, where the claim is about one. rejected: whether the test rejects at 1 - `slopes.level`.
+    runs: the runs that it is computed from, as '15 of 15 runs'.
+    missing: why there is no number.
+    target: the number that `within` compares it with.
+    p_value: of a test that the number is 0, which replaces the interval; for a line, of the test of the line.
+    rejected: whether the test rejects at 1 - `slopes.level`.
     """
 
     value: float
@@ -62,7 +67,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables that `aggregate` writes."""
+    """Holds the tables that `aggregate` writes."""
 
     points: pd.DataFrame
     runs: pd.DataFrame
@@ -75,11 +80,11 @@ class Tables:
 
 
 def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
-    """Return the number of a claim about runs; without one, `missing` says why.
+    """Return the number that answers a claim about runs, or why there is none (`missing`).
 
-    Numbers are those of the tables, with the same draws: `slope` and `line` are rows of slopes.csv and
-    slopes_leave_out.csv, `spearman` is `ranks.rank_correlation`, `value` and `difference` are
-    `compare.difference_interval`. Only converged runs enter, but for `minimum` and `maximum`.
+    `slope` and `line` are rows of slopes.csv and slopes_leave_out.csv. `spearman` is
+    `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`, with the same
+    draws as these tables. Only converged runs count, except for `minimum` and `maximum`.
     """
     if isinstance(claim, Difference):
         return _difference(claim, tables, rule)
@@ -92,7 +97,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     if over or isinstance(claim, Value | LayerSlope | LayerRise | SinceFit | DepthBound):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
-    if len(used) < FEWEST_SHARE * len(table) or used.empty:
+    if len(used) < LEAST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs have converged")
     runs = f"{len(used)} of {len(table)} runs"
     if isinstance(claim, Slope) and over:
@@ -111,10 +116,10 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
 
 
 def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
-    """Return the runs that a claim is about, or the reason why there are none.
+    """Return the runs that a claim is about with their values, or why there are none.
 
-    Columns: value, log10, used (whether the logarithm enters a fit) and counted (whether the value enters
-    where no logarithm is taken). Across experiments, x is the number that each stands for.
+    The columns besides the runs' keys are value, log10, used (whether log10 counts) and counted (whether the
+    value counts). Across experiments, x is the number that each experiment stands for.
     """
     if isinstance(claim, Across) and claim.over:
         return _numbers_over(claim, claim.over, tables)
@@ -165,9 +170,9 @@ def _layer_rises(claim: LayerRise, tables: Tables) -> pd.DataFrame:
 
 
 def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
-    """Return run keys and value: log10 metric at the last kept epoch minus that at the first fitted one.
+    """Return run keys and value: log10 metric at the last kept epoch minus that at the first fitted epoch.
 
-    The first fitted epoch is the first kept one without a train error; a run without one has no row.
+    The first fitted epoch is the first kept epoch without a train error. Runs without one have no row.
     """
     own = _at(tables.history, claim.experiment, claim.depth, claim.value)
     column = series_name(claim.split, claim.metric)
@@ -231,7 +236,7 @@ def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, ru
 def _beyond_bound(
     claim: DepthBound, table: pd.DataFrame, used: pd.DataFrame, tables: Tables, rule: Slopes
 ) -> Number:
-    """Return the mean error minus the estimate of its bound, with the interval of the mean."""
+    """Return the mean error minus the estimated bound, with the interval of the mean."""
     depth = int(table["depth"].iloc[0])
     own = _at(tables.effective_depth, claim.experiment, depth)["effective_depth"].mean()
     bounds = []
@@ -316,7 +321,7 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
 
 
 def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Number:
-    """Return the terms of one side's number, or why it has none."""
+    """Return the terms of one side's number, or why there is none."""
     side = replace(claim, **keys)
     table = numbers(side, tables)
     if isinstance(table, str):
@@ -324,7 +329,7 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Nu
     if claim.of not in OVER_DEPTHS:
         table = table[table["depth"] == (keys["depth"] or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
-    if len(used) < FEWEST_SHARE * len(table) or used.empty:
+    if len(used) < LEAST_SHARE * len(table) or used.empty:
         return _none(f"{len(used)} of {len(table)} runs of {subject(side)} have converged")
     if used.duplicated(["depth", "seed"]).any():
         return _none("a study with an axis has a number for each value; name one")
@@ -340,7 +345,7 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Nu
 
 
 def _name(claim: Measured) -> str:
-    """Name the bootstrap's random stream: one for each number."""
+    """Return the name of a number's random stream for the bootstrap."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])
 
 

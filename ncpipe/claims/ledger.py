@@ -1,4 +1,7 @@
-"""Read claims.yaml into frozen claims: a paper's statement and the number of the sweep that answers it."""
+"""Read claims.yaml: statements of papers, each with the number of the sweep that answers it.
+
+`ncpipe.claims.evidence` computes the numbers. Editors show the docstrings of these records.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +18,7 @@ from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
 from ncpipe.system.errors import InputError, cut, shown
 
 CLAIMS_FILE = Path("claims.yaml")
-RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may be about
+RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a claim's metric
     "loss",
     "fit",
     "last_penalty",
@@ -38,7 +41,7 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that a claim may 
     "dnc_found",
 )
 
-OVER_DEPTHS = ("slope", "bend")  # differences of what all depths give together
+OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over all depths
 
 Author = Literal["paper", "ours"]
 Scale = Literal["full", "reduced"]
@@ -73,7 +76,7 @@ class Expect:
             raise ValueError("between takes two numbers, the smaller one first")
 
     def bound(self, target: float = math.nan) -> Bound:
-        """Return the numbers that are expected; `within` is a share of the target, absolute if that is 0."""
+        """Return the expected range; `within` is relative to the target, or absolute if the target is 0."""
         if self.between:
             return Bound(self.between[0], self.between[1])
         if self.within is not None:
@@ -339,15 +342,13 @@ def load_claims(
     params: Callable[[], Params] = load_params,
     further: Iterable[str] = (),
 ) -> tuple[Claim, ...]:
-    """Read the claims of a file; those about runs are checked against params.yaml.
+    """Return the claims of a file; check those about runs against params.yaml.
 
-    params: reads params.yaml, if any claim is about runs. further: numbers of runs besides RUN_NUMBERS.
-    Raises InputError with a line for each mistake, which begins with the claim's id and the key.
+    params: returns params.yaml; called if any claim is about runs. further: numbers of runs besides
+    RUN_NUMBERS. Raises InputError with one line per mistake, which begins with the claim's id and the key.
     """
     if not path.is_file():
-        raise InputError(
-            f"{path}: not found; run this beside a claims.yaml (docs/claims.md says what it holds)"
-        )
+        raise InputError(f"{path}: not found; run this in a folder with a claims.yaml (see docs/claims.md)")
     try:
         tree = read_yaml(path)
     except InputError as error:
@@ -367,7 +368,7 @@ def load_claims(
 
 
 def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
-    """Return the claims that parse, in the file's order, and a line for each mistake."""
+    """Return the valid claims in the file's order, and a line for each mistake."""
     if not isinstance(tree, list):
         return (), ["expected a list of claims"]
     claims: list[Claim] = []
@@ -377,12 +378,12 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         name = entry.get("id") if isinstance(entry, dict) else None
         path = name if isinstance(name, str) and name.isprintable() and name else f"claim {index + 1}"
         if path in seen:
-            mistakes.append(f"{path}: the id is there twice; rename one")
+            mistakes.append(f"{path}: another claim has the same id; rename one")
         seen.add(path)
         claim, wrong = check(TaggedClaim, entry, path)
         mistakes += wrong
-        if isinstance(name, str) and name != path:  # it names rows of tables and lines of the terminal
-            mistakes.append(f"{path}.id: {shown(name)} is empty or has what does not print; rename it")
+        if isinstance(name, str) and name != path:  # ids appear in tables and on the terminal
+            mistakes.append(f"{path}.id: {shown(name)} is empty or not printable; rename it")
         elif claim is not None:
             mistakes += [f"{path}.{line}" for line in _contradictions(claim)]
             claims.append(claim)
@@ -447,7 +448,7 @@ def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
 
 
 def _unknown(claim: Measured, params: Params, known: list[str]) -> Iterator[str]:
-    """Yield names that params.yaml does not have, and metrics that are not among the known ones."""
+    """Yield a line for each name that params.yaml does not have, and for each unknown metric."""
     names = [("experiment", claim.experiment)] if claim.experiment else []
     metrics = [("metric", claim.metric)]
     if isinstance(claim, Across | DepthBound):
@@ -471,13 +472,13 @@ def _unknown(claim: Measured, params: Params, known: list[str]) -> Iterator[str]
             yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"
     by_layer = isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer)
     if by_layer and (claim.metric, claim.split) != ("ncc_error", "train"):
-        yield "metric: of other layers than the last there is ncc_error on the training samples alone"
+        yield "metric: layers before the last have only ncc_error on the training samples; use that"
     if claim.value is not None and params.sweep.axis is None:
-        yield "value: sweep.axis of params.yaml names no key that has values; remove it"
+        yield "value: params.yaml has no sweep.axis; remove it"
 
 
 def _at(spec: Any, key: str) -> Number | None:
-    """Return the number at a dotted key of an experiment; None where it has none."""
+    """Return the number at a dotted key of an experiment; None if there is none."""
     value: Any = asdict(spec)
     for step in key.split("."):
         value = value.get(step) if isinstance(value, dict) else None
@@ -485,7 +486,7 @@ def _at(spec: Any, key: str) -> Number | None:
 
 
 def _of_shots(params: Params) -> list[str]:
-    """Return the metrics that exist once for each number of shots of an experiment."""
+    """Return the metrics that exist for each number of shots of an experiment."""
     transfers = [spec.data.transfer for spec in params.experiments.values() if spec.data.transfer]
     shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]

@@ -1,4 +1,7 @@
-"""List the values behind claims as points to draw: one panel for all claims that name it."""
+"""Collect the values behind claims as points of a figure, with a panel for each `panel` of claims.yaml.
+
+`ncpipe.figures.claim_panels` draws them.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,11 +29,11 @@ COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", 
 
 
 def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
-    """Return one row for each value behind a claim that names a panel: by claim, setting and seed.
+    """Return one row for each value behind a claim with a panel, by claim, setting and seed.
 
-    kind: meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side,
-    each with its name. series: name of a line, as `metric (split)` or, by layer, the experiment. verdict: of
-    the claim. Rows that two claims share appear once.
+    kind: the meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side.
+    series: name of a line: `metric (split)`, or the experiment if x is a layer. verdict: of the claim. Rows
+    that two claims share appear once.
     """
     rows: list[dict[str, Any]] = []
     for claim, _, verdict in judged:

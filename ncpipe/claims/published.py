@@ -1,8 +1,7 @@
-"""Print the whole ledger: every published claim of all studies on one page, from their tables alone.
+"""Write the ledger: every published claim of all studies on one page, from their tables.
 
-A folder of published tables has a folder with `claims.csv` for each study, as `ncpipe publish` writes it, and
-beside them ledger.yaml, which names papers and commands, and disagreements.yaml, a paragraph for each
-disagreement.
+A folder of published tables has a folder with claims.csv for each study, written by `ncpipe publish`. Its
+ledger.yaml has the papers' titles and the studies' folders, and disagreements.yaml explains disagreements.
 """
 
 from dataclasses import dataclass
@@ -18,16 +17,18 @@ from ncpipe.system.errors import InputError
 VERDICTS = ("agrees", "undecided", "disagrees")
 OTHERS = "others"
 DISAGREEMENTS, NAMES = "disagreements.yaml", "ledger.yaml"
-FIGURES = ("panels.png", "depth_sweep.png")  # of a study, the first that it has
-DESCRIBED = ("title", "differs", "sure", "change", "claims")
+FIGURES = ("panels.png", "depth_sweep.png")  # the ledger links the first one that a study has
+KEYS = ("title", "differs", "sure", "change", "claims")  # of an entry of disagreements.yaml
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Published claims, a row each, with `paper`, `study` and `figure`.
+    """Holds the published claims.
 
-    papers: title of the paper that a reference's first word names. studies: folder whose pipeline reproduces
-    the tables of a study. groups: of disagreements.yaml.
+    rows: one per claim, with the columns paper, study and figure.
+    papers: titles by the first word of references.
+    studies: folders whose pipelines reproduce the tables of a study.
+    groups: entries of disagreements.yaml.
     """
 
     rows: pd.DataFrame
@@ -37,15 +38,15 @@ class Ledger:
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """Read all published claims below a folder.
+    """Return all published claims below a folder.
 
-    InputError where there are none, or where a claim that disagrees has no paragraph.
+    Raises InputError if there are none, or if a claim that disagrees is not explained.
     """
     paths = sorted(folder.glob(f"*/{CLAIMS_TABLE}"))
     if not paths:
         raise InputError(
-            f"{folder}: no published claims there; name the folder of published tables with --from, which is "
-            "docs/results in a checkout"
+            f"{folder}: has no published claims; give the folder of published tables with --from "
+            "(docs/results in a checkout)"
         )
     names, groups = _yaml(folder / NAMES), _yaml(folder / DISAGREEMENTS)
     rows = pd.concat([_table(path) for path in paths], ignore_index=True)
@@ -55,12 +56,12 @@ def read_ledger(folder: Path) -> Ledger:
     rows = rows.assign(paper=first.where(first.isin(known), OTHERS))
     wrong = set(rows.loc[rows["verdict"] == "disagrees", "id"])
     explained = {claim for group in groups for claim in group["claims"]}
-    if missing := [group for group in groups if any(key not in group for key in DESCRIBED)]:
-        raise InputError(f"{folder / DISAGREEMENTS}: {missing[0].get('title')}: give {', '.join(DESCRIBED)}")
+    if missing := [group for group in groups if any(key not in group for key in KEYS)]:
+        raise InputError(f"{folder / DISAGREEMENTS}: {missing[0].get('title')}: give {', '.join(KEYS)}")
     if wrong != explained:
         raise InputError(
-            f"{folder / DISAGREEMENTS}: {', '.join(sorted(wrong ^ explained))}: each claim that disagrees, "
-            "and no other, needs a paragraph"
+            f"{folder / DISAGREEMENTS}: {', '.join(sorted(wrong ^ explained))}: list exactly the claims that "
+            "disagree"
         )
     return Ledger(rows, names["papers"] | {OTHERS: "Other sources"}, names["studies"], groups)
 
@@ -179,5 +180,5 @@ def _table(path: Path) -> pd.DataFrame:
 
 def _yaml(path: Path) -> Any:
     if not path.is_file():
-        raise InputError(f"{path}: not found; the ledger needs it beside the published tables")
+        raise InputError(f"{path}: not found; the ledger needs it")
     return yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Evaluate the numbers of theory that a claim calls by name."""
+"""Evaluate claims about theory, which call a function by name (`ncpipe.papers.theory_calls`)."""
 
 import inspect
 import typing
@@ -12,7 +12,7 @@ from ncpipe.system.errors import InputError, cut, shown, word
 
 
 class Call(NamedTuple):
-    """A number by a closed form or a simulation; check: the same number computed in another way."""
+    """Holds a function for a number of the theory; `check` computes the same number in another way."""
 
     number: Callable[..., float]
     check: Callable[..., float] | None = None
@@ -22,10 +22,10 @@ Calls = Mapping[str, Call]
 
 
 def evaluate(claim: Theory, calls: Calls) -> Number:
-    """Return the number of a call, an exact one; with `against`, that number is its `target`.
+    """Return the exact number of a claim's call; its `target` is the number of `against`.
 
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
-    argument, arguments outside the theory's range, and `numerical` where a call has no check.
+    argument, arguments outside the theory's range, and `numerical` if the call has no check.
     """
     call, arguments = _checked(claim, calls)
     try:
@@ -40,10 +40,9 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
 
 
 def check_calls(claims: Iterable[Theory], calls: Calls) -> None:
-    """Check all calls before any is evaluated, which may take minutes.
+    """Raise InputError with one line per mistake in the calls, before evaluating them takes minutes.
 
-    Raises InputError with a line for each mistake; arguments outside the theory's range show in `evaluate`
-    only.
+    Only `evaluate` finds arguments outside the theory's range.
     """
     mistakes = []
     for claim in claims:
@@ -70,7 +69,7 @@ def _checked(claim: Theory, calls: Calls) -> tuple[Call, dict[str, Any]]:
 
 
 def _arguments(claim: Theory, function: Callable[..., float]) -> dict[str, Any]:
-    """Return the claim's arguments, checked by the function's annotations."""
+    """Return the claim's arguments, checked with the function's annotations."""
     kinds = typing.get_type_hints(function, include_extras=True)
     kinds.pop("return")
     mistakes = [

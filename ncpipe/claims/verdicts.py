@@ -1,4 +1,7 @@
-"""Judge claims: agrees, disagrees, undecided, not run or fails, from a number and its interval."""
+"""Judge claims by their numbers: agrees, disagrees, undecided, not run or fails.
+
+`ncpipe.commands.claims` writes the tables and prints the lines of this module.
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +21,7 @@ COLUMNS = [
 
 
 class Judged(NamedTuple):
-    """A claim with its number and verdict."""
+    """Holds a claim with its number and verdict."""
 
     claim: Claim
     number: Number
@@ -26,19 +29,24 @@ class Judged(NamedTuple):
 
 
 def judge(claim: Claim, number: Number) -> Judged:
-    """Return `agrees` if the whole interval lies in the expected range, `disagrees` if none of it does.
+    """Return the claim with its verdict.
 
-    Otherwise, and without an interval because every setting has one run, the claim is `undecided`. A number
-    with a p-value in place of an interval is `undecided` unless the test rejects 0. An identity that does not
-    agree `fails`; a claim whose runs are missing is `not run`. `_line_word` judges claims about a line.
+    - `agrees`: the whole interval lies in the expected range.
+    - `disagrees`: no part of the interval does.
+    - `undecided`: otherwise, or without an interval because every setting has one run. A number with a
+      p-value instead of an interval is undecided unless the test rejects 0.
+    - `fails`: an identity that does not agree.
+    - `not run`: a claim without its runs.
+
+    `_line_verdict` judges claims about a line.
     """
     if math.isnan(number.value):
         return Judged(claim, number, "not run")
-    word = _line_word(claim, number) if isinstance(claim, Line) else _word(claim.expect, number)
-    return Judged(claim, number, "fails" if claim.identity and word != "agrees" else word)
+    verdict = _line_verdict(claim, number) if isinstance(claim, Line) else _verdict(claim.expect, number)
+    return Judged(claim, number, "fails" if claim.identity and verdict != "agrees" else verdict)
 
 
-def _word(expect: Expect, number: Number) -> Verdict:
+def _verdict(expect: Expect, number: Number) -> Verdict:
     bound = expect.bound(number.target)
     if number.rejected:
         return "agrees" if bound.admits(number.value) else "disagrees"
@@ -51,10 +59,10 @@ def _word(expect: Expect, number: Number) -> Verdict:
     return "disagrees" if below or above else "undecided"
 
 
-def _line_word(claim: Line, number: Number) -> Verdict:
-    """Return `disagrees` if a line is rejected; `agrees` if the slope is known to within `expect.within`.
+def _line_verdict(claim: Line, number: Number) -> Verdict:
+    """Return `disagrees` if a line is rejected, and `agrees` if the slope is known to within `expect.within`.
 
-    Noise hides curvature, so a line that is not rejected counts only if the slope's interval is narrow.
+    Noise hides curvature, so a line that is not rejected agrees only if the slope's interval is narrow.
     """
     if number.rejected:
         return "disagrees"
@@ -68,7 +76,7 @@ def _half_width(number: Number) -> float:
 
 
 def reason(claim: Claim, number: Number) -> str:
-    """Return why a claim has no number; for a line, the result of the test and the slope's interval."""
+    """Return why a claim has no number, or for a line the result of its test and the slope's interval."""
     if number.missing or not isinstance(claim, Line):
         return number.missing
     if math.isnan(number.p_value):
@@ -94,7 +102,7 @@ def expected(claim: Claim, number: Number) -> str:
 
 
 def about(claim: Claim) -> str:
-    """Return what the number is, as `slope of nc1_trace_ratio, digits_rn1`."""
+    """Return the metric and the experiment of a claim, or its call, as `nc1_trace_ratio, digits_rn1`."""
     if isinstance(claim, Theory):
         named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
         return f"{claim.call}({named})"
@@ -115,7 +123,7 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
 
 
 def ledger_page(judged: Sequence[Judged]) -> str:
-    """Return the ledger as a Markdown table, with a line of counts above it."""
+    """Return the claims as a Markdown table, after a line with their counts."""
     head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
     lines = [
         f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} "
@@ -132,7 +140,7 @@ def _named(claim: Claim) -> str:
 
 def _ours(claim: Claim, number: Number) -> str:
     size = f"{claim.scale} size" if claim.scale else ""
-    why = "" if number.missing else reason(claim, number)  # `spelled` says what is missing
+    why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
     parts = [f"{claim.quantity} of {about(claim)}", number.runs, size, why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
 
@@ -142,7 +150,7 @@ def _cell(text: str) -> str:
 
 
 def spelled(number: Number) -> str:
-    """Return a number with its interval, p-value or distance from its target, or why there is none."""
+    """Return a number with its interval, p-value or distance from the target, or why there is none."""
     if math.isnan(number.value):
         return number.missing
     if not math.isnan(number.p_value) and math.isnan(number.low):
@@ -170,6 +178,6 @@ def counts(judged: Sequence[Judged]) -> str:
     """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 not run`."""
     plurals = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     verdicts = get_args(Verdict)
-    found = {plurals.get(name, name): sum(judge.verdict == name for judge in judged) for name in verdicts}
-    named = ", ".join(f"{count} {word}" for word, count in found.items() if count)
+    counted = {plurals.get(name, name): sum(each.verdict == name for each in judged) for name in verdicts}
+    named = ", ".join(f"{count} {verb}" for verb, count in counted.items() if count)
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {named}"

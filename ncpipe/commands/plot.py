@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ncpipe.config.params import load_params
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.runs.figure_pool import Drawn, draw
+from ncpipe.runs.figure_pool import DrawFigure, draw
 from ncpipe.system.artifacts import FIGURES, RESULTS, publish_folder
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -36,7 +36,7 @@ def _figure(name: str) -> Figure:
     return _figures()[name]()
 
 
-def _figures() -> Mapping[str, Drawn]:
+def _figures() -> Mapping[str, DrawFigure]:
     experiments = load_params().sweep.experiments
     return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
 

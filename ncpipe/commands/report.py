@@ -32,7 +32,7 @@ from ncpipe.system.artifacts import (
     publish_file,
     read_json,
 )
-from ncpipe.system.console import duration, plural, say
+from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.headlines import headline_series
@@ -172,7 +172,7 @@ def _run_counts(params: Params, runs: pd.DataFrame) -> str:
     axis = f", {sweep.axis} = {', '.join(map(str, params.values()))}" if sweep.axis else ""
     return (
         f"{int(runs['converged'].sum())} of {len(runs)} runs converged; "
-        f"L = {depths}{axis}; {plural(len(sweep.seeds), 'seed')}"
+        f"L = {depths}{axis}; {len(sweep.seeds)} {'seed' if len(sweep.seeds) == 1 else 'seeds'}"
     )
 
 

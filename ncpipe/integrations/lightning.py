@@ -1,6 +1,7 @@
-"""Lightning callbacks that log collapse metrics.
+"""Log collapse metrics during training by callbacks of Lightning.
 
-They need lightning (the extra `integrations`) or pytorch-lightning.
+They need lightning (the extra `integrations`) or pytorch-lightning. `ncpipe.integrations.transformers` has
+those of transformers' Trainer.
 """
 
 from collections.abc import Iterable
@@ -75,7 +76,7 @@ class CausalCollapseCallback(CollapseCallback):
     ) -> None:
         Callback.__init__(self)
         self.monitor = CausalCollapseMonitor(loader, every, steps, options)
-        self._last = 0  # step of the latest measurement: a batch that accumulates gradients takes no step
+        self._last = 0  # step of the latest measurement; batches that accumulate gradients take no step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -1,4 +1,4 @@
-"""Measure a model every few epochs or steps of its training: what the callbacks of both trainers share."""
+"""Measure a model every few epochs or steps of its training; the callbacks of both trainers use this."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A study's results in a notebook: tables as pandas frames, runs as networks, figures as functions.
+"""Load a study's results in a notebook: tables as pandas frames, runs as networks, figures as functions.
 
     from ncpipe.integrations import notebook as results
     study = results.load(".")
@@ -6,8 +6,7 @@
     run = study.run("digits_rn1", depth=13, seed=0)
     run.model()
 
-Reads what `dvc repro` has written and changes nothing. PyTorch is loaded where a network or features are
-asked for, no sooner.
+It reads what `dvc repro` has written and changes nothing. PyTorch is loaded only for networks and features.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,69 +35,68 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path = ".") -> "Study":
-    """Return the study whose params.yaml and data/ lie in a folder, or in one above it.
+    """Return the study with params.yaml in this folder or in one above it.
 
-    Runs the study.py beside params.yaml, if there is one. InputError where no params.yaml is found, or none
-    that can be read.
+    Runs its study.py, if there is one. Raises InputError if there is no params.yaml, or an invalid one.
     """
     start = Path(folder).resolve()
-    for place in (start, *start.parents):
-        if (place / PARAMS_FILE).is_file():
-            return Study(place, load_params(place / PARAMS_FILE))
-    raise InputError(f"{start}: no {PARAMS_FILE} here or above; name a folder of a study")
+    for parent in (start, *start.parents):
+        if (parent / PARAMS_FILE).is_file():
+            return Study(parent, load_params(parent / PARAMS_FILE))
+    raise InputError(f"{start}: no {PARAMS_FILE} here or above; give a folder of a study")
 
 
 class Study:
-    """What one params.yaml has led to. Tables are read once, when they are asked for."""
+    """Gives access to the results of one params.yaml. Tables are read when they are first used."""
 
     def __init__(self, folder: Path, params: Params) -> None:
         self.folder, self.params = folder, params
         self._tables: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a copy of data/results/NAME.csv; InputError names the tables that there are."""
+        """Return a copy of data/results/NAME.csv; if it does not exist, InputError lists the tables."""
         if name not in self._tables:
-            place = self.folder / RESULTS
-            if place.is_dir() and not (place / f"{name}.csv").is_file():
-                there = ", ".join(sorted(path.stem for path in place.glob("*.csv")))
-                raise InputError(f"{place}: no table {name}; there are {there}")
-            self._tables[name] = read_table(place / f"{name}.csv", "aggregate")
+            results = self.folder / RESULTS
+            if results.is_dir() and not (results / f"{name}.csv").is_file():
+                names = ", ".join(sorted(path.stem for path in results.glob("*.csv")))
+                raise InputError(f"{results}: no table {name}; the tables are {names}")
+            self._tables[name] = read_table(results / f"{name}.csv", "aggregate")
         return self._tables[name].copy()
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row for each run: whether it converged and why not, its loss, gap, ranks."""
+        """Return a row for each run: whether it converged, or why not, and its loss, gap and ranks."""
         return self.table("runs")
 
     @property
     def points(self) -> pd.DataFrame:
-        """The last layer's metrics, a row for each run, split and metric."""
+        """Return the last layer's metrics, with a row for each run, split and metric."""
         return self.table("points")
 
     @property
     def slopes(self) -> pd.DataFrame:
-        """log metric against log L (or the axis) with intervals."""
+        """Return the slopes of log metric on log L (or the axis) with intervals."""
         return self.table("slopes")
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Every layer's metrics."""
+        """Return the metrics of every layer."""
         return self.table("layers")
 
     @property
     def history(self) -> pd.DataFrame:
-        """What was logged while runs trained."""
+        """Return the training history, with a row for each run and logged epoch."""
         return self.table("history")
 
     @property
     def figures(self) -> Mapping[str, Callable[[], "Figure"]]:
-        """By name, functions that draw: `study.figures["depth_sweep"]()`."""
+        """Return functions that draw the figures, by name: `study.figures["depth_sweep"]()`."""
         from ncpipe.figures.sweep import sweep_figures
 
         return sweep_figures(self.params.sweep.experiments, self.table)
 
     def run(self, experiment: str, *, depth: int, seed: int, value: Number | None = None) -> "StudyRun":
-        """Return a run of the sweep, or raise InputError. value: of the axis, if the study has one."""
+        """Return a run of the sweep; raise InputError if it has none. value: of the study's axis."""
         run = self.params.run(experiment, depth, seed, value)
         if run not in self.params.grid():
             sweep = self.params.sweep
@@ -110,7 +108,7 @@ class Study:
 
 
 class StudyRun:
-    """One run: what params.yaml says of it (`spec`), its row of `runs`, its weights and features."""
+    """Gives access to one run: its parameters (`spec`), rows of the tables, weights and features."""
 
     def __init__(self, study: Study, run: Run) -> None:
         self.study, self.run, self.spec = study, run, run.spec
@@ -120,30 +118,30 @@ class StudyRun:
 
     @property
     def row(self) -> pd.Series:
-        """Of `Study.runs`."""
-        return self._own(self.study.runs).iloc[0]
+        """Return its row of `Study.runs`."""
+        return self._rows_of_run(self.study.runs).iloc[0]
 
     @property
     def points(self) -> pd.DataFrame:
-        """Of `Study.points`."""
-        return self._own(self.study.points)
+        """Return its rows of `Study.points`."""
+        return self._rows_of_run(self.study.points)
 
     @property
     def history(self) -> pd.DataFrame:
-        """Of `Study.history`, a row for each logged epoch."""
-        return self._own(self.study.history)
+        """Return its rows of `Study.history`, one for each logged epoch."""
+        return self._rows_of_run(self.study.history)
 
     @cached_property
     def data(self) -> "Prepared":
-        """The prepared data set that it trained on: inputs and labels of both splits."""
+        """Return the prepared data set: inputs and labels of both splits."""
         from ncpipe.datasets.prepared import read_prepared
 
         return read_prepared(self.study.folder / PREPARED / self.run.data)
 
     def model(self) -> "Network":
-        """Return the network with its final weights, on the CPU in their precision, in evaluation mode.
+        """Return the network with its final weights, on the CPU and in evaluation mode.
 
-        InputError if the run's folder is missing, damaged, or the result of other parameters or data.
+        Raises InputError if the run's folder is missing, damaged, or the result of other parameters or data.
         """
         from safetensors.torch import load_file
 
@@ -160,25 +158,28 @@ class StudyRun:
         return network.eval()
 
     def inputs(self, split: Literal["train", "test"] = "train") -> "Tensor":
-        """Return the samples of a split as `model()` takes them. InputError if there is no such split."""
+        """Return the inputs of a split for `model()`. Raises InputError if there is no such split."""
         import torch
 
         from ncpipe.models.build import prepare_split
 
-        found = dict(self.data.splits()).get(split)
-        if found is None:
+        samples = dict(self.data.splits()).get(split)
+        if samples is None:
             raise InputError(f"{self.run.experiment}: its data have no split {split}")
         kind, model = self.data.kind, self.spec.model
-        return prepare_split(found, kind, model, torch.device("cpu"), torch.float32).inputs
+        return prepare_split(samples, kind, model, torch.device("cpu"), torch.float32).inputs
 
     def features(self) -> "Features":
-        """What `extract` wrote: `train` and `test` with inputs (N, d), float64, and labels (N,); `weight`,
-        `bias` of the classifier; statistics of every layer."""
+        """Return the output of `extract` in float64.
+
+        It has `train` and `test` with inputs (N, d) and labels (N,), `weight` and `bias` of the classifier,
+        and statistics of every layer.
+        """
         from ncpipe.features.files import read_features
 
         return read_features((self.study.folder / FEATURES / self.run.path).with_suffix(".safetensors"))
 
-    def _own(self, table: pd.DataFrame) -> pd.DataFrame:
+    def _rows_of_run(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = (table[run_keys(table)] == pd.Series(self.run.columns)).all(axis=1)
         if not rows.any():
             raise InputError(f"{self.run.name}: not in data/results; run dvc repro (stage aggregate)")

@@ -1,7 +1,7 @@
-"""Collapse metrics as torchmetrics Metrics. They need torchmetrics (the extra `integrations`).
+"""Compute collapse metrics as Metrics of torchmetrics (the extra `integrations`).
 
-B  samples of a batch    N  of all    K  classes    K'  measured ones    d  feature width    T  positions of a
-sequence    P  processes
+B  samples of a batch    N  all samples    K  classes    K'  measured classes    d  feature width
+T  positions of a sequence    P  processes
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics
 from ncpipe.system.errors import InputError
 
-MARGINS = "margins"  # the one state that grows with the samples: quantiles have no exact running form
+MARGINS = "margins"  # the only state that grows with the samples, because quantiles need all margins
 OWN, TRAIN = "own_", "train_"
 MEASURED = "measured"
 
@@ -33,9 +33,7 @@ class ClassCollapse(Metric):
     second pass or weights (`nc1_pinv`, decisions, margins).
     """
 
-    full_state_update = (
-        True  # `forward` would otherwise look at one batch, whose class statistics cannot be added
-    )
+    full_state_update = True  # otherwise `forward` would add statistics of single batches
     higher_is_better = None
     is_differentiable = False
 
@@ -85,7 +83,7 @@ class ClassCollapse(Metric):
             return _accumulator(self.metric_state)
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             state = self.metric_state
-        return _accumulator(state)  # only now, so that an error leaves the state of this process
+        return _accumulator(state)  # after the block, so that an error keeps the state of this process
 
     def _chosen(self, held: StatisticsAccumulator) -> list[int]:
         if self.measured == "present":
@@ -227,7 +225,7 @@ class SampleCollapse(Metric):
         )
 
     def _meter(self) -> SampleMeter:
-        """Return a meter for the tensors in the state, which loading or moving the state replaces."""
+        """Return a meter for the tensors in the state; loading or moving the state replaces them."""
         held = {name: getattr(self, name) for name in self._given_names}
         same = self._meter_of and all(
             old.device == held[name].device and torch.equal(old, held[name])

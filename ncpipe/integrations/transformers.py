@@ -1,6 +1,7 @@
-"""Callbacks of transformers' Trainer that log collapse metrics.
+"""Log collapse metrics during training by callbacks of transformers' Trainer.
 
-Trainer needs accelerate, which the extra `integrations` installs.
+Trainer needs accelerate, which the extra `integrations` installs. `ncpipe.integrations.lightning` has the
+callbacks of Lightning.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""The data of the report's charts as plain JSON values: every run once, in the order of runs.csv.
+"""Build the data of the report's charts as plain JSON values, with every run once, in the order of runs.csv.
 
-A line is what one curve of a chart goes through: an experiment, or an experiment at one depth. Its name is
-that of `keys.name_of`.
+A line of a chart is an experiment, or an experiment at one depth. Its name is that of `keys.name_of`. The
+page's script (`templates/page.js`) draws the charts.
 """
 
 import math
@@ -19,9 +19,9 @@ from ncpipe.tables.sentences import rate
 
 DIGITS = 5
 LAYER_DIGITS = 4  # of values by layer, of which there are most
-MOST_EPOCHS = 200  # of a run that a chart shows; of longer histories every second, third, ... row
+MOST_EPOCHS = 200  # of a run in a chart; longer histories show every second, third, ... row
 SERIES = ["metric", "split"]
-# Of the experiments, wherever a colour stands for one; a contrast of 3 or more to white and to dark paper.
+# Colours of the lines, with a contrast of 3 or more to the page's light and dark background.
 COLOURS = ("#3b7cb8", "#c8560a", "#24935a", "#a55ac8", "#c2447d", "#8a7a10", "#1295a8", "#7a6a5c")
 NOT_CURVES = {"epoch", "learning_rate"}
 
@@ -43,9 +43,9 @@ def chart_data(
 
 
 def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """Return the data of charts of runs that are not measured yet: their training curves.
+    """Return the data of charts for runs without metrics: their training curves.
 
-    runs: with converged and reason.
+    runs: with the columns converged and reason.
     """
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
@@ -89,12 +89,12 @@ def title(metric: str, split: str) -> str:
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:
-    """Return values rounded; None for what JSON has no number for."""
+    """Return rounded values; None for infinity and NaN, which JSON does not have."""
     return [number(value) for value in values]
 
 
 def number(value: float, digits: int = DIGITS) -> float | int | None:
-    """Return a value rounded to so many significant digits; None for what JSON has no number for."""
+    """Return a value rounded to so many significant digits; None for infinity and NaN."""
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
@@ -104,7 +104,7 @@ def number(value: float, digits: int = DIGITS) -> float | int | None:
 def _series(
     runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame, lines: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one series for each metric and split of the last layer, the headlines first."""
+    """Return one series for each metric and split of the last layer, the headline metrics first."""
     place = {key: i for i, key in enumerate(runs[run_keys(runs)].itertuples(index=False, name=None))}
     fits = dict(iter(slopes.groupby(SERIES, sort=False)))
     found = []
@@ -127,7 +127,7 @@ def _series(
 
 
 def _rank(metric: str, split: str) -> tuple[int, str, str]:
-    """Return the sort key by which headlines on the training set come first, in their order."""
+    """Return a sort key that puts headline metrics on the training set first."""
     first = HEADLINES.index(metric) if metric in HEADLINES and split != "test" else len(HEADLINES)
     return first, plain(metric).lower(), split
 
@@ -153,8 +153,9 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     """Return each run's value at each layer that has a position.
 
     nets: the distinct networks, with names and positions of their layers in the order of the forward pass.
-    which: the index into `nets` of each run. series: a metric on a split, with `values[run][layer]` and
-    `reasons[run][layer name]`: why a converged run's value enters no slope, though a log scale shows it.
+    which: the index into `nets` of each run.
+    series: a metric on a split, with `values[run][layer]`, and `reasons[run][layer name]` for values of
+    converged runs that enter no slope although a log scale shows them.
     """
     keys = run_keys(runs)
     positions = [*setting_keys(runs), "layer"]
@@ -195,7 +196,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
 
 
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """Return by run the logged epochs (an index into `epochs`) and each column's values there."""
+    """Return the logged epochs of each run (an index into `epochs`) and the values of each column."""
     drawn = history.drop(columns=[*run_keys(runs), *NOT_CURVES], errors="ignore").select_dtypes("number")
     columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
     own = dict(iter(history.groupby(run_keys(runs), sort=False)))
@@ -218,7 +219,7 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
 
 
 def _curve_rank(column: str) -> int:
-    """Return the place of a curve; the chart opens with NC1 through training, if the history has it."""
+    """Return a sort key that puts NC1 during training first, if the history has it."""
     return HEADLINES.index(column) if column in HEADLINES else len(HEADLINES)
 
 
@@ -232,6 +233,6 @@ def _column_title(column: str) -> str:
 
 
 def kept(rows: int) -> list[int]:
-    """Return indices of the rows that a chart shows, evenly spread, with the first and the last."""
+    """Return the indices of the rows that a chart shows, evenly spaced, with the first and the last."""
     step = max(1, math.ceil(rows / MOST_EPOCHS))
     return sorted({*np.arange(0, rows, step).tolist(), rows - 1}) if rows else []

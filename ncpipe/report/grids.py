@@ -1,4 +1,4 @@
-"""Tables of a page: what a reader sees of them, and the whole of them as a file behind a link."""
+"""Define the report's tables: cells with rounded numbers, and a link to a file with all digits."""
 
 import math
 from collections.abc import Mapping
@@ -14,8 +14,11 @@ COUNT = 1e6  # whole numbers below this are shown whole
 
 @dataclass(frozen=True)
 class Cell:
-    """text: as it is shown. value: what it is sorted by, where that is a number. full: every digit, for who
-    points at it. note: a second, smaller line."""
+    """Holds a cell of a table.
+
+    text: what is shown. value: a number to sort by. full: all digits, shown on hover. note: a second line in
+    smaller type.
+    """
 
     text: str
     value: float | None = None
@@ -25,9 +28,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of the page. csv: the address of all of it, with every digit; empty where there is none.
+    """Holds a table of the page.
 
-    folded: the line behind which the table is, if it is not to be seen at once.
+    csv: data URI of a file with the whole table and all digits; empty without one.
+    folded: a line that hides the table until it is clicked; empty if the table is shown at once.
     """
 
     name: str
@@ -42,14 +46,14 @@ class Grid:
 def grid(
     name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str], note: str = "", csv: bytes = b""
 ) -> Grid:
-    """Return a grid of those columns (by name, with their headings) that the table has."""
+    """Return a grid of a table's columns. columns: headings by column; missing columns are left out."""
     kept = {column: heading for column, heading in columns.items() if column in table}
     rows = [list(map(cell, row)) for row in table[list(kept)].itertuples(index=False, name=None)]
     return Grid(name, title, note, list(kept.values()), rows, data_uri(csv) if csv else "")
 
 
 def cell(value: object) -> Cell:
-    """Return a cell with three digits of a number, and all in `full`; empty for what is missing."""
+    """Return a cell with three digits of a number, and all in `full`; empty for None and NaN."""
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return Cell("yes" if value else "no")
     if isinstance(value, int | float) or hasattr(value, "dtype"):
@@ -62,13 +66,13 @@ def cell(value: object) -> Cell:
 
 
 def shown(number: float) -> str:
-    """Return three significant digits; counts whole."""
+    """Return a number with three significant digits; whole numbers below COUNT have all digits."""
     whole = number.is_integer() and abs(number) < COUNT
     return (f"{number:.0f}" if whole else f"{number:.3g}").replace("-", "−")
 
 
 def estimate(value: float, low: float, high: float) -> Cell:
-    """Return a value as −0.373 [−0.43, −0.317], without the interval if there is none or it has no width."""
+    """Return a value as −0.373 [−0.43, −0.317], without an interval that is NaN or has no width."""
     if math.isnan(value):
         return Cell("")
     if math.isnan(low) or low == high:
@@ -78,8 +82,8 @@ def estimate(value: float, low: float, high: float) -> Cell:
 
 
 def data_uri(file: bytes, kind: str = "text/csv;charset=utf-8") -> Markup:
-    """Return an address that holds the whole of a text file, for a double-quoted attribute. kind: media type.
+    """Return a data URI of a text file for a double-quoted HTML attribute. kind: media type.
 
-    Percent signs stand for what an address or such an attribute cannot hold; base64 would take a third more.
+    Percent encoding is shorter than base64, which would take a third more.
     """
     return Markup(f"data:{kind},{quote(file, safe=PLAIN)}")

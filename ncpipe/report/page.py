@@ -1,6 +1,6 @@
-"""One HTML file that holds everything it shows: text, figures, tables, charts and the code that draws them.
+"""Render the report as one HTML file with all text, figures, tables, charts and the code that draws them.
 
-Nothing in it is of the time, the machine or the place where it is written, unless the caller put it in.
+It has no time, machine or path unless the caller adds them. `ncpipe.commands.report` collects the contents.
 """
 
 import functools
@@ -24,7 +24,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Chapter:
-    """One experiment: what it is asked, the answer in a sentence for each of its lines, and the details."""
+    """Holds one experiment: its question, an answer for each of its lines, and detailed sentences."""
 
     name: str
     network: str
@@ -36,10 +36,10 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made the page.
+    """Holds what produced the results.
 
-    runs: heading -> values, of the runs. specs: by what they are of, an experiment say, parameters as text.
-    here: heading -> value, of this machine, this checkout and times; empty unless they were asked for.
+    runs: facts about the runs by heading. specs: parameters as text, by experiment. here: facts about this
+    machine, this checkout and times by heading; empty by default.
     """
 
     runs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -49,13 +49,15 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Contents:
-    """All of a page. lead: lines below its title; failures: why runs did not converge, and what would help.
+    """Holds the contents of a page.
 
-    rates and headline are the first screen: a table of the lines and the figure of what it says. claims:
-    those that have a verdict, and those that have none.
-
-    charts: `chart_data.chart_data`, or None where a study has no runs. again: commands that make what is on
-    it, each with what it does. live: whether the page asks the address that it came from for a newer one.
+    lead: lines below the title.
+    rates, headline: the first screen, a table of rates and its figure.
+    claims: tables of claims with a verdict, and of others.
+    failures, failed: why runs did not converge and what would help; a table of these runs.
+    charts: `chart_data.chart_data`; None for a study without runs.
+    again: commands that reproduce the page, each with a description.
+    live: whether the page asks its server for updates (`ncpipe serve`).
     """
 
     title: str
@@ -78,7 +80,7 @@ EMPTY = Contents("", [], [], [], [], None, [], None, [], Provenance(), {})
 
 
 def render(contents: Contents) -> str:
-    """Return the page; equal contents give equal text on one installation."""
+    """Return the page as HTML; equal contents give equal text with the same packages."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -101,19 +103,19 @@ def render(contents: Contents) -> str:
 
 @functools.cache
 def chart_library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script, from the installed vl-convert: no network."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script, from the installed package vl-convert."""
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # whose stub asks for a snippet
     return bundle.replace("</script", "<\\/script")
 
 
 def script_json(value: object) -> str:
-    """Return JSON that does not end a script element."""
+    """Return JSON that is safe in a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def typeset(text: str) -> Markup:
-    """Return plain text as HTML with L^-0.37 and 1e-05 as powers, minus signs, and ≤ for <=."""
+    """Return text as HTML, with powers for L^-0.37 and 1e-05, minus signs, and ≤ for <=."""
     written = str(escape(text))
     written = re.sub(r"(?<=\d)e([+-−]?)0*(\d+)\b", r" × 10^\1\2", written).replace("10^+", "10^")
     written = re.sub(r"(?<![\w.)\]}])-(?=\.?\d)", "−", written)

@@ -1,4 +1,4 @@
-"""The figures of a report: each as an address that holds its SVG file, with what it shows in words."""
+"""Read the figures of a report as data URIs of their SVG files, with captions and alternative texts."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncpipe.report.grids import data_uri
 
-# Title and caption of each figure that the stage plot draws; {x} is what metrics are held against.
+# Title and caption of each figure of the stage plot; {x} is the name of the x axis.
 FIGURES: Mapping[str, tuple[str, str]] = {
     "depth_sweep": (
         "Collapse against {x}",
@@ -58,7 +58,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the report. alt: what it shows, in a sentence; address: a data URI of its SVG file."""
+    """Holds a figure of the report. alt: its alternative text. address: data URI of its SVG file."""
 
     name: str
     title: str
@@ -67,11 +67,10 @@ class Picture:
     address: str
 
 
-def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -> list[Picture]:
-    """Return the figures of a folder, FIGURES in their order first, without those of training curves.
+def read_pictures(folder: Path, prefix: str, x_axis: str, alts: Mapping[str, str]) -> list[Picture]:
+    """Return the figures of a folder without training curves; those in FIGURES come first.
 
-    alts: the sentence that a figure shows, where there is one; of the others the caption says what is seen.
-    of: what metrics are held against, as `depth L`.
+    x_axis: its name, as `depth L`. alts: alternative texts by figure, which follow title and caption.
     """
     files = {path.stem: path for path in sorted(folder.glob("*.svg")) if not path.stem.startswith("curves_")}
     pictures = []
@@ -80,7 +79,7 @@ def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -
         *(name for name in files if name not in FIGURES),
     ]:
         title, caption = FIGURES.get(name, (name.replace("_", " ").capitalize(), ""))
-        title, caption = title.format(x=of), caption.format(x=of)
+        title, caption = title.format(x=x_axis), caption.format(x=x_axis)
         alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
         address = data_uri(_small(files[name].read_bytes()), "image/svg+xml")
         pictures.append(Picture(f"{prefix}{name}", title, caption, alt, address))
@@ -88,9 +87,9 @@ def read_pictures(folder: Path, prefix: str, of: str, alts: Mapping[str, str]) -
 
 
 def _small(svg: bytes) -> bytes:
-    """Return an SVG file with spaces for line breaks and, if it has none, apostrophes for quotation marks.
+    """Return an SVG file without line breaks and, if possible, with apostrophes instead of quotation marks.
 
-    An address spells line breaks and quotation marks in three characters each.
+    A data URI needs three characters for each line break and quotation mark.
     """
     svg = re.sub(rb"\s*\n\s*", b" ", svg)
     return svg if b"'" in svg else svg.replace(b'"', b"'")

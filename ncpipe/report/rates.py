@@ -1,4 +1,4 @@
-"""The first table of a page: how each experiment's NC1, NC2, NC3 and loss gap go with L."""
+"""Build the first table of the report: how NC1, NC2, NC3 and the loss gap depend on L."""
 
 import math
 from collections.abc import Mapping
@@ -19,8 +19,11 @@ COLUMNS = ("NC1", "NC2", "NC3", "the loss gap")
 
 @dataclass(frozen=True)
 class Rate:
-    """arrow: of the direction, where it is known; word: the same for who hears the page. text: the power with
-    its interval, or the rank correlation. full: every digit."""
+    """Holds a rate in a cell.
+
+    arrow: direction, if known. word: the same for screen readers. text: power of L with its interval, or rank
+    correlation. full: all digits.
+    """
 
     arrow: str
     word: str
@@ -30,7 +33,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class RateRow:
-    """line: a name of `keys.name_of`. used: runs in the fits, as '15 of 15'."""
+    """Holds a row. line: its name (`keys.name_of`). used: runs in the fits, as '15 of 15'."""
 
     line: str
     network: str
@@ -42,7 +45,7 @@ NO_RATE = Rate("", "", "–", "")
 
 
 def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
-    """Return a row for each line of a study, experiments in the order of `networks`, their captions."""
+    """Return a row for each line of a study. networks: captions by experiment, in the order of the rows."""
     order = list(networks)
     rows = []
     for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(each["experiment"])):
@@ -80,7 +83,7 @@ def _counts(row: Mapping[str, Any] | pd.Series) -> str:
 
 
 def _used(rows: list[pd.Series]) -> str:
-    """15 of 15, or 13 to 15 of 15 where metrics differ."""
+    """Return the number of used runs: 15 of 15, or 13 to 15 of 15 if metrics differ."""
     if not rows:
         return "–"
     counts = sorted({int(row["n_used"]) for row in rows})

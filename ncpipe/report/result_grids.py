@@ -1,4 +1,4 @@
-"""The page's tables of powers and of claims, each with a part that is folded behind one line."""
+"""Build the report's tables of powers, of claims and of experiments side by side (`ncpipe.report.grids`)."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import x_column
 from ncpipe.tables.sentences import p_text, power
 
-VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table; others were not run
+VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table, without `not run`
 CLAIM_TEXTS = ["ref", "statement", "about", "quantity", "expected", "runs", "reason"]
 RULE = "A claim agrees only if its whole interval, or a test of its sign (p), is as expected."
 SLOPE_COLUMNS = {
@@ -27,9 +27,9 @@ SLOPE_COLUMNS = {
 
 
 def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
-    """Return the headline metrics' powers, and folded those of every other series.
+    """Return a table with the powers of the headline metrics, and a folded one with those of other series.
 
-    slopes: of `slopes.loglog_slopes`. of: what L is called. csv: the whole table as a file.
+    slopes: from `slopes.loglog_slopes`. of: name of the x axis. csv: the whole table as a file.
     """
     columns = {key: head for key, head in SLOPE_COLUMNS.items() if key in {*slopes, "power", "used"}}
     used = [f"{row.n_used:.0f} of {row.n_runs:.0f}" for row in slopes.itertuples()]
@@ -57,9 +57,9 @@ def _power(fit: Any, of: str) -> Cell:
 
 
 def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
-    """Return the claims that have a verdict, those that disagree first, and folded the others.
+    """Return a table of the claims with a verdict, disagreements first, and a folded one of the others.
 
-    table: of `verdicts.ledger_table`. csv: the same as a file.
+    table: from `verdicts.ledger_table`. csv: the same as a file.
     """
     table = table.fillna(dict.fromkeys(CLAIM_TEXTS, ""))
     rows = [row for verdict in VERDICTS for row in table[table["verdict"] == verdict].itertuples()]
@@ -67,8 +67,8 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
     columns = ["verdict", "claim", "number", "expected", "runs"]
     grids = [Grid("claims", "Claims", RULE, columns, list(map(_claim_row, rows)), data_uri(csv))]
     if others:
-        several = "claim" if len(others) == 1 else "claims"
-        title = f"{len(others)} more {several} that this sweep does not answer"
+        noun = "claim" if len(others) == 1 else "claims"
+        title = f"{len(others)} more {noun} that this sweep does not answer"
         why = [
             [Cell(str(row.statement), note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others
         ]
@@ -77,10 +77,10 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
 
 
 def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list[Grid]:
-    """Return rates and deepest means of every experiment beside those of the first, with their difference.
+    """Return a table that compares rates and deepest means of every experiment with those of the first.
 
-    runs: with converged. points: of `points.usable_points`. Empty for one experiment, and in a study with an
-    axis, whose lines are not only experiments. Runs of one seed are pairs (`compare.difference_interval`).
+    runs: with converged. points: from `points.usable_points`. Empty for one experiment and in a study with an
+    axis. Runs of equal seed are compared as pairs (`compare.difference_interval`).
     """
     names = list(dict.fromkeys(runs["experiment"]))
     if len(names) < 2 or x_column(runs) != "depth":
@@ -109,13 +109,13 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
 
 
 def verdict_counts(grids: list[Grid]) -> str:
-    """Return how many claims have which verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
+    """Return the number of claims by verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
     verdicts = [row[0].text for own in grids if not own.folded for row in own.rows]
     words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     counts = {word: verdicts.count(word) for word in reversed(VERDICTS)}
-    said = ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.items() if count)
-    of = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
-    return f"{of}: {said}" if said else "no claim has a verdict"
+    text = ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.items() if count)
+    total = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
+    return f"{total}: {text}" if text else "no claim has a verdict"
 
 
 def _claim_row(row: Any) -> list[Cell]:

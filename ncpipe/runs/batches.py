@@ -1,6 +1,6 @@
-"""Train batches of runs into folders of the store, several batches at a time where there are cores.
+"""Train batches of runs into the store, several batches at the same time if there are cores.
 
-`ncpipe.runs.plan` estimates what they take; `ncpipe.runs.engines` decides where they train.
+`ncpipe.runs.plan` estimates their time; `ncpipe.runs.engines` decides where they train.
 """
 
 import concurrent.futures
@@ -29,7 +29,7 @@ from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import checkpoint_of, stored, write_beside
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import Progress, Unseen, say
+from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
@@ -37,13 +37,13 @@ from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
-MEMORY_SHARE = 0.7  # of what is free, for all runs that train at once
+MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
 
 Batch = list[RunFingerprint]
 
 
 def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> int:
-    """Return how many batches train at a time: `wanted`, else one on a GPU, else cores / threads."""
+    """Return how many batches train at the same time: `wanted`, or one on a GPU, or cores / threads."""
     if wanted is not None:
         return wanted
     if device.type != "cpu":
@@ -52,40 +52,39 @@ def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> 
 
 
 def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
-    """Group runs that can train together: of one shape, after the same number of epochs."""
-    found: dict[tuple[str, int], Batch] = {}
+    """Group runs that can train together: equal shape, and equal number of epochs done."""
+    by_shape: dict[tuple[str, int], Batch] = {}
     for fingerprint in fingerprints:
-        found.setdefault((fingerprint.batch_key(), epochs_done(checkpoint_of(fingerprint))), []).append(
-            fingerprint
-        )
-    return list(found.values())
+        shape = fingerprint.batch_key(), epochs_done(checkpoint_of(fingerprint))
+        by_shape.setdefault(shape, []).append(fingerprint)
+    return list(by_shape.values())
 
 
-def parts_of_each(found: Sequence[Batch], workers: int) -> int:
-    """Return the least number of batches of a group: few groups alone would leave workers idle."""
-    return workers if len(found) < 2 * workers else 1
+def parts_of_each(batches: Sequence[Batch], workers: int) -> int:
+    """Return into how many parts to split each group at least, so that few groups leave no worker idle."""
+    return workers if len(batches) < 2 * workers else 1
 
 
 def batches_that_fit(
     fingerprints: Batch, need: int, device: torch.device, workers: int, parts: int
 ) -> list[Batch]:
-    """Split runs that take `need` bytes each into even batches, of which `workers` fit into memory at a time.
+    """Split runs that need `need` bytes each into even batches, of which `workers` fit into memory together.
 
-    Returns at least `parts` batches, if there are as many runs.
+    Returns at least `parts` batches, but no empty ones.
     """
     free = free_bytes(device)
     fit = max(1, int(MEMORY_SHARE * free / workers / need))
     if fit < len(fingerprints):
         say(
-            f"train {fingerprints[0].run.name}: {fit} of {len(fingerprints)} runs in a batch, each takes "
-            f"{need / 1e9:.1f} GB of the {free / 1e9:.1f} GB free"
+            f"train {fingerprints[0].run.name}: batches of {fit} of {len(fingerprints)} runs, because each "
+            f"run needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
         )
     size = -(-len(fingerprints) // max(parts, -(-len(fingerprints) // fit)))
     return [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
 
 
-def in_memory(fingerprints: Batch, device: torch.device, workers: int) -> list[Batch]:
-    """Split runs of one shape into at least as many batches as workers, and as many as memory requires."""
+def split_batch(fingerprints: Batch, device: torch.device, workers: int) -> list[Batch]:
+    """Split runs of one shape into a batch per worker, or more if memory requires it."""
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
@@ -105,16 +104,17 @@ def train_batches(
     keep_going: bool = False,
     stop: threading.Event | None = None,
 ) -> list[InputError]:
-    """Train every batch, `workers` at a time, and put the runs' folders into the store.
+    """Train every batch, `workers` at the same time, and put the runs' folders into the store.
 
+    work_per_epoch: of a run, in the unit of `progress`.
     keep_going: whether to train the other batches after an error and return all errors. Otherwise the first
-    error is raised, after the batches in training have written checkpoints. They also do so on Ctrl-C, and
-    once `stop` is set, with Stopped.
+    error is raised, after the batches in training have written checkpoints.
+    stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
     errors = []
 
-    def work(batch: Batch) -> None:
+    def train(batch: Batch) -> None:
         todo = batch
         while todo:
             with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
@@ -122,7 +122,7 @@ def train_batches(
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
-            futures = [pool.submit(work, batch) for batch in batches]
+            futures = [pool.submit(train, batch) for batch in batches]
             for future in concurrent.futures.as_completed(futures):
                 try:
                     future.result()
@@ -145,13 +145,13 @@ def _train_some(
     work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
 ) -> Batch:
-    """Train the runs, or halves of them while the device runs out of memory; return those that are left."""
+    """Train the runs, or half of them while the device runs out of memory; return those left to train."""
     data = read_prepared(PREPARED / fingerprints[0].run.data)
     if data.checksum != fingerprints[0].data:
         raise InputError(
-            f"{PREPARED / fingerprints[0].run.data}: prepared again meanwhile; start the command again"
+            f"{PREPARED / fingerprints[0].run.data}: changed while the command ran; start it again"
         )
-    device = prepare_device(fingerprints[0].compute)  # each thread has its own settings
+    device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(
         [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds
@@ -160,14 +160,14 @@ def _train_some(
     work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)
     name, epochs = fingerprints[0].run.name, fingerprints[0].run.spec.epochs
     heartbeat = HeartbeatWriter(fingerprints)
-    seen = None
+    last_epoch = None
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
-        nonlocal seen
+        nonlocal last_epoch
         heartbeat.beat(epoch, progress.left())
-        new = 0 if seen is None else max(epoch - seen, 0)  # L-BFGS trains one run after the other
+        new = 0 if last_epoch is None else max(epoch - last_epoch, 0)  # L-BFGS starts each run at 0
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
-        seen = epoch
+        last_epoch = epoch
 
     runs, precision = [fingerprint.run for fingerprint in fingerprints], fingerprints[0].compute.precision
     results = None
@@ -179,14 +179,14 @@ def _train_some(
         raise
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
-            raise  # otherwise leave the block: the error keeps the frame and its memory alive
+            raise  # otherwise leave the block, because the error keeps the frame's memory alive
     finally:
         heartbeat.stop()
     if results is None:
         if len(fingerprints) == 1:
             raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {device}; make {LEVERS} smaller")
         half = len(fingerprints) // 2
-        say(f"train {runs[0].name}: out of memory on {device}, trying {half} at once")
+        say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
     check_code(fingerprints[0].run.spec)
@@ -201,7 +201,7 @@ def _train_some(
 
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
-    """Return the weights that the runs start from; None if they are random."""
+    """Return the initial weights of runs that start from given ones; None if they start from random ones."""
     model = runs[0].spec.model
     start = STARTS.get(type(model))  # None for a network of study.py
     if start is None or not model.starts_built:
@@ -221,7 +221,7 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     return solution_state(run)
 
 
-# Functions that return the weights that a run starts from in place of random ones, by the type of its spec.
+# Functions that return a run's initial weights in place of random ones, by the type of its spec.
 STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
     MappingProxyType(
         {
@@ -239,13 +239,12 @@ STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Te
 def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:
     run, compute = fingerprints[0].run, fingerprints[0].compute
     batch = "full batch" if run.spec.batch_size == "full" else f"batches of {run.spec.batch_size}"
-    others = ", ".join(f"{s.run.experiment} seed {s.run.seed}" for s in fingerprints[1:])
+    others = ", ".join(f"{other.run.experiment} seed {other.run.seed}" for other in fingerprints[1:])
     done = epochs_done(checkpoint_of(fingerprints[0]))
     return (
         f"{run.name}{f' together with {others}' if others else ''}: {run.spec.model.architecture} on "
-        f"{device} ({compute.threads} {'thread' if compute.threads == 1 else 'threads'}, "
-        f"{compute.precision}), {len(data.train)} samples, {batch}, {run.spec.epochs} epochs"
-        f"{f', from the checkpoint after {done}' if done else ''}"
+        f"{device} ({plural(compute.threads, 'thread')}, {compute.precision}), {len(data.train)} samples, "
+        f"{batch}, {run.spec.epochs} epochs{f', from the checkpoint after {done}' if done else ''}"
     )
 
 
@@ -253,7 +252,7 @@ def _outcome(trained: Trained) -> str:
     if trained.diverged_at is not None:
         return (
             f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
-            "weights and counted as not converged"
+            "weights as not converged"
         )
     end = trained.history[-1]
     line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"

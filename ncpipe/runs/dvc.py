@@ -16,7 +16,7 @@ LOCK = Path("dvc.lock")
 def dvc(*arguments: str, capture: bool = False) -> str:
     """Run DVC in the current folder; return its output if `capture`. Raises InputError if it fails.
 
-    Stages call the `ncpipe` of this environment, whichever one the shell would find.
+    Stages run the `ncpipe` of this Python environment, even if PATH has another one.
     """
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -29,7 +29,7 @@ def dvc(*arguments: str, capture: bool = False) -> str:
     )
     if result.returncode:
         sys.stderr.write(result.stdout or "")
-        raise InputError(f"dvc {' '.join(arguments)} failed; see above (ncpipe repair mends a torn {LOCK})")
+        raise InputError(f"dvc {' '.join(arguments)} failed, see above (ncpipe repair fixes a broken {LOCK})")
     return result.stdout or ""
 
 
@@ -45,30 +45,30 @@ def dvc_folder() -> Path | None:
 
 
 def cache_folder(dvc: Path) -> Path:
-    """Return the cache of the project whose `.dvc` this is, as `dvc cache dir` prints it.
+    """Return the cache of the project with this `.dvc`, as `dvc cache dir` prints it.
 
-    DVC reads four files, of the system, the user and the project and config.local; the last one that names a
-    folder decides. A relative path starts at the file that names it.
+    DVC reads the configs of the system, the user and the project, and config.local. The last one that has
+    cache.dir decides. A relative path starts at that config's folder.
     """
-    place = dvc / "cache"
+    cache = dvc / "cache"
     for file in (*_global_settings(), dvc / "config", dvc / "config.local"):
         settings = configparser.ConfigParser(interpolation=None, strict=False)
         with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
             settings.read(file, encoding="utf-8")
-            if named := settings.get("cache", "dir", fallback="").strip("\"'"):
-                place = file.parent / os.path.expanduser(named)
-    return place
+            if folder := settings.get("cache", "dir", fallback="").strip("\"'"):
+                cache = file.parent / os.path.expanduser(folder)
+    return cache
 
 
 def _global_settings() -> list[Path]:
-    """Return DVC's settings of the system and of the user."""
+    """Return the paths of DVC's configs of the system and of the user."""
     folders = [os.environ.get(f"DVC_{level}_CONFIG_DIR", "") for level in ("SYSTEM", "GLOBAL")]
     if not all(folders):
         try:
-            import platformdirs  # a dependency of DVC, which finds them by it
+            import platformdirs  # DVC finds them with it
         except ImportError:
             return []
-        of = "dvc", "iterative"
-        usual = platformdirs.site_config_dir(*of), platformdirs.user_config_dir(*of)
-        folders = [folder or other for folder, other in zip(folders, usual, strict=True)]
+        app = "dvc", "iterative"
+        defaults = platformdirs.site_config_dir(*app), platformdirs.user_config_dir(*app)
+        folders = [folder or default for folder, default in zip(folders, defaults, strict=True)]
     return [Path(folder) / "config" for folder in folders]

@@ -1,4 +1,4 @@
-"""Draw a stage's figures in several processes, where that is faster."""
+"""Draw a stage's figures in several processes if that is faster (`ncpipe.runs.pool`)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,16 +10,16 @@ from ncpipe.config.bounds import usable_cores
 from ncpipe.figures.save import save_figure
 from ncpipe.runs.pool import WorkerPool
 
-Drawn = Callable[[], Figure]  # pickled where another process is to draw it
+DrawFigure = Callable[[], Figure]  # must be picklable, for other processes
 
 
-def draw(folder: Path, figures: Mapping[str, Drawn]) -> None:
+def draw(folder: Path, figures: Mapping[str, DrawFigure]) -> None:
     """Save every figure as PNG and SVG in a folder, by name."""
     with WorkerPool(usable_cores(), len(figures)) as pool:
         for _ in pool.map(partial(_draw, folder), list(figures.items())):
             pass
 
 
-def _draw(folder: Path, named: tuple[str, Drawn]) -> None:
+def _draw(folder: Path, named: tuple[str, DrawFigure]) -> None:
     name, figure = named
     save_figure(figure(), folder, name)

@@ -1,4 +1,7 @@
-"""Fingerprints of runs: everything that a run's result depends on, as plain values and as one digest."""
+"""Compute fingerprints of runs: digests of everything that a run's result depends on.
+
+`ncpipe.runs.code_digests` digests the code; `ncpipe.runs.store` names stored runs by their fingerprints.
+"""
 
 import dataclasses
 import functools
@@ -18,14 +21,14 @@ RUN_RECORD = "run.json"
 
 @dataclass(frozen=True)
 class RunFingerprint:
-    """A run, the checksum of its prepared data, and how it is computed."""
+    """Holds a run, the checksum of its prepared data, and how it is computed."""
 
     run: Run
     data: str
     compute: Compute
 
     def inputs(self) -> dict[str, Any]:
-        """Return what a folder's record has to agree with to be the result of this run, as JSON values."""
+        """Return the inputs of the run as JSON values, as its run.json records them."""
         return self._inputs
 
     @functools.cached_property
@@ -34,10 +37,9 @@ class RunFingerprint:
         return inputs_of(self.run, self.data, self.compute)
 
     def key(self) -> str:
-        """Return the digest that names the run in the store and stands in its folder's manifest.
+        """Return the digest that names the run in the store and in its folder's manifest.
 
-        Neither the device nor the version of PyTorch is part of it: a finished run is the result, whichever
-        machine trained it.
+        It does not depend on the device and the version of PyTorch, so a finished run counts on any machine.
         """
         return digest_of([self.inputs(), code_digest(self.run.spec)])
 
@@ -46,9 +48,9 @@ class RunFingerprint:
         spec = as_json(self.run.spec)
         data = spec.pop("data")
         del spec["penalty"]
-        if self.run.spec.penalises_features:  # a further term of the loss
+        if self.run.spec.penalises_features:  # the loss has another term
             spec["penalised_features"] = True
-        if data.get("reduced"):  # such data have one checksum for all sizes
+        if data.get("reduced"):  # these data have the same checksum for all sizes
             spec["copies"] = data["per_class"]
         spec["optimizer"] = spec["optimizer"]["name"]
         return digest_of([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
@@ -61,7 +63,7 @@ def fingerprints_of(runs: Sequence[Run], compute: Compute) -> list[RunFingerprin
 
 
 def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
-    """Return `RunFingerprint.inputs`; the digest of the training code covers this function."""
+    """Return `RunFingerprint.inputs`. This function is part of the digest of the training code."""
     return {
         "experiment": run.experiment,
         "depth": run.depth,
@@ -74,9 +76,9 @@ def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
 
 
 def shared_inputs(experiment: str, spec: Experiment, axis: str | None, compute: Compute) -> dict[str, Any]:
-    """Return the part of `inputs_of` that all runs of an experiment share before its data are prepared.
+    """Return the part of `inputs_of` that an experiment's runs share and that does not need prepared data.
 
-    With it the study's axis, if it has one; its value differs between the runs.
+    It also has the study's axis, if there is one.
     """
     inputs = inputs_of(Run(experiment, 0, 0, spec), "", compute)
     del inputs["depth"], inputs["seed"], inputs["data_checksum"]
@@ -84,7 +86,7 @@ def shared_inputs(experiment: str, spec: Experiment, axis: str | None, compute: 
 
 
 def check_run(folder: Path, fingerprint: RunFingerprint) -> dict[str, Any]:
-    """Return the record of a folder that holds this run's result; else InputError names what differs."""
+    """Return run.json of a folder; raise InputError if it is not the result of this run."""
     record = read_json(folder / RUN_RECORD)
     inputs = record.get("inputs") if isinstance(record, dict) else None
     for key, value in fingerprint.inputs().items():
@@ -94,32 +96,32 @@ def check_run(folder: Path, fingerprint: RunFingerprint) -> dict[str, Any]:
 
 
 def key_of_record(record: dict[str, Any]) -> str:
-    """Return a run's fingerprint from its run.json: the digest of the inputs and the code named there."""
+    """Return a run's fingerprint from its run.json."""
     return digest_of([record["inputs"], record["computed_with"]["code"]])
 
 
 def verify_run(folder: Path) -> None:
-    """Raise InputError, naming the file, unless a folder is to the bit what was written of some run."""
+    """Raise InputError, with the file's name, if any bit of a run's folder differs from what was written."""
     record = read_json(folder / RUN_RECORD)
     try:
         key = key_of_record(record)
     except (KeyError, TypeError):
-        raise InputError(f"{folder / RUN_RECORD}: damaged, or of another version") from None
+        raise InputError(f"{folder / RUN_RECORD}: damaged, or written by another version") from None
     check_manifest(folder, key)
 
 
 def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
-    """Return whether a folder holds the result of this run by the present code. Damage is not looked for."""
+    """Return whether a folder has the result of this run with the present code; does not look for damage."""
     if not (folder / RUN_RECORD).is_file():
         return False
     try:
         return check_run(folder, fingerprint)["computed_with"]["code"] == code_digest(fingerprint.run.spec)
-    except (InputError, KeyError, TypeError):  # damaged, of another run or of another version
+    except (InputError, KeyError, TypeError):  # damaged, another run, or written by another version
         return False
 
 
 def choices_of(spec: Experiment) -> dict[str, str]:
-    """Return the choices of an experiment that decide which code it runs (`ncpipe.runs.code_digests`)."""
+    """Return the choices of an experiment that select its code (`ncpipe.runs.code_digests`)."""
     transfer = spec.data.transfer
     return {
         "architecture": spec.model.architecture,
@@ -131,36 +133,35 @@ def choices_of(spec: Experiment) -> dict[str, str]:
 
 
 def code_digest(spec: Experiment) -> str:
-    """Return the digest of the code that decides the numbers of an experiment's runs."""
+    """Return the digest of the code that affects the numbers of an experiment's runs."""
     return _code_digest(tuple(choices_of(spec).items()))
 
 
-def forget_code() -> None:
-    """Forget the digests, so that code that may have changed is read again."""
+def clear_code_digests() -> None:
+    """Clear the cached digests, so that the code is read again."""
     clear_caches()
-    _taken.clear()
-    _read.clear()
+    _digests.clear()
+    _files_digest.clear()
 
 
 def check_code(spec: Experiment) -> None:
     """Raise InputError if the code that trains an experiment has changed since this process started."""
     before = code_digest(spec)
-    if files_digest() != _read[0]:
-        forget_code()
+    if files_digest() != _files_digest[0]:
+        clear_code_digests()
         if code_digest(spec) != before:
             raise InputError(
                 "the code was edited during training, so the results are discarded; start it again"
             )
 
 
-Key = tuple[tuple[str, str], ...]  # choices, as `ncpipe.runs.code_digests` has them
-_taken: dict[Key, str] = {}
-_read: list[str] = []  # digest of all files of code, taken before the first one was parsed
+_digests: dict[tuple[tuple[str, str], ...], str] = {}  # by choices
+_files_digest: list[str] = []  # digest of all files of code, computed before the first one was parsed
 
 
-def _code_digest(choices: Key) -> str:
-    if not _read:
-        _read.append(files_digest())
-    if choices not in _taken:
-        _taken[choices] = digest_of(training_digests(dict(choices)))
-    return _taken[choices]
+def _code_digest(choices: tuple[tuple[str, str], ...]) -> str:
+    if not _files_digest:
+        _files_digest.append(files_digest())
+    if choices not in _digests:
+        _digests[choices] = digest_of(training_digests(dict(choices)))
+    return _digests[choices]

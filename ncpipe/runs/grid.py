@@ -1,4 +1,4 @@
-"""Read the runs of an experiment from the table that the stage grid writes (`ncpipe.commands.grid`)."""
+"""Read an experiment's runs from the table that the stage grid writes (`ncpipe.commands.grid`)."""
 
 import csv
 
@@ -11,24 +11,24 @@ from ncpipe.system.errors import InputError
 
 
 def grid_columns(params: Params) -> list[str]:
-    """Return depth and seed, and between them the key that is the study's axis."""
+    """Return the columns: depth, the study's axis if it has one, and seed."""
     return ["depth", *([params.sweep.axis] if params.sweep.axis else []), "seed"]
 
 
 def read_grid(params: Params, experiment: str) -> list[Run]:
-    """Return the runs of one experiment, as the grid stage wrote them."""
+    """Return the runs of one experiment in the table's order."""
     path = GRID / f"{experiment}.csv"
     if not path.is_file():
         raise InputError(f"{path}: not found; is {experiment} in sweep.experiments? Run ncpipe grid")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
-        places = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
+        settings = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
     except (IndexError, TypeError, ValueError):
-        header, places = [], []
-    if not places or header != grid_columns(params):
+        header, settings = [], []
+    if not settings or header != grid_columns(params):
         raise InputError(f"{path}: damaged; run ncpipe grid")
-    return [params.run(experiment, *place) for place in places]
+    return [params.run(experiment, *setting) for setting in settings]
 
 
 def _value(row: list[str]) -> Number | None:

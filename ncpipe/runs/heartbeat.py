@@ -1,6 +1,6 @@
-"""Report the progress of a batch in training, for `ncpipe status`: a small file, rewritten every two seconds.
+"""Report the progress of a batch in training in a small file, written every two seconds.
 
-It is no result and no part of one. Training never reads it, and goes on where it cannot be written.
+`ncpipe.commands.status` reads it. Training never reads it, and continues if it cannot be written.
 """
 
 import contextlib
@@ -18,16 +18,18 @@ from ncpipe.system.artifacts import LOGS
 
 FOLDER = LOGS / "training"
 INTERVAL = 2.0  # seconds between two writes
-STALE = 600.0  # seconds after which another machine's heartbeat counts as left behind
+STALE = 600.0  # seconds after which the heartbeat of another machine is ignored
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Progress of runs that train together.
+    """Holds the progress of runs that train together.
 
-    keys: the runs' fingerprints; the first names the file. began: epochs that were done when this process
-    started; `seconds` later it was at `epoch`. host, process, born: the process, as psutil identifies it.
-    whole: seconds until everything that trains in this process is done; None if that is not known.
+    keys: the runs' fingerprints; the first one names the file.
+    epoch, epochs: epochs done, and in total.
+    began: epochs that were done when this process started. seconds: since then.
+    host, process, born: identify the process.
+    whole: seconds until all batches of this process are done; None if unknown.
     """
 
     keys: tuple[str, ...]
@@ -42,7 +44,7 @@ class Heartbeat:
 
     @property
     def left(self) -> float | None:
-        """Return the seconds to go at the pace so far; None before there is one."""
+        """Return the seconds left at the rate so far; None before the first epoch."""
         if self.epoch <= self.began:
             return None
         return self.seconds / (self.epoch - self.began) * (self.epochs - self.epoch)
@@ -60,9 +62,9 @@ class HeartbeatWriter:
         self.start = self.written = time.monotonic()
 
     def beat(self, epoch: int, whole: float | None = None) -> None:
-        """Record that `epoch` epochs are done, and that everything here takes `whole` more seconds."""
+        """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
         now = time.monotonic()
-        if self.began is None or epoch < self.began:  # a line search starts again at 0 with each run
+        if self.began is None or epoch < self.began:  # L-BFGS starts each run of a batch at 0
             self.began, self.start = epoch, now
         elif now - self.written < INTERVAL:
             return
@@ -78,17 +80,17 @@ class HeartbeatWriter:
             os.replace(partial, self.file)
 
     def stop(self) -> None:
-        """Remove the heartbeat, however training ended."""
+        """Remove the heartbeat."""
         with contextlib.suppress(OSError):
             self.file.unlink(missing_ok=True)
 
 
 def heartbeats() -> Iterator[Heartbeat]:
-    """Yield the heartbeat of each batch that trains now; remove those that a killed process left."""
+    """Yield the heartbeat of each batch that trains now; remove those of killed processes."""
     for file in sorted(FOLDER.glob("*.json")):
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            heartbeat = Heartbeat(**found | {"keys": tuple(found["keys"])})
+            values = json.loads(file.read_text(encoding="utf-8"))
+            heartbeat = Heartbeat(**values | {"keys": tuple(values["keys"])})
             age = time.time() - file.stat().st_mtime
         except (OSError, ValueError, TypeError, KeyError):  # removed by now, or damaged
             continue

@@ -15,22 +15,23 @@ from ncpipe.runs.batches import Batch, batches_that_fit, groups, parts_of_each
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import duration, say
+from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
 from ncpipe.training.device import DTYPES
 
-MEASURE = 1.4  # seconds of extract and measure over those of extract, of a run
-FIGURES = 2  # seconds of an experiment's figures over those that a stage takes to start
-DVC_CALLS = 2  # calls of DVC in a sweep; each takes as long as `dvc status`
+MEASURE = 1.4  # time of extract and measure, in units of extract
+FIGURES = 2  # time of an experiment's figures, in units of a stage's start
+DVC_CALLS = 2  # calls of DVC in a sweep, each of which takes as long as `dvc status`
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A batch of runs that train together, resumed after `done` epochs.
+    """Holds a batch of runs with its expected memory and time.
 
-    memory: bytes, of all its runs. seconds: of one epoch of the batch, measured with one batch at a time.
+    done: epochs done before. memory: of all its runs, in bytes. seconds: of one epoch of the batch, measured
+    while no other batch trains.
     """
 
     fingerprints: Batch
@@ -40,22 +41,22 @@ class Planned:
 
     @property
     def epochs(self) -> int:
-        """Epochs that are left."""
+        """Return the number of epochs left."""
         return self.fingerprints[0].run.spec.epochs - self.done
 
     @property
     def spent(self) -> float:
-        """Seconds that the epochs before the checkpoint took, at the measured rate."""
+        """Return the seconds of the epochs done, at the measured rate."""
         return self.seconds * self.done
 
     @property
     def total(self) -> float:
-        """Seconds that are left."""
+        """Return the seconds left."""
         return self.seconds * self.epochs
 
 
 def plan(group: Batch, device: torch.device, workers: int, parts: int = 1) -> list[Planned]:
-    """Return the batches of a group: at least `parts`, if it has as many runs, and as many as fit memory."""
+    """Split the runs of one shape into at least `parts` batches that fit into memory, and time an epoch."""
     run = group[0].run
     data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
     check_memory(run, data, device, dtype)
@@ -69,15 +70,15 @@ def plan(group: Batch, device: torch.device, workers: int, parts: int = 1) -> li
 def plan_all(
     missing: Sequence[RunFingerprint], device: torch.device, workers: int, keep_going: bool
 ) -> tuple[list[Planned], list[InputError]]:
-    """Return all batches, longest first so that no worker ends with a long one, and the errors.
+    """Return all batches, the longest first so that workers end at similar times, and the errors.
 
     Unless keep_going, the first error is raised.
     """
     planned: list[Planned] = []
     failed = []
-    found = groups(missing)
-    parts = parts_of_each(found, workers)
-    for group in found:
+    shapes = groups(missing)
+    parts = parts_of_each(shapes, workers)
+    for group in shapes:
         try:
             with study_errors():
                 planned += plan(group, device, workers, parts)
@@ -90,12 +91,12 @@ def plan_all(
 
 
 def headline(planned: Sequence[Planned], workers: int, device: str) -> str:
-    """Return what is to train, and how long that takes, in a line."""
+    """Return one line with the number of runs and batches and their expected time."""
     if not planned:
         return "nothing to train"
-    runs = sum(len(batch.fingerprints) for batch in planned)
+    runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
     return (
-        f"{runs} runs to train in {len(planned)} batches on {device}, {workers} at a time: "
+        f"{runs} to train in {plural(len(planned), 'batch')} on {device}, {workers} at a time: "
         f"about {duration(train_seconds(planned, workers))}"
     )
 
@@ -113,11 +114,11 @@ def rest_seconds(
     start: float,
     status: float,
 ) -> float:
-    """Return the seconds of a sweep besides training: DVC, features, metrics, tables and figures.
+    """Return the seconds of a sweep without training: DVC, features, metrics, tables and figures.
 
-    remeasured: experiments whose runs are measured again, with all their runs. experiments: their number in
-    the figures. start, status: seconds that a stage takes to start and `dvc status` to answer on this
-    machine.
+    remeasured: runs by experiment, of the experiments that are measured again.
+    experiments: number of experiments in the figures.
+    start, status: seconds that a stage takes to start, and `dvc status` to answer, on this machine.
     """
     stages = 2 * len(remeasured) + 5  # extract and measure; fill, aggregate, plot, claims, report
     measuring = sum(MEASURE * _extract_seconds(runs, device) for runs in remeasured.values())
@@ -125,10 +126,10 @@ def rest_seconds(
 
 
 def _extract_seconds(runs: Sequence[Run], device: torch.device) -> float:
-    """Return the seconds of `extract` for all runs of an experiment, timed on one of middle depth."""
+    """Return the seconds of `extract` for all runs of an experiment, timed on a run of middle depth."""
     run = sorted(runs, key=lambda run: run.depth)[len(runs) // 2]
     data = read_prepared(PREPARED / run.data)
     network = build_network(run, data)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     extract(run, network.state_dict(), data, device)
-    return (time.perf_counter() - begin) / run.depth * sum(other.depth for other in runs)
+    return (time.perf_counter() - start) / run.depth * sum(other.depth for other in runs)

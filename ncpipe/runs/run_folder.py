@@ -1,10 +1,10 @@
-"""Write and read the folder of a finished run.
+"""Write and read the folder of a finished run. `ncpipe.runs.store` keeps these folders.
 
-manifest.json              SHA-256 of every other file, by which damage is found
+manifest.json              SHA-256 of every other file, to detect damage
 model.safetensors          weights by name
-run.json                   the resolved run, its data's checksum, how it was computed, how it ended
+run.json                   the resolved run, checksum of its data, how it was computed, how it ended
 metrics.json               last row of the history      } the layout of DVCLive, which
-plots/metrics/<name>.tsv   history, a file per column    } `dvc plots` and the editors' extensions read
+plots/metrics/<name>.tsv   history, a file per column   } `dvc plots` and editor extensions read
 kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
 Without a test split the history has no test_error.
@@ -39,12 +39,12 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow) if field.
 
 
 def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, device: str) -> None:
-    """Write a trained run as `folder`, completely or not at all. device: what it was computed on."""
+    """Write a trained run to `folder`, completely or not at all. device: on which it was trained."""
     penalty = trained.run.spec.penalty
     with publish_folder(folder) as partial:
         save_file(trained.state, partial / "model.safetensors")
         for epoch, state in trained.snapshots.items():
-            path = _kept(partial, epoch)
+            path = _snapshot_path(partial, epoch)
             path.parent.mkdir(exist_ok=True)
             save_file(state, path)
         record = {
@@ -77,31 +77,31 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
 
 
 def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:
-    """Return a finished run's weights; InputError if the folder is missing, damaged or another run's result.
+    """Return a finished run's weights; raise InputError if the folder is missing, damaged or of another run.
 
-    A damaged folder is removed, and its damaged copies in DVC's cache, so that `dvc repro` restores it.
+    A damaged folder is removed, with its damaged copies in DVC's cache, so that `dvc repro` restores it.
     """
     if not folder.exists():
         raise InputError(f"{folder}: not found; run dvc repro")
     try:
         verify_run(folder)
     except InputError as error:
-        more = remove_damaged(folder)
-        raise InputError(f"{error}; {folder} is removed{more}; run dvc repro") from None
+        copies = remove_damaged(folder)
+        raise InputError(f"{error}; {folder} was removed{copies}; run dvc repro") from None
     check_run(folder, fingerprint)
     return _read_weights(folder, folder / "model.safetensors")
 
 
 def read_snapshots(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
-    """Return the weights during training that `history` asks for, by epoch, up to where the run diverged."""
+    """Return by epoch the weights that were kept during training, until the run diverged."""
     diverged = check_run(folder, fingerprint)["outcome"]["diverged_at_epoch"]
     epochs = [
         epoch for epoch in fingerprint.run.spec.snapshot_epochs() if diverged is None or epoch < diverged
     ]
-    return {epoch: _read_weights(folder, _kept(folder, epoch)) for epoch in epochs}
+    return {epoch: _read_weights(folder, _snapshot_path(folder, epoch)) for epoch in epochs}
 
 
-def _kept(folder: Path, epoch: int) -> Path:
+def _snapshot_path(folder: Path, epoch: int) -> Path:
     return folder / "kept" / f"e{epoch}.safetensors"
 
 
@@ -113,10 +113,10 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """Return the history as one mapping per logged epoch: `epoch` and the columns of `HistoryRow`."""
-    ended = read_json(folder / "metrics.json")
+    """Return the history: for each logged epoch a dict with `epoch` and the columns of `HistoryRow`."""
+    last_row = read_json(folder / "metrics.json")
     columns: dict[str, dict[int, float]] = {}
-    for column in _columns(ended):
+    for column in _columns(last_row):
         path = folder / "plots" / "metrics" / f"{column}.tsv"
         try:
             lines = path.read_text(encoding="utf-8").splitlines()[1:]
@@ -125,15 +125,14 @@ def read_history(folder: Path) -> list[dict[str, float]]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
     epochs = list(columns[COLUMNS[0]])
-    last = ended.get("step")
     for column, rows in columns.items():
-        if list(rows) != epochs or (epochs or [0])[-1] != last:
+        if list(rows) != epochs or (epochs or [0])[-1] != last_row.get("step"):
             raise InputError(
-                f"{folder / 'plots' / 'metrics' / column}.tsv: cut short; run ncpipe repair {folder}"
+                f"{folder / 'plots' / 'metrics' / column}.tsv: truncated; run ncpipe repair {folder}"
             )
-    nothing = dict.fromkeys(COLUMNS, math.nan)
+    missing = dict.fromkeys(COLUMNS, math.nan)
     return [
-        {"epoch": epoch} | nothing | {name: column[epoch] for name, column in columns.items()}
+        {"epoch": epoch} | missing | {name: column[epoch] for name, column in columns.items()}
         for epoch in epochs
     ]
 
@@ -141,13 +140,13 @@ def read_history(folder: Path) -> list[dict[str, float]]:
 def _last_row(trained: Trained) -> dict[str, float]:
     if not trained.history:
         return {"step": 0}
-    point = dataclasses.asdict(trained.history[-1])
-    if math.isnan(point[TEST_ERROR]):
-        del point[TEST_ERROR]
-    return {"step": point.pop("epoch")} | point
+    row = dataclasses.asdict(trained.history[-1])
+    if math.isnan(row[TEST_ERROR]):
+        del row[TEST_ERROR]
+    return {"step": row.pop("epoch")} | row
 
 
-def _columns(last: dict[str, float]) -> list[str]:
-    """Return the columns of a history, given its last row (`metrics.json`); all columns if it has no rows."""
-    without = {TEST_ERROR} - last.keys() if last.get("step") != 0 or len(last) > 1 else set()
-    return [column for column in COLUMNS if column not in without]
+def _columns(last_row: dict[str, float]) -> list[str]:
+    """Return the columns of a history from its last row (`metrics.json`); all columns if it has no rows."""
+    absent = {TEST_ERROR} - last_row.keys() if last_row.get("step") != 0 or len(last_row) > 1 else set()
+    return [column for column in COLUMNS if column not in absent]

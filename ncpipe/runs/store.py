@@ -1,8 +1,8 @@
-"""The store of finished runs: one folder per run, named by its fingerprint (`RunFingerprint.key`).
+"""Store finished runs and checkpoints: one folder per run, named by its fingerprint (`RunFingerprint.key`).
 
-A run that trains, or that was stopped, has a checkpoint in the store. Nothing refers from the store to a
-project, so a run that lies anywhere can be imported. What is taken from the store is, to the bit, what was
-written. Deleting the whole store at any moment costs time and nothing else.
+The store does not refer to any project, so runs of any project can be imported. Every bit of a run is
+verified when it is taken from the store. Deleting the whole store at any time only costs time.
+`ncpipe.runs.store_layout` says where the store is; `ncpipe.runs.run_folder` writes a run's folder.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from ncpipe.system.errors import InputError
 
 CHECKPOINT = ".checkpoint"
 HEADER = 4096  # bytes: more than the lines before a checkpoint's state
-RUN_PATTERNS = ("*/L*/s*", "*/L*/x*/s*")  # folders of runs, below data/runs
+RUN_PATTERNS = ("*/L*/s*", "*/L*/x*/s*")  # folders of runs below data/runs
 
 
 def sweep_fingerprints(params: Params, compute: Compute) -> list[RunFingerprint]:
@@ -45,7 +45,7 @@ def sweep_fingerprints(params: Params, compute: Compute) -> list[RunFingerprint]
 
 
 def stored(key: str) -> Path:
-    """Return a run's folder in the store, whether it exists or not."""
+    """Return the path of a run's folder in the store."""
     return store_folder() / key
 
 
@@ -74,38 +74,37 @@ def is_materialised(fingerprint: RunFingerprint) -> bool:
 
 
 def needs_training(fingerprint: RunFingerprint) -> bool:
-    """Return whether neither the store nor data/runs has this run's result. Damage is not looked for."""
+    """Return whether neither the store nor data/runs has this run's result; does not look for damage."""
     return not has(fingerprint.key()) and not is_current(RUNS / fingerprint.run.path, fingerprint)
 
 
 def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
-    """Return the runs that have to be trained.
+    """Return the runs that the store lacks, after importing those in data/runs.
 
-    A run that only data/runs has is imported. A damaged run is reported and removed, in the store, in
-    data/runs and in DVC's cache, from which DVC would restore the damage.
+    A damaged run is reported and removed from the store, from data/runs and from DVC's cache.
     """
-    todo = []
+    missing = []
     for fingerprint in fingerprints:
         key = fingerprint.key()
-        folder, place = stored(key), RUNS / fingerprint.run.path
+        folder, in_runs = stored(key), RUNS / fingerprint.run.path
         if os.path.lexists(folder):
             try:
                 verify_stored(folder, key)
             except InputError as error:
-                _drop(folder, fingerprint, error)
-        if is_current(place, fingerprint):
+                _remove_damaged(folder, fingerprint, error)
+        if is_current(in_runs, fingerprint):
             try:
-                verify_run(place)
-                import_run(place)
+                verify_run(in_runs)
+                import_run(in_runs)
             except InputError as error:
-                _drop(place, fingerprint, error)
+                _remove_damaged(in_runs, fingerprint, error)
         if not has(key):
-            todo.append(fingerprint)
-    return todo
+            missing.append(fingerprint)
+    return missing
 
 
 def take(fingerprint: RunFingerprint) -> bool:
-    """Copy a run from the store to data/runs; return False if the store does not have it undamaged."""
+    """Put a run from the store into data/runs; return False if the store does not have it undamaged."""
     if missing_of([fingerprint]):
         return False
     key = fingerprint.key()
@@ -115,63 +114,63 @@ def take(fingerprint: RunFingerprint) -> bool:
 
 
 def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder of the store under a name of this process's own, then rename it.
+    """Write a folder of the store under a temporary name, then rename it.
 
-    Two processes may finish the same run: one that was taken for dead may go on. The first rename wins.
+    Two processes may finish the same run, if one of them was believed to be dead. The first rename counts.
     """
     begin_store()
-    own = folder.with_name(f".{folder.name}.{socket.gethostname()}-{os.getpid()}")
-    remove(own)
+    partial = folder.with_name(f".{folder.name}.{socket.gethostname()}-{os.getpid()}")
+    remove(partial)
     try:
-        write(own)
-        os.rename(own, folder)
+        write(partial)
+        os.rename(partial, folder)
     except OSError:
-        remove(own)
-        if not (folder / RUN_RECORD).is_file():  # else the other process was first
+        remove(partial)
+        if not (folder / RUN_RECORD).is_file():  # otherwise the other process was first
             raise
     reach_disk([folder.parent])
 
 
 def import_runs() -> int:
-    """Store every undamaged run of data/runs that the store lacks; return how many there were.
+    """Store every undamaged run of data/runs that the store lacks; return their number.
 
-    Such runs came by `dvc pull` or `dvc checkout`. DVC removes a stage's outputs before it runs the stage.
+    `dvc pull` and `dvc checkout` leave such runs, and DVC removes a stage's outputs before it runs the stage.
     """
-    found = 0
-    for place in _run_folders():
+    imported = 0
+    for folder in _run_folders():
         with contextlib.suppress(InputError):
-            found += import_run(place)
-    return found
+            imported += import_run(folder)
+    return imported
 
 
-def import_run(place: Path) -> bool:
+def import_run(folder: Path) -> bool:
     """Store a run's folder under the fingerprint in its manifest; return False if the store has it.
 
-    Raises InputError, naming the file, if the folder is damaged.
+    Raises InputError, with the file's name, if the folder is damaged.
     """
-    key = _manifest_key(place)
+    key = _manifest_key(folder)
     if has(key):
         return False
-    verify_run(place)
-    write_beside(stored(key), lambda own: _copy(place, own))
+    verify_run(folder)
+    write_beside(stored(key), lambda partial: _copy(folder, partial))
     return True
 
 
-def _manifest_key(place: Path) -> str:
-    manifest = read_json(place / MANIFEST)
+def _manifest_key(folder: Path) -> str:
+    manifest = read_json(folder / MANIFEST)
     key = manifest.get("key") if isinstance(manifest, dict) else None
     if not isinstance(key, str) or not key.isalnum():
-        raise InputError(f"{place / MANIFEST}: damaged")
+        raise InputError(f"{folder / MANIFEST}: damaged")
     return key
 
 
-def _copy(place: Path, own: Path) -> None:
-    shutil.copytree(place, own, copy_function=link)
-    reach_disk([*own.rglob("*"), own])
+def _copy(folder: Path, target: Path) -> None:
+    shutil.copytree(folder, target, copy_function=link)
+    reach_disk([*target.rglob("*"), target])
 
 
 def _run_folders() -> list[Path]:
-    return [place for pattern in RUN_PATTERNS for place in sorted(RUNS.glob(pattern))]
+    return [folder for pattern in RUN_PATTERNS for folder in sorted(RUNS.glob(pattern))]
 
 
 def link_runs_to_dvc_cache() -> None:
@@ -179,55 +178,55 @@ def link_runs_to_dvc_cache() -> None:
     link_to_dvc_cache(_run_folders())
 
 
-def link_to_dvc_cache(places: Iterable[Path]) -> None:
-    """Replace files of stored runs by hard links to DVC's cache, so that they take no space of their own.
+def link_to_dvc_cache(folders: Iterable[Path]) -> None:
+    """Replace files of stored runs by hard links to DVC's cache, so that they need no extra space.
 
-    places: the runs in data/runs. A file that DVC removes from its cache later stays in the store. A file is
-    left as it is across file systems, and where its contents differ from what DVC's cache has.
+    folders: the runs in data/runs. Files that DVC later removes from its cache stay in the store. Files are
+    kept if the cache is on another file system or has other contents.
     """
     if (dvc := dvc_folder()) is None:
         return
     objects = cache_folder(dvc) / "files" / "md5"
-    for place in places:
+    for folder in folders:
         with contextlib.suppress(InputError, OSError):
-            for file in stored(_manifest_key(place)).rglob("*"):
-                if file.is_file() and file.stat().st_mode & 0o200:  # DVC's own files are read-only
+            for file in stored(_manifest_key(folder)).rglob("*"):
+                if file.is_file() and file.stat().st_mode & 0o200:  # DVC's files are read-only
                     _link_to_object(file, objects)
 
 
 def _link_to_object(file: Path, objects: Path) -> None:
     md5 = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
-    known = objects / md5[:2] / md5[2:]
-    if known.is_file() and not known.samefile(file) and filecmp.cmp(known, file, shallow=False):
+    cached = objects / md5[:2] / md5[2:]
+    if cached.is_file() and not cached.samefile(file) and filecmp.cmp(cached, file, shallow=False):
         partial = file.with_name(f".{file.name}.{os.getpid()}")
-        reach_disk([known])  # DVC has not: a stored file is on the disk
-        os.link(known, partial)
+        reach_disk([cached])  # DVC does not ensure this
+        os.link(cached, partial)
         os.replace(partial, file)
 
 
-def _drop(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:
-    more = remove_damaged(folder)
+def _remove_damaged(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:
+    copies = remove_damaged(folder)
     name = fingerprint.run.name
-    say(f"{name}: {reason}; {folder} is removed{more}; the run is restored or trained again")
+    say(f"{name}: {reason}; {folder} was removed{copies}; the run will be restored or trained again")
 
 
 def checkpoint_of(fingerprint: RunFingerprint) -> Path:
-    """Where a run keeps its state while it trains: one for each device that it may be asked for."""
+    """Return the path of a run's checkpoint, which is different for each `compute.device`."""
     return checkpoint_path(fingerprint.key(), fingerprint.compute.device)
 
 
 def checkpoint_path(key: str, device: str) -> Path:
-    """Return the same place by the run's fingerprint."""
+    """Return the path of the checkpoint of the run with this fingerprint."""
     return store_folder() / f"{key}-{device}{CHECKPOINT}"
 
 
 def saved_epochs(fingerprint: RunFingerprint) -> int:
-    """Epochs that a run's checkpoint says are done, 0 without one. Whether it is whole is not looked at."""
+    """Return the number of epochs in a run's checkpoint, 0 without one; does not look for damage."""
     return epochs_in(checkpoint_of(fingerprint))
 
 
 def epochs_in(checkpoint: Path) -> int:
-    """Return the epochs that a checkpoint says are done, 0 if there is none."""
+    """Return the number of epochs in a checkpoint, 0 if it does not exist."""
     try:
         with checkpoint.open("rb") as file:
             return int(file.readlines(HEADER)[2])

@@ -1,7 +1,8 @@
-"""Where the store of runs lies, and how a run gets from there into data/runs.
+"""Find the store of runs, and put a run from there into data/runs. `ncpipe.runs.store` has everything else.
 
-The store lies below DVC's cache directory, so that all who share a cache share it: studies, clones and DVC's
-experiments, `--temp` and the queue included. Only the standard library is imported, for `fast_path`.
+The store is below DVC's cache directory, so everything that shares a cache shares the store: studies, clones
+and DVC experiments, including `--temp` and the queue. This module imports only the standard library, for
+`ncpipe.runs.fast_path`.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from ncpipe.system.artifacts import check_manifest, publish_folder, reach_disk
 from ncpipe.system.errors import InputError
 
 NAME = "ncpipe"  # below DVC's cache directory; `dvc gc` leaves it alone
-ALONE = Path("data/.store")  # in a folder without DVC
+ALONE = Path("data/.store")  # the store in a folder without DVC
 VERSION_FILE = "version.txt"
 VERSION = "1"
 
@@ -36,7 +37,7 @@ def _store(here: str) -> Path:
         return folder
     if version != VERSION:
         raise InputError(
-            f"{folder}: a store of version {version[:20]!r}, this ncpipe reads version {VERSION}; "
+            f"{folder}: has version {version[:20]!r}, but this ncpipe reads version {VERSION}; "
             "use the ncpipe that wrote it, or another cache (dvc cache dir)"
         )
     return folder
@@ -47,35 +48,34 @@ def begin_store() -> Path:
     folder = store_folder()
     if not (folder / VERSION_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        partial = (
-            folder / f".{VERSION_FILE}.{os.getpid()}-{threading.get_ident()}"
-        )  # others may create it now
+        # Other processes may create the store at the same time.
+        partial = folder / f".{VERSION_FILE}.{os.getpid()}-{threading.get_ident()}"
         partial.write_text(f"{VERSION}\n", encoding="utf-8")
         os.replace(partial, folder / VERSION_FILE)
     return folder
 
 
 def verify_stored(folder: Path, key: str) -> None:
-    """Raise InputError unless a stored folder is, to the bit, the run with this fingerprint."""
+    """Raise InputError if any bit of a stored folder differs from the run with this fingerprint."""
     if any(path.is_symlink() for path in (folder, *folder.rglob("*"))):
-        raise InputError(f"{folder}: has a symbolic link; a run is a folder of files")
+        raise InputError(f"{folder}: has a symbolic link; a run has only files")
     check_manifest(folder, key)
 
 
-def materialise(folder: Path, place: Path) -> None:
-    """Put a stored run into its place in data/runs, by hard links where one file system holds both.
+def materialise(folder: Path, target: Path) -> None:
+    """Put a stored run into data/runs, by hard links if both are on one file system.
 
-    A stored file is on the disk, and so is another name of it once the folder with the name is. The stored
-    folder's time of change records when the run was used last, for `ncpipe clean`.
+    The contents of stored files are on the disk already, so only the folder must be synced. The stored
+    folder's modification time records the run's last use, for `ncpipe clean`.
     """
-    with publish_folder(place, files_are_on_disk=True) as partial:
+    with publish_folder(target, files_are_on_disk=True) as partial:
         shutil.copytree(folder, partial, copy_function=link, dirs_exist_ok=True)
     with contextlib.suppress(OSError):  # a read-only store
         os.utime(folder)
 
 
 def link(source: "str | os.PathLike[str]", target: "str | os.PathLike[str]") -> None:
-    """Hard-link a file; where that is not possible copy it to the disk. A symbolic link is followed."""
+    """Create a hard link to a file, or a copy if that is not possible. Follows a symbolic link."""
     try:
         os.link(os.path.realpath(source) if os.path.islink(source) else source, target)
     except OSError:

@@ -1,6 +1,7 @@
-"""Log what training took and why runs failed, in data/logs.
+"""Log the time of training and the errors of failed runs, in data/logs.
 
 No stage reads these files: results hold no times, so that they have the same bytes on any machine.
+`ncpipe.runs.engines.job_log` logs jobs.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ BATCH_LOG = LOGS / "batches.csv"
 HEAD = "experiment,depth,runs,device,seconds,ended,digests\n"
 FINISHED = "finished"
 STOPPED = "stopped"
-DIGITS = 16  # of a run's fingerprint
+DIGITS = 16  # of a run's fingerprint, as logs write it
 
 
 def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float, ended: str) -> None:
-    """Append a row for a batch, named after its first run.
+    """Append a row for a batch, with experiment and depth of its first run.
 
-    seconds: wall-clock time. ended: FINISHED or STOPPED. The column digests holds the runs' fingerprints, by
-    which `training_times` finds the results that still exist. A log of another version is replaced.
+    seconds: wall-clock time. ended: FINISHED or STOPPED. The column digests has the runs' fingerprints, by
+    which `training_times` finds the batches of present results. A log of another version is replaced.
     """
     run = fingerprints[0].run
     digests = " ".join(fingerprint.key()[:DIGITS] for fingerprint in fingerprints)
@@ -38,49 +39,49 @@ def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float
         file.write(row if first == HEAD else HEAD + row)  # one write: other processes append too
 
 
-def training_times(made: Mapping[str, Run], threads: int) -> dict[str, Any]:
+def training_times(runs: Mapping[str, Run], threads: int) -> dict[str, Any]:
     """Return the hours that training these runs took, by experiment.
 
-    made: `digest_in_log` of a run's record -> the run. A batch counts towards the experiment of its first run
-    among them; a batch whose runs have all been replaced does not count. threads: of each batch, so that
-    hours x threads are core hours on an idle machine. stopped: how often a batch was stopped and resumed. The
-    log does not contain the time of a process that was killed.
+    runs: by `digest_in_log` of their records. A batch counts for the experiment of its first run among them;
+    a batch without any of them does not count. threads: of each batch, so that hours x threads are core hours
+    on an idle machine. The returned `stopped` is how often a batch was stopped and resumed. The log does not
+    have the time of processes that were killed.
     """
     text = BATCH_LOG.read_text(encoding="utf-8", errors="replace") if BATCH_LOG.is_file() else HEAD
     batches: dict[str, list[tuple[float, str]]] = {}
     for row in csv.DictReader(text.splitlines()):
-        own = [made[digest] for digest in (row.get("digests") or "").split() if digest in made]
-        if own:
+        in_batch = [runs[digest] for digest in (row.get("digests") or "").split() if digest in runs]
+        if in_batch:
             with contextlib.suppress(ValueError):  # a damaged row
                 batch = float(row["seconds"]), row["ended"]
-                batches.setdefault(own[0].experiment, []).append(batch)
+                batches.setdefault(in_batch[0].experiment, []).append(batch)
     return {
         name: {
-            "batch_hours": round(sum(seconds for seconds, _ in own) / 3600, 2),
+            "batch_hours": round(sum(seconds for seconds, _ in rows) / 3600, 2),
             "threads": threads,
-            "batches": sum(ended == FINISHED for _, ended in own),
-            "stopped": sum(ended != FINISHED for _, ended in own),
+            "batches": sum(ended == FINISHED for _, ended in rows),
+            "stopped": sum(ended != FINISHED for _, ended in rows),
         }
-        for name, own in sorted(batches.items())
+        for name, rows in sorted(batches.items())
     }
 
 
 def digest_in_log(record: dict[str, Any]) -> str:
-    """Return the name of a run in the log, from its run.json."""
+    """Return the log's name of a run, from its run.json."""
     return key_of_record(record)[:DIGITS]
 
 
 def failure_log(run: Run) -> Path:
-    """Return the file that says why a run failed."""
+    """Return the path of the log with the error of a failed run."""
     return LOGS / f"failed-{'-'.join(run.path.parts)}.log"
 
 
 @contextlib.contextmanager
 def log_failures(runs: Iterable[Run], stopped: type[Exception]) -> Iterator[None]:
-    """Write an error of the block to the log of each run; if there is none, remove the runs' older logs.
+    """Write an error of the block to each run's log; without an error, remove the runs' older logs.
 
-    stopped: the exception that means "stopped on request", which is no failure. A log that cannot be written,
-    as on a full disk, is skipped: the error itself is raised in any case.
+    stopped: the exception for training that was stopped on request, which is not logged. If a log cannot be
+    written, as on a full disk, it is skipped, and the error is raised anyway.
     """
     runs = list(runs)
     try:

@@ -148,7 +148,10 @@ class Unseen:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs, 3 batches, 4 entries."""
+    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries.
+
+    Not for results: the digests of stages leave out this module.
+    """
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y"):

@@ -21,7 +21,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.pool import asked_to_stop, executor, uninterrupted
+from ncpipe.runs.pool import executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
 from ncpipe.system.errors import InputError
@@ -112,7 +112,7 @@ def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
 
 
 def _train_elsewhere(task: _Task[Found]) -> list[Found]:
-    return _train(task, asked_to_stop)
+    return _train(task, should_stop)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncpipe.runs.batches import groups, in_memory, train_batches, worker_count
+from ncpipe.runs.batches import groups, split_batch, train_batches, worker_count
 from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.options import Settings
@@ -40,7 +40,7 @@ class LocalEngine(Engine):
         missing = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
         errors: list[InputError] = []
         if not settings.planned:
-            batches = [batch for group in groups(missing) for batch in in_memory(group, device, workers)]
+            batches = [batch for group in groups(missing) for batch in split_batch(group, device, workers)]
             work_per_epoch = dict.fromkeys((fingerprint.key() for fingerprint in missing), 1.0)
             done = float(sum(epochs_done(checkpoint_of(fingerprint)) for fingerprint in missing))
             left = sum(fingerprint.run.spec.epochs for fingerprint in missing) - done

@@ -180,8 +180,9 @@ def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
         if done.returncode:
             error = last_line(done.stderr) or f"exit code {done.returncode}"
         active = _active(jobs) if done.returncode else []
+    active_ids = {job.id for job in active}
     for job in jobs:
-        if job not in active:
+        if job.id not in active_ids:
             job.remove()
     return active, error
 

@@ -28,7 +28,7 @@ from ncpipe.papers.s24.tables.low_rank import (
     low_rank_sentence,
     with_ranks,
 )
-from ncpipe.runs.figure_pool import Drawn, draw
+from ncpipe.runs.figure_pool import DrawFigure, draw
 from ncpipe.runs.grid import read_grid
 from ncpipe.system.artifacts import FEATURES, RESULTS, publish_folder
 from ncpipe.system.console import say
@@ -89,7 +89,7 @@ def low_rank() -> None:
     with publish_folder(LOW_RANK) as folder:
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        figures: dict[str, Drawn] = {
+        figures: dict[str, DrawFigure] = {
             "loss_curves": partial(loss_curves, history, at_own),
             "singular_values": partial(singular_values_by_layer, singular, best),
             "rank_penalty": partial(ranks_by_penalty, runs),
@@ -127,7 +127,7 @@ def _series_runs(name: str) -> pd.DataFrame:
     return layer_numbers(runs, tables["singular_values"], tables.get("spread"))
 
 
-def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]:
+def _series_figures(name: str, series: Series, folder: Path) -> dict[str, DrawFigure]:
     """Return a series' figures; write the table of its counts and print a line for each value."""
     tables = _series_tables(name)
     runs = tables["runs"]
@@ -143,7 +143,7 @@ def _series_figures(name: str, series: Series, folder: Path) -> dict[str, Drawn]
                 f"share in [{row['low']:.2f}, {row['high']:.2f}], mean rank {row['mean_rank']:.2f}"
             )
         return {f"against_axis_{name}": partial(against_axis, runs, counts, label, title)}
-    figures: dict[str, Drawn] = {}
+    figures: dict[str, DrawFigure] = {}
     say(f"{name}: {low_rank_sentence(runs.assign(experiment=name))}")
     if "spread" in tables:
         title = rf"{setting}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"

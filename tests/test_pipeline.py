@@ -229,15 +229,43 @@ class TestOtherNetworks:
 class TestWhatRuns:
     """After an edit of params.yaml or of the code."""
 
-    def test_a_new_seed_trains_itself_alone(self, cut: Clone, own_copy: Copy) -> None:
-        """Red: `sweep` among the parameters of train, or the axes in its command."""
+    def test_new_seeds_and_experiments_train_themselves_alone(self, cut: Clone, own_copy: Copy) -> None:
+        """A seed more, one experiment less, and another one that diverges.
+
+        Red: `sweep` among the parameters of train, or the axes in its command; aggregate or plot that take
+        what lies in data/metrics or data/figures from an earlier sweep; a diverged run that stops the sweep,
+        is dropped from the tables, or counts as converged."""
         clone = own_copy(cut)
+        wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
+        wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
+        clone.edit_params("experiments.wild", wild)
+        clone.edit_params("sweep.experiments", ["wild", "alpha"])
         clone.edit_params("sweep.seeds", [7, 0])
-        assert [name for name in clone.stale() if name.startswith("train")] == trains(BOTH, [2], [7])
-        output = clone.repro("fill", "aggregate")
-        assert output.trained == trains(BOTH, [2], [7])
-        assert sorted(name for name in output.ran if name.startswith("train")) == output.trained
-        assert {row["seed"] for row in table(clone, "runs")} == {"0", "7"}
+        new = sorted([*trains(["wild"], [2], [0, 7]), "train@alpha-2-7"])
+        assert [name for name in clone.stale() if name.startswith("train")] == new
+        output = clone.repro()
+        assert output.trained == new
+        assert sorted(name for name in output.ran if name.startswith("train")) == new
+        for name in ("points", "summary", "slopes", "runs", "history"):
+            assert {row["experiment"] for row in table(clone, name)} - {"wild"} == {"alpha"}
+        assert "wild: 0 of 2 runs converged\n  not converged: 2 diverged: lower optimizer" in output.err
+        rows = {(row["experiment"], row["seed"]): row for row in table(clone, "runs")}
+        assert {key: row["converged"] for key, row in rows.items()} == {
+            ("alpha", "0"): "True",
+            ("alpha", "7"): "True",
+            ("wild", "0"): "False",
+            ("wild", "7"): "False",
+        }
+        assert rows["wild", "7"]["reason"] == "diverged"
+        found = dvc_metrics(clone)
+        assert found["wild"] == {"runs": 2, "converged": 0}
+        assert (found["alpha"]["runs"], found["alpha"]["converged"]) == (2, 2)
+        assert set(found) == {"alpha", "wild"}
+        assert figures(clone) == {
+            f"{name}.{kind}"
+            for name in (*SWEEP_FIGURES, "curves_alpha", "curves_wild")
+            for kind in ("png", "svg")
+        }
 
     def test_a_new_depth_trains_itself_alone(self, swept: Clone, own_copy: Copy) -> None:
         """Red: as for a new seed."""
@@ -285,18 +313,6 @@ class TestWhatRuns:
         assert (output.ran, output.trained) == (["fill"], [])
         assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
 
-    def test_a_removed_experiment_leaves_tables_and_figures(self, cut: Clone, own_copy: Copy) -> None:
-        """Red: aggregate or plot take what lies in data/metrics or data/figures from an earlier sweep."""
-        clone = own_copy(cut)
-        clone.edit_params("sweep.experiments", ["alpha"])
-        assert clone.repro().ran == ["code", "grid", "fill", "aggregate", "plot", "claims"]
-        for name in ("points", "summary", "slopes", "runs", "history"):
-            assert {row["experiment"] for row in table(clone, name)} == {"alpha"}
-        assert set(dvc_metrics(clone)) == {"alpha"}
-        assert figures(clone) == {
-            f"{name}.{kind}" for name in (*SWEEP_FIGURES, "curves_alpha") for kind in ("png", "svg")
-        }
-
     def test_reordered_axes_redraw_at_most(self, swept: Clone, own_copy: Copy) -> None:
         """Red: extract or measure depend on the axes' order, by the grid's rows or by params.yaml."""
         clone = own_copy(swept)
@@ -305,10 +321,16 @@ class TestWhatRuns:
         assert clone.repro("code", "grid").ran == ["code", "grid"]
         assert clone.stale() == []
         clone.edit_params("sweep.experiments", ["alpha", "beta"])
-        assert clone.repro().ran == ["code", "grid", "plot"]
-        unmoved = [name for name in OUTPUTS if name != "data/figures"]
-        assert clone.digests(*unmoved) == swept.digests(*unmoved)
-        assert clone.digests("data/figures") != swept.digests("data/figures")
+        assert clone.repro("code", "grid").ran == ["code", "grid"]
+        assert clone.stale() == ["plot"]
+        assert clone.digests("data/grid") == swept.digests("data/grid")
+
+    def test_a_removed_experiment_leaves_the_others_stages(self, cut: Clone, own_copy: Copy) -> None:
+        """Red: extract or measure that depend on other experiments' rows of the grid."""
+        clone = own_copy(cut)
+        clone.edit_params("sweep.experiments", ["alpha"])
+        assert clone.repro("code", "grid").ran == ["code", "grid"]
+        assert clone.stale() == ["aggregate", "fill", "plot"]
 
     def test_code_that_is_only_written_differently_runs_nothing(self, swept: Clone, own_copy: Copy) -> None:
         """Every comment gone, every docstring another, every line laid out anew.
@@ -547,20 +569,21 @@ class TestPlots:
 
 @dataclass(frozen=True)
 class Killed:
-    """A second fresh clone, in another folder, whose `dvc repro` was killed twice before it ended.
+    """A second fresh clone, in another folder, in which three commands were killed before a sweep ended.
 
-    outputs: what each of the three said. runs: the run folders after each, as stage names.
+    planned: what git saw of a plan before them. outputs: what each of the four said. runs: the run folders
+    after each, as stage names.
     """
 
     clone: Clone
+    planned: str
     outputs: list[Output]
     runs: list[list[str]]
 
     @property
     def finished(self) -> list[set[str]]:
         """Stages that ended well in each: all but the last if it was killed."""
-        first, second, third = (output.ran for output in self.outputs)
-        return [set(first[:-1]), set(second[:-1]), set(third)]
+        return [set(output.ran[:-1] if output.code else output.ran) for output in self.outputs]
 
 
 def shape_of(stage: str) -> str:
@@ -580,19 +603,25 @@ def about_to_claim(said: list[str]) -> bool:
 
 @pytest.fixture(scope="session")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """The first dies in the middle of a batch, the second when a trained network waits in the store."""
+    """Two die in the middle of a batch, the third when a trained network waits in the store."""
     clone = Clone.of_working_tree(tmp_path_factory.mktemp("killed") / "a second clone", PARAMS)
+    clone.run("ncpipe", "sweep", "--dry-run")
+    planned = clone.run("git", "status", "--porcelain").out
     outputs, runs = [], []
-    for reached in (in_second_batch, about_to_claim):
-        outputs.append(clone.stop_when(reached, signal.SIGKILL, "dvc", "repro"))
+    for reached, command in (
+        (in_second_batch, ["dvc", "repro"]),
+        (in_second_batch, ["ncpipe", "sweep"]),
+        (about_to_claim, ["dvc", "repro"]),
+    ):
+        outputs.append(clone.stop_when(reached, signal.SIGKILL, *command))
         runs.append(runs_on_disk(clone))
     torn = next(name for name in ALL_TRAINS if name not in runs[-1])
     for folder in (run_folder(clone, torn), clone.folder / "data/.partial" / torn):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "model.safetensors").write_bytes(b"half")
-    outputs.append(clone.repro())
+    outputs.append(clone.run("ncpipe", "sweep"))
     runs.append(runs_on_disk(clone))
-    return Killed(clone, outputs, runs)
+    return Killed(clone, planned, outputs, runs)
 
 
 def run_folder(clone: Clone, stage: str) -> Path:
@@ -607,33 +636,43 @@ def runs_on_disk(clone: Clone) -> list[str]:
 class TestKilled:
     def test_no_half_run_is_left(self, killed: Killed) -> None:
         """Red: a run that is written in its own place."""
-        assert [output.code for output in killed.outputs] == [-signal.SIGKILL, -signal.SIGKILL, 0]
-        first, second, _ = killed.finished
-        assert set(killed.runs[0]) == first & set(ALL_TRAINS)
-        assert set(killed.runs[1]) == (first | second) & set(ALL_TRAINS)
-        assert killed.runs[2] == ALL_TRAINS
+        assert [output.code for output in killed.outputs] == [*[-signal.SIGKILL] * 3, 0]
+        finished = set()
+        for runs, own in zip(killed.runs, killed.finished, strict=True):
+            finished |= own
+            assert set(runs) == finished & set(ALL_TRAINS)
+        assert killed.runs[-1] == ALL_TRAINS
         for name in ALL_TRAINS:
             assert {path.name for path in run_folder(killed.clone, name).iterdir()} == RUN_FILES
 
     def test_finished_stages_are_kept(self, killed: Killed) -> None:
         """Red: outputs that DVC does not keep stage by stage."""
-        first, second, third = killed.finished
-        assert "fill" in second
-        assert not first & second
-        assert third == set(ALL_STAGES) - first - second
+        assert "fill" in killed.finished[2]
+        assert sorted(name for finished in killed.finished for name in finished) == ALL_STAGES
 
-    def test_every_network_outside_the_killed_batch_is_trained_once(self, killed: Killed) -> None:
-        """Red: a store that a restart throws away, so that what waits in it trains again."""
-        announced = [name for line in killed.outputs[0].out.splitlines() for name in trained_in(line)]
-        in_killed_batch = [name for name in announced if shape_of(name) == shape_of(announced[-1])]
+    def test_every_network_outside_the_killed_batches_is_trained_once(self, killed: Killed) -> None:
+        """Red: a store that a restart throws away, so that what waits in it trains again; a run that one of
+        `dvc repro` and `ncpipe sweep` has trained and the other does not take."""
+        in_killed_batches = []
+        for output in killed.outputs[:2]:
+            announced = [name for line in output.out.splitlines() for name in trained_in(line)]
+            in_killed_batches += [name for name in announced if shape_of(name) == shape_of(announced[-1])]
         trained = [name for output in killed.outputs for name in output.trained]
-        assert sorted(trained) == sorted(ALL_TRAINS + in_killed_batch)
+        assert sorted(trained) == sorted(ALL_TRAINS + in_killed_batches)
+        taken = sum(output.err.count("taken from the store") for output in killed.outputs)
+        assert taken in (len(ALL_TRAINS), len(ALL_TRAINS) + 1)  # once more where the kill came too late
 
-    def test_two_clones_end_with_the_same_bytes(self, killed: Killed, swept: Clone) -> None:
-        """Red: a time, a path, a batch's company or an interruption that leaves a trace in a result."""
+    def test_a_sweep_in_another_clone_ends_with_the_same_bytes(self, killed: Killed, swept: Clone) -> None:
+        """Trained in part, and all but trained, by `ncpipe sweep`. Red: a time, a path, a batch's company, an
+        interruption or the command that leaves a trace in a result; a stage that a sweep leaves stale."""
         first, second = swept.digests(*OUTPUTS), killed.clone.digests(*OUTPUTS)
         assert len(first) > 100
         assert first == second
+        assert killed.clone.repro().ran == []
+
+    def test_a_plan_leaves_a_fresh_clone_as_it_is(self, killed: Killed) -> None:
+        """Red: a plan that runs DVC's first stages, whose lock git then sees."""
+        assert killed.planned == ""
 
     def test_ctrl_c_is_one_line(self, cut: Clone, own_copy: Copy) -> None:
         """Red: a traceback, no word at all, or a half-written folder."""
@@ -650,23 +689,6 @@ class TestKilled:
 
 
 class TestBadEnds:
-    def test_a_diverging_experiment_is_counted_not_hidden(self, cut: Clone, own_copy: Copy) -> None:
-        """Red: a diverged run that stops the sweep, is dropped from the tables, or counts as converged."""
-        clone = own_copy(cut)
-        wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
-        wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
-        clone.edit_params("experiments.wild", wild)
-        clone.edit_params("sweep.experiments", ["wild", "alpha"])
-        output = clone.repro("aggregate")
-        assert output.trained == ["train@wild-2-0"]
-        assert "wild: 0 of 1 runs converged\n  not converged: 1 diverged: lower optimizer" in output.err
-        rows = {row["experiment"]: row for row in table(clone, "runs")}
-        assert (rows["wild"]["converged"], rows["alpha"]["converged"]) == ("False", "True")
-        assert rows["wild"]["reason"] == "diverged"
-        found = dvc_metrics(clone)
-        assert found["wild"] == {"runs": 1, "converged": 0}
-        assert found["alpha"]["converged"] == 1
-
     @pytest.mark.parametrize("argument", [["grid"], ["train", "alpha", "2", "0"]])
     def test_a_bad_parameter_stops_before_training(
         self, argument: list[str], cut: Clone, own_copy: Copy
@@ -716,19 +738,7 @@ class TestBadEnds:
 
 
 class TestSweep:
-    """`ncpipe sweep`: what `dvc repro` makes, trained by an engine before that."""
-
-    def test_it_is_dvc_repro(self, swept: Clone, tmp_path: Path) -> None:
-        """Red: a run under another's name; a stage that stays stale; other bytes."""
-        clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-        clone.run("ncpipe", "sweep", "--dry-run")
-        assert clone.run("git", "status", "--porcelain").out == ""
-        output = clone.run("ncpipe", "sweep")
-        assert output.trained == ALL_TRAINS
-        assert output.err.count("taken from the store") == len(ALL_TRAINS)
-        assert clone.stale() == []
-        assert clone.repro().ran == []
-        assert clone.digests(*OUTPUTS) == swept.digests(*OUTPUTS)
+    """`ncpipe sweep`: what `dvc repro` makes, trained by an engine before that (see TestKilled)."""
 
     @pytest.mark.long
     def test_it_goes_on_in_another_clone(self, swept: Clone, tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
     before = study.digests("data/runs")
     study.edit_params("sweep.values", [0.01, 1, 1e-5])
     swept = study.run("ncpipe", "sweep")
-    assert "1 runs to train in 1 batches" in swept.err
+    assert "1 run to train in 1 batch" in swept.err
     assert {path: digest for path, digest in study.digests("data/runs").items() if path in before} == before
     assert study.stale() == []
     assert study.repro().ran == []

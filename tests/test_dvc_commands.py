@@ -199,7 +199,7 @@ class TestStudies:
         output = study.run("ncpipe", "code", check=False)
         assert (output.code, output.out) == (1, "")
         _, line = output.err.splitlines()  # the first says whose code runs
-        assert line.startswith("ncpipe: ncpipe: a copy of the package")
+        assert line.startswith("ncpipe: ncpipe: is a copy of the package")
 
     @pytest.mark.long
     def test_runs_train_and_sweep_in_them(self, root_and_study: Made, own_copy: Copy) -> None:

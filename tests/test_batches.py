@@ -270,7 +270,7 @@ def test_out_of_memory_halves_the_batch(
     assert tried == [3, 1, 2, 1, 1]
     assert trained() == ["one/L2/s2"]
     assert stored() == 3
-    assert "out of memory on cpu, trying 1 at once" in capsys.readouterr().err
+    assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
 
     def never(runs: list[Run], *rest: Any) -> list[Trained]:
         raise torch.OutOfMemoryError
@@ -289,7 +289,7 @@ def test_a_batch_takes_what_fits_in_memory(
     free = type("Memory", (), {"available": int(2.5 * need / batches.MEMORY_SHARE)})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     train("one", 2, 0)
-    assert "2 of 3 runs in a batch" in capsys.readouterr().err
+    assert "batches of 2 of 3 runs" in capsys.readouterr().err
     assert stored() == 3
 
 
@@ -329,9 +329,9 @@ def test_the_plan_states_training_and_the_rest_apart(
     sweep.print_plan(stale.find_stale(load_params(), None), 2)
     lines = capsys.readouterr().out.splitlines()
     assert contents(project) == before
-    assert lines[0].split() == ["batch", "runs", "epochs", "memory", "alone"]
+    assert lines[0].split() == ["batch", "runs", "epochs", "memory", "time"]
     explained = " ".join(lines)
-    assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "alone"))
+    assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "time"))
     assert lines[-3].startswith("6 runs to train in ")
     assert lines[-2].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
     assert lines[-1].startswith("total: about ")

@@ -127,7 +127,7 @@ def test_a_damaged_waiting_run_is_trained_again(
     capsys.readouterr()
     train("one", 2, 1, workers=1)
     said = capsys.readouterr().err.splitlines()
-    [line] = [line for line in said if "is removed" in line]
+    [line] = [line for line in said if "was removed" in line]
     assert line.startswith("one L=2 seed=1: ")
     assert reason in line
     assert contents(RUN) == whole
@@ -178,7 +178,7 @@ def test_a_damaged_finished_run_is_not_measured(
     with pytest.raises(InputError) as error:
         command("one")
     assert str(error.value).startswith(str(RUN))
-    assert str(error.value).endswith(f"{RUN} is removed; run dvc repro")
+    assert str(error.value).endswith(f"{RUN} was removed; run dvc repro")
     assert not RUN.exists()
     train("one", 2, 1, workers=1)
     assert contents(RUN) == whole

@@ -106,8 +106,8 @@ def add_one_of_each_kind(clone: Clone) -> None:
         ),
         (
             "datasets/prepare.py",
-            '    "digits": _digits,',
-            '    "more_digits": _digits,\n    "digits": _digits,',
+            '    "digits": prepare_digits,',
+            '    "more_digits": prepare_digits,\n    "digits": prepare_digits,',
         ),
         (
             "metrics/table.py",
@@ -492,7 +492,7 @@ class TestExperiments:
         ("revisions", "message"),
         [
             (["quick", "quik"], "quik: neither a git revision nor a DVC experiment"),
-            (["quick", "HEAD~1"], "HEAD~1: data/results/points.csv is not in it"),
+            (["quick", "HEAD~1"], "HEAD~1: data/results/points.csv is not in the revision"),
             (["quick"], "compare: give at least two"),
         ],
     )

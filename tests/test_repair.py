@@ -311,7 +311,7 @@ def test_damage_of_a_sweep_is_mended(swept: Clone, own_copy: Copy) -> None:
     now = clone.digests("data/runs", "data/features", "data/results")
     assert {place for place in whole if now[place] != whole[place]} == set(PLACES.values())  # not a word
     output = clone.run("ncpipe", "sweep")
-    lines = [line for line in output.err.splitlines() if "is removed" in line]
+    lines = [line for line in output.err.splitlines() if "was removed" in line]
     assert all("model.safetensors: damaged" in line for line in lines)  # of its place, and of the store
     assert sum("its damaged copy in DVC's cache (.dvc/cache/files/md5/" in line for line in lines) == 1
     assert output.trained == []  # the store has it whole

@@ -239,8 +239,8 @@ class ModularData:
     def __post_init__(self) -> None:
         if self.per_class >= self.modulus:
             raise ValueError(
-                f"per_class: {self.per_class} leaves none of a class's {self.modulus} pairs for the test; "
-                "lower it"
+                f"per_class: {self.per_class} leaves none of a class's {self.modulus} pairs (modulus) for "
+                "the test; lower it"
             )
 
     @property

@@ -236,7 +236,7 @@ ZEROS = npy(np.zeros((N, 5), "u1"))
         (np.zeros(11, "i8"), 1e9, f"features has {N} samples and labels 11; they belong together"),
         (np.zeros((N, 1), "u1"), 1e9, f"labels has shape ({N}, 1); expected (N,) with N > 0"),
         (np.zeros(N, "f4"), 1e9, "labels is of type float32; expected whole numbers"),
-        (np.zeros(N, "u1"), 1e9, "labels name 1 class; collapse needs at least 2"),
+        (np.zeros(N, "u1"), 1e9, "labels: 1 class; collapse needs at least 2"),
         (np.arange(N, dtype="u4") % 3, 5e6, "so it holds little but zeros; if that is meant, write it"),
     ],
 )

@@ -243,8 +243,8 @@ def test_a_command_in_any_language(own: None, tmp_path: Path) -> None:
         (["own_metrics:unknown"], "nc1: not a metric of the suite"),
         (["own_metrics:nc1"], "name its metric with --metric"),
         (["own_metrics:nc1", "--metric", "nc9"], "--metric nc9: unknown"),
-        (["--npz-command", "cat"], "write {} where"),
-        (["--npz-command", "no-such-program {}"], "no program no-such-program"),
+        (["--npz-command", "cat"], "write {} for"),
+        (["--npz-command", "no-such-program {}"], "no-such-program: no such program"),
     ],
 )
 def test_mistakes_are_one_line(own: None, arguments: list[str], said: str) -> None:

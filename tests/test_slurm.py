@@ -279,7 +279,7 @@ def test_status_tells_of_jobs(
     assert "1 job running (1 run), 1 job waiting (1 run), 1 job ended, to be collected (1 run)" in said
     assert "; Slurm: PartitionTimeLimit" in said
     (folder / "squeue").unlink()
-    monkeypatch.setattr("ncpipe.commands.status.ASK_JOBS", 1e-9)
+    monkeypatch.setattr("ncpipe.commands.status.JOBS_SECONDS", 1e-9)
     status(watch=False)
     assert "jobs: engine slurm: no squeue here" in capsys.readouterr().out
 

@@ -892,7 +892,7 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
     results.mkdir(parents=True)
     for name, table in vars(plain()).items():
         table.to_csv(results / f"{name}.csv", index=False)
-    with pytest.raises(InputError, match=r"claims.yaml: bound: an identity does not hold"):
+    with pytest.raises(InputError, match=r"claims.yaml: bound: a proven identity does not hold"):
         claims_command()
     table = pd.read_csv("data/claims/claims.csv")
     assert list(table["verdict"]) == ["agrees", "fails", "not run", "agrees"]

@@ -46,5 +46,5 @@ def test_a_disagreement_without_a_paragraph_is_one_line(published: Path) -> None
 
 
 def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="name the folder of published tables with --from"):
+    with pytest.raises(InputError, match="give the folder of published tables with --from"):
         read_ledger(tmp_path)

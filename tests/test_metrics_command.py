@@ -241,7 +241,7 @@ from ncpipe.metrics.table import measure_arrays
 
 model = torch.nn.Linear(4, 2)
 assert measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)])
-for name in absent & {"psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}:
+for name in absent & {"annotated_types", "psutil", "pydantic", "rich", "safetensors", "tqdm", "typer"}:
     del sys.modules[name]
 from ncpipe.commands.cli import app
 

@@ -138,12 +138,12 @@ def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:
 
 
 def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"changed.*one is in .*published too"):
+    with pytest.raises(InputError, match=r"changed: .*one is also in .*published; give"):
         plot_published([swept / "published", swept / "changed"], tmp_path)
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"runs\.csv: not found; name a folder"):
+    with pytest.raises(InputError, match=r"runs\.csv: not found; give a folder"):
         plot_published([tmp_path / "nothing"], tmp_path)
 
 

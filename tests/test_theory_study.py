@@ -48,7 +48,7 @@ def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, b
     penalty = dataclasses.replace(run.spec.penalty, biases=biases)
     run = dataclasses.replace(run, spec=dataclasses.replace(run.spec, penalty=penalty))
     row = constructed_row(run, data, kind, SHARP)
-    state = construct(run, data, SHARP).state if kind == "sharp" else shifts(run, data, SHARP).state
+    state = construct(run, data, SHARP).state if kind == "sharp" else shifts(run, data, SHARP)
     features = extract(run, state, data, torch.device("cpu"))
     assert row["inner_penalty"] == features.inner_penalty
     assert row["last_penalty"] == features.last_penalty

@@ -19,10 +19,9 @@ pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path"),
 ]
 
-ONE_RUN = PARAMS | {"sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0]}}
 CLEAN = "Data and pipelines are up to date."
-CHEAP = "slopes.draws={}"  # without an effect on one run a depth: only `aggregate` runs
 TOLERANCE = "convergence.tolerance=1e-9"  # no run has converged
+CHEAP = "slopes.draws={}"  # after that without an effect: only `aggregate` runs
 QUEUE_SECONDS = 240
 # What `dvc gc` always says.
 EXPECTED = "WARNING: This will remove all cache except items used in the workspace of the current repo."
@@ -61,14 +60,13 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def root_and_study(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """One run at the root by `dvc repro`, then stages/smoke by its own, on the same parameters; committed."""
+def root_and_study(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The root after `dvc repro`, then stages/smoke after its own, on the same parameters; committed."""
 
     def make(folder: Path) -> Made:
-        clone = Clone.of_working_tree(folder, ONE_RUN)
-        clone.repro()
+        clone = swept.copy(folder)
         study = clone.study("smoke")
-        study.write_params(ONE_RUN)
+        study.write_params(PARAMS)
         output = study.repro()
         clone.commit()
         return clone, output

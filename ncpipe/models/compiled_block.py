@@ -97,26 +97,8 @@ def add_relu(
             scale[s, i] = _normalise(z[s, i], eps, y[s, i])
 
 
-@compiled(_both_precisions("three three three two three"), ANY_ORDER)
-def add_backward(
-    g: np.ndarray, of_sum: np.ndarray, y: np.ndarray, scale: np.ndarray, of_stream: np.ndarray
-) -> None:
-    """Write the gradient of the stream, and of what is added to it, to of_stream (S, M, d).
-
-    g is the gradient of y, and of_sum that of the sum, which has no rows where nothing else reads the sum.
-    """
-    runs, rows, width = g.shape
-    sum_is_read = of_sum.shape[1] > 0
-    for s in range(runs):
-        for i in range(rows):
-            _normalise_backward(g[s, i], y[s, i], scale[s, i], of_stream[s, i])
-            if sum_is_read:
-                for j in range(width):
-                    of_stream[s, i, j] += of_sum[s, i, j]
-
-
 @compiled(_both_precisions("three three boolean[:,:,::1] three two three three"), ANY_ORDER)
-def add_relu_backward(
+def add_backward(
     g: np.ndarray,
     of_sum: np.ndarray,
     active: np.ndarray,
@@ -125,18 +107,23 @@ def add_relu_backward(
     of_stream: np.ndarray,
     of_z: np.ndarray,
 ) -> None:
-    """Write the gradients of the stream and of z to of_stream and of_z (S, M, d); see `add_backward`."""
+    """Write the gradients of the stream and of z to of_stream and of_z (S, M, d), for `add` and `add_relu`.
+
+    g is the gradient of y, and of_sum that of the sum, which has no rows where nothing else reads the sum.
+    `active` has no rows for `add`: the gradients are one then, and of_z is left as it is.
+    """
     runs, rows, width = g.shape
     zero = g.dtype.type(0)
-    sum_is_read = of_sum.shape[1] > 0
+    sum_is_read, has_relu = of_sum.shape[1] > 0, active.shape[1] > 0
     for s in range(runs):
         for i in range(rows):
             _normalise_backward(g[s, i], y[s, i], scale[s, i], of_stream[s, i])
             if sum_is_read:
                 for j in range(width):
                     of_stream[s, i, j] += of_sum[s, i, j]
-            for j in range(width):
-                of_z[s, i, j] = of_stream[s, i, j] if active[s, i, j] else zero
+            if has_relu:
+                for j in range(width):
+                    of_z[s, i, j] = of_stream[s, i, j] if active[s, i, j] else zero
 
 
 @compiled(_both_precisions("three three three three"), ANY_ORDER)

@@ -86,7 +86,7 @@ class _MLP(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
-        from ncpipe.models.compiled_block import add_relu_backward
+        from ncpipe.models.compiled_block import add_backward
 
         x, stream, weight, bias, active, y, scale = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody differentiates the gradient
@@ -96,7 +96,7 @@ class _MLP(torch.autograd.Function):
 
             return *_differentiate(added, stream, (x, weight, bias), ctx.eps, (g, of_sum)), None
         of_stream, of_z = torch.empty_like(y), torch.empty_like(y)
-        add_relu_backward(*_arrays(g, _rows(of_sum, y), active, y, scale, of_stream, of_z))
+        add_backward(*_arrays(g, _rows(of_sum, y), active, y, scale, of_stream, of_z))
         of_parameters = torch.bmm(of_z.mT, x), of_z.sum(1)
         if stream is None:
             return of_stream.baddbmm_(of_z, weight), None, *of_parameters, None
@@ -133,7 +133,8 @@ class _Attention(torch.autograd.Function):
 
             return *_differentiate(added, stream, (x, qk, vo), ctx.eps, (g, of_sum)), None, None
         of_z, of_query = torch.empty_like(y), torch.empty_like(y)
-        add_backward(*_arrays(g, _rows(of_sum, y), y, scale, of_z))
+        no_relu = torch.empty_like(y[:, :0], dtype=torch.bool)
+        add_backward(*_arrays(g, _rows(of_sum, y), no_relu, y, scale, of_z, of_z))
         of_attended, of_vo = torch.bmm(of_z, vo), torch.bmm(of_z.mT, attended)
         of_x = of_z if stream is None else torch.zeros_like(y)
         attend_rows_backward(*_arrays(of_attended, query, x, weights, of_query, of_x))

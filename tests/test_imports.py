@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,11 @@ def test_imports_point_down(path: Path) -> None:
         return
     for other in {part_of(file) for file in local_imports(path)} - {part, "__init__"}:
         assert LEVEL[part] < LEVEL[other], f"{part} imports {other}"
+
+
+def test_no_module_reaches_itself() -> None:
+    """Imports within functions count too. graphlib raises CycleError, which names the circle."""
+    TopologicalSorter({path: local_imports(path) for path in modules()}).prepare()
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ncpipe.config.bounds import LARGEST, Bound, key_of
-from ncpipe.config.study import loaded
-from ncpipe.config.unions import NAME, TaggedBy, names_of, records_of, values_of
+from ncpipe.config.unions import NAME, TaggedBy, names_of, records_of, specs_of_study, values_of
 from ncpipe.system.errors import WORD, InputError, cut, shown, word
 
 CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, alias_generator=key_of)
@@ -50,11 +49,11 @@ def check(kind: Any, value: object, path: str = "") -> tuple[Any, list[str]]:
 
 def adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
     """Return pydantic's adapter of a tuple of one value of a type; a dataclass itself takes no config."""
-    return _adapter(kind, loaded().records)
+    return _adapter(kind, specs_of_study())
 
 
 @functools.cache
-def _adapter(kind: Any, specs_of_study: object) -> TypeAdapter[tuple[Any]]:
+def _adapter(kind: Any, joined_specs: object) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[kind], config=CONFIG)
 
 

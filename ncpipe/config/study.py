@@ -32,7 +32,7 @@ from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
 from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
-from ncpipe.config.unions import values_of
+from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 
 FILE = "study.py"
@@ -104,6 +104,7 @@ def load_study(folder: Path) -> Study:
     global _loaded
     path = (folder / FILE).resolve()
     _loaded = _run(path, path.read_bytes()) if path.is_file() else NO_STUDY
+    join_unions(_loaded.records)
     return _loaded
 
 

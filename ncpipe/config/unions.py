@@ -7,7 +7,7 @@ have their specs from elsewhere (metrics of any model, runs in the store) do not
 import functools
 import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 
 # The forms of a value in a union with a Literal: `loss: ce` is a name alone. They are no keys.
 NAME, KEYS = "a name", "with keys"
+_of_study: tuple[tuple[type, type], ...] = ()
+
+
+def join_unions(specs: Iterable[tuple[type, type]]) -> None:
+    """Let the specs of a study.py join unions, in place of those of the last study.
+
+    specs: each behind a record of the package whose union it joins.
+    """
+    global _of_study
+    _of_study = tuple(specs)
+
+
+def specs_of_study() -> tuple[tuple[type, type], ...]:
+    """Return the specs that joined last, each behind a record of its union."""
+    return _of_study
 
 
 @dataclass(frozen=True)
@@ -51,10 +66,8 @@ def names_of(union: Any) -> Any:
 
 def records_of(union: Any) -> tuple[Any, ...]:
     """Return the records of a union, those of study.py included."""
-    from ncpipe.config.study import loaded  # which imports the specs, which import this module
-
     own = [each for each in typing.get_args(union) if is_dataclass(each)]
-    return (*own, *(spec for member, spec in loaded().records if member in own))
+    return (*own, *(spec for member, spec in _of_study if member in own))
 
 
 def values_of(record: Any, key: str) -> tuple[Any, ...]:

@@ -1,9 +1,11 @@
 """Tasks that several processes share: their order, what they raise, and how the processes end."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from ncpipe.runs import pool
-from ncpipe.runs.pool import WorkerPool
+from ncpipe.runs.pool import WorkerPool, completed
 from ncpipe.system.errors import InputError
 
 STARTER = os.getpid()
@@ -123,6 +125,25 @@ def test_an_interrupt_waits_for_no_task() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_an_interrupt_is_heard_even_if_another_thread_receives_it() -> None:
+    """As of one that comes just before the wait begins. Red: a wait without a time limit."""
+    end = threading.Event()
+
+    def interrupt() -> None:
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        end.wait(20)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        future = threads.submit(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                list(completed([future]))
+            assert not future.done()
+        finally:
+            end.set()
+
+
 def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     """In the middle of a task: its place may be another one's by then. Red: it ends with the task."""
     program = (

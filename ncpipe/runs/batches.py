@@ -25,6 +25,7 @@ from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.heartbeat import HeartbeatWriter
+from ncpipe.runs.pool import completed
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import checkpoint_of, stored, write_beside
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
@@ -123,7 +124,7 @@ def train_batches(
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
             futures = [pool.submit(train, batch) for batch in batches]
-            for future in concurrent.futures.as_completed(futures):
+            for future in completed(futures):
                 try:
                     future.result()
                 except InputError as error:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -25,6 +25,7 @@ from ncpipe.config.study import load_study, study_errors
 
 SECONDS_PER_PROCESS = 3.0  # of work that justify another process, which takes two or three to start
 QUEUED = 2  # tasks for each process, so that it does not wait for the next one
+LOOK = 0.5  # seconds that a signal may wait for the thread that waits for tasks
 MEMORY_SHARE = 0.7  # of the free memory, for other processes of this one's size
 
 Task = TypeVar("Task")
@@ -69,7 +70,7 @@ class WorkerPool:
                         here = todo.popleft()
                         results[here] = self._do(do, tasks[here])
                     else:
-                        concurrent.futures.wait(submitted, return_when=concurrent.futures.FIRST_COMPLETED)
+                        concurrent.futures.wait(submitted, LOOK, concurrent.futures.FIRST_COMPLETED)
                     for future in [future for future in submitted if future.done()]:
                         self._collect(future, submitted.pop(future), todo, results)
                 yield results.pop(index)
@@ -118,6 +119,17 @@ class WorkerPool:
         if self.others is None or self.most == 1 or not waiting:
             return 0
         return QUEUED * self.count
+
+
+def completed(futures: "Iterable[Future[Result]]") -> "Iterator[Future[Result]]":
+    """Yield futures as they complete, as `concurrent.futures.as_completed` does, and hear every signal.
+
+    Python would miss a signal that comes just before a wait without a time limit, until another one comes.
+    """
+    pending = set(futures)
+    while pending:
+        done, pending = concurrent.futures.wait(pending, LOOK, concurrent.futures.FIRST_COMPLETED)
+        yield from done
 
 
 def executor(count: int, stop: Any = None) -> ProcessPoolExecutor:

@@ -21,7 +21,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.pool import executor, should_stop, uninterrupted
+from ncpipe.runs.pool import completed, executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
 from ncpipe.system.errors import InputError
@@ -74,7 +74,7 @@ def train_series(
                 on_batch([fingerprint.run for fingerprint in batch])
                 with uninterrupted():
                     futures[pool.submit(train, _Task(batch, checkpoint_seconds, measure))] = batch
-            for future in concurrent.futures.as_completed(futures):
+            for future in completed(futures):
                 batch = futures[future]
                 found.update(zip((fingerprint.key() for fingerprint in batch), future.result(), strict=True))
                 on_done(len(batch))

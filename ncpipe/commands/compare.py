@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
 from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import PARAMS_FILE, Slopes
@@ -22,12 +20,12 @@ from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.system.artifacts import RESULTS
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
+from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import paper_series
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
-PLAIN_WIDTH = 160  # columns of the output if it is not a terminal
 ABSENT = "-"
 MOST_DECIMALS = 6
 
@@ -53,14 +51,14 @@ def compare(revisions: Sequence[str], as_csv: bool) -> None:
     if as_csv:
         pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
-    console.print(_parameter_table(comparison.trees, console.is_terminal))
-    for table in comparison.tables.values():
-        console.print()
-        console.print(_result_table(table, revisions, console.is_terminal))
-    console.print(legend(comparison.rule))
+    rows = different_parameters(comparison.trees)
+    heading = ["parameter", *comparison.trees]
+    lines = aligned([heading, *([key, *values] for key, values in rows.items())])
+    print(*(lines if rows else ["no parameters differ"]), sep="\n")
+    for experiment, table in comparison.tables.items():
+        heading = [experiment, *result_columns(revisions)]
+        print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
+    print(legend(comparison.rule))
 
 
 def legend(rule: Slopes) -> str:
@@ -161,23 +159,6 @@ def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, json.dumps(tree, default=str).strip('"')
 
 
-def _parameter_table(trees: dict[str, Tree], boxed: bool) -> Table | str:
-    rows = different_parameters(trees)
-    if not rows:
-        return "no parameters differ"
-    table = _table(boxed, "parameter", *trees)
-    for key, values in rows.items():
-        table.add_row(key, *values)
-    return table
-
-
-def _result_table(table: pd.DataFrame, revisions: Sequence[str], boxed: bool) -> Table:
-    shown = _table(boxed, str(table["experiment"].iloc[0]), *result_columns(revisions))
-    for row in result_rows(table, revisions):
-        shown.add_row(*row)
-    return shown
-
-
 def result_columns(revisions: Sequence[str]) -> list[str]:
     """Return the headings of `result_rows` without the first column."""
     first, *others = revisions
@@ -198,15 +179,6 @@ def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[
                 cells += [_number(change, counted, "+"), row["pairs"]]
         setting = "" if pd.isna(depth) else f" at L = {depth}"
         yield [" ".join(filter(None, [quantity, series])) + setting, *cells]
-
-
-def _table(boxed: bool, *columns: str) -> Table:
-    table = Table(*columns)
-    if not boxed:
-        table.box = None
-    for column in table.columns:
-        column.no_wrap = True
-    return table
 
 
 def _number(estimate: tuple[float, float, float], counted: bool, sign: str = "") -> str:

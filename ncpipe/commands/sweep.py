@@ -21,7 +21,7 @@ from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
 from ncpipe.runs.engines.engine import run_tasks
-from ncpipe.runs.engines.job_log import cost_lines, read_costs
+from ncpipe.runs.engines.job_log import cost_table, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.slurm_commands import cancel, still_running
@@ -33,6 +33,7 @@ from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
+from ncpipe.system.text_table import aligned
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
@@ -126,7 +127,7 @@ def _cancel_others(keys: set[str]) -> None:
 def _print_costs(before: int) -> None:
     """Print the costs of the jobs that were collected after the first `before` rows of the log."""
     if costs := [cost for cost in read_costs()[before:] if cost.engine != "local"]:
-        say("\n".join(cost_lines(costs)))
+        say("\n".join(aligned(cost_table(costs))))
 
 
 def _prepare() -> None:

@@ -7,12 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
 from ncpipe.metrics.catalogue import CATALOGUE, UNKNOWN, entry, one_of_a_spectrum
-
-PLAIN_WIDTH = 160  # columns where no terminal says how many there are
+from ncpipe.system.text_table import aligned
 
 
 class Row(Protocol):
@@ -29,19 +25,13 @@ class Row(Protocol):
 
 
 def print_measurements(rows: Iterable[Row], file: TextIO | None = None) -> None:
-    """Print a table per layer, grouped NC0 to NC4, with the value at collapse and the meaning.
-
-    Boxed on a terminal; elsewhere plain columns that neither wrap nor colour.
-    """
-    console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=file, highlight=False, width=PLAIN_WIDTH)
+    """Print a table per layer, grouped NC0 to NC4, with the value at collapse and the meaning."""
     rows = list(rows)
     shown = [row for row in rows if not one_of_a_spectrum(row.metric)]
     for layer in dict.fromkeys(row.layer for row in shown):
-        console.print(_table(layer, [row for row in shown if row.layer == layer], console.is_terminal))
+        print(f"layer {layer}", *_table([row for row in shown if row.layer == layer]), sep="\n", file=file)
     if len(shown) < len(rows):
-        console.print("collapse: the value at collapse. Singular values are in --json and --csv.")
+        print("collapse: the value at collapse. Singular values are in --json and --csv.", file=file)
 
 
 def write_json(rows: Iterable[Row], facts: dict[str, object]) -> None:
@@ -68,24 +58,16 @@ def _strict(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _table(layer: str, rows: Sequence[Row], boxed: bool) -> Table:
+def _table(rows: Sequence[Row]) -> list[str]:
     splits = sorted(dict.fromkeys(row.split for row in rows), key=lambda split: split == "weights")
-    values = {(row.metric, row.split): row.value for row in rows}
-    table = Table("", title=f"layer {layer}", title_justify="left", title_style="bold")
-    if not boxed:
-        table.box = None
-    table.add_column("metric", no_wrap=True)
-    for split in splits:
-        table.add_column(split, justify="right", no_wrap=True)
-    table.add_column("collapse", justify="right")
-    table.add_column("meaning")
+    values = {(row.metric, row.split): number(row.value) for row in rows}
+    table = [["", "metric", *splits, "collapse", "meaning"]]
     for group, members in _groups({row.metric for row in rows}):
         for name in members:
-            known = entry(name)
-            cells = [number(values[name, split]) if (name, split) in values else "" for split in splits]
-            head, end = group if name == members[0] else "", name == members[-1]
-            table.add_row(head, name, *cells, known.collapse, known.meaning, end_section=end)
-    return table
+            head, known = group if name == members[0] else "", entry(name)
+            cells = [values.get((name, split), "") for split in splits]
+            table.append([head, name, *cells, known.collapse, known.meaning])
+    return aligned(table, right=range(2, len(splits) + 3))
 
 
 def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:

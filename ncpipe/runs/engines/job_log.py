@@ -177,12 +177,3 @@ def _memory(costs: Sequence[JobCost]) -> str:
     most = max(used, key=lambda cost: (cost.memory_used or 0) / (cost.memory_asked or 1e12))
     requested = "no limit" if most.memory_asked is None else f"{most.memory_asked / 1024:.1f} GB"
     return f"{(most.memory_used or 0) / 1024:.1f} of {requested}"
-
-
-def cost_lines(costs: Sequence[JobCost]) -> list[str]:
-    """Return `cost_table` as lines of text with aligned columns."""
-    rows = cost_table(costs)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]

@@ -164,8 +164,8 @@ def test_the_limit_of_a_container_or_a_job_counts(
     groups: str, file: str, told: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: the memory of the machine around it; a limit that does not count what the process has already."""
-    monkeypatch.setattr("ncpipe.config.bounds.CGROUPS", tmp_path)
-    monkeypatch.setattr("ncpipe.config.bounds.OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr("ncpipe.system.machine.CGROUPS", tmp_path)
+    monkeypatch.setattr("ncpipe.system.machine.OWN_CGROUPS", tmp_path / "own")
     machine = SimpleNamespace(available=2**60)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
     monkeypatch.setattr(psutil.Process, "memory_info", lambda process: SimpleNamespace(rss=10**6))

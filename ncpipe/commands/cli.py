@@ -266,9 +266,9 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
 
 def _worker_pool(experiment: str, workers: int | None) -> Any:
     """Return a pool of processes for an experiment's runs. workers: None for one per core."""
-    from ncpipe.config.bounds import usable_cores
     from ncpipe.config.params import load_params
     from ncpipe.runs.pool import WorkerPool
+    from ncpipe.system.machine import usable_cores
 
     params = load_params()
     processes = workers or max(1, usable_cores() // params.compute.threads)

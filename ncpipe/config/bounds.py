@@ -1,16 +1,13 @@
-"""Define ranges of numbers in params.yaml, as annotations, and read the machine's free memory and cores.
+"""Define ranges of numbers in params.yaml, as annotations.
 
 Every count has an upper bound with a reason: a larger number is a typing error and would fail deep in a
 library, or never end. The memory of a run within these bounds is estimated before it is built
 (`ncpipe.training.cost`).
 """
 
-import contextlib
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 
@@ -55,55 +52,6 @@ class Bound:
 
 def _plain(limit: float) -> str:
     return str(int(limit)) if abs(limit) < 1e15 and limit == int(limit) else f"{limit:g}"
-
-
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUPS = Path("/proc/self/cgroup")
-
-
-def free_memory() -> int:
-    """Return the bytes that are free on this machine, within the limits of this process.
-
-    Limits are those of its control groups (a container, a service) and of its Slurm job.
-    """
-    import psutil  # only where numbers are about to be computed
-
-    own = psutil.Process().memory_info().rss
-    limits = [*_cgroup_limits(), *_job_limit()]
-    return max(0, min([psutil.virtual_memory().available, *(limit - own for limit in limits)]))
-
-
-def _cgroup_limits() -> Iterator[int]:
-    """Yield the limits of all groups around this process, in version 1 and 2 of control groups."""
-    with contextlib.suppress(OSError):  # not Linux
-        for line in OWN_CGROUPS.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            root, name = (
-                (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
-            )
-            group = root / path.lstrip("/")  # missing in some containers, which have the root alone
-            for folder in (group, *group.parents):
-                if folder.is_relative_to(root):
-                    with contextlib.suppress(OSError, ValueError):  # no such file, or `max`: no limit
-                        yield int((folder / name).read_text())
-
-
-def _job_limit() -> Iterator[int]:
-    """Yield the memory of this process's Slurm job, if it is in one; 0 means all of the node's."""
-    megabytes, each = os.environ.get("SLURM_MEM_PER_NODE"), os.environ.get("SLURM_MEM_PER_CPU")
-    with contextlib.suppress(ValueError):
-        limit = int(megabytes or each or 0) * (
-            1 if megabytes else int(os.environ.get("SLURM_CPUS_ON_NODE", 1))
-        )
-        if limit:
-            yield limit * 2**20
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 LARGEST = 3.4028234e38  # of float32, rounded down

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ncpipe.config.bounds import free_memory
 from ncpipe.system.errors import InputError, cut, word
+from ncpipe.system.machine import free_memory
 
 MAGIC = np.lib.format.MAGIC_PREFIX
 HEADERS = {

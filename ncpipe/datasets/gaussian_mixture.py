@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import free_memory
 from ncpipe.config.specs import GaussianMixtureData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.system.errors import InputError
+from ncpipe.system.machine import free_memory
 from ncpipe.system.randomness import seeded_generator
 
 COPIES = 3  # of the samples in float64, while they are drawn

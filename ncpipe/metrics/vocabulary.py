@@ -97,7 +97,7 @@ class TokenPass:
 
 def check_memory(vocabulary: int, width: int, device: torch.device) -> None:
     """Raise InputError if the statistics of so many tokens do not fit into the device's free memory."""
-    from ncpipe.config.bounds import free_memory  # only here: the metrics need PyTorch and NumPy alone
+    from ncpipe.system.machine import free_memory  # only here: the metrics need PyTorch and NumPy alone
 
     need = ARRAYS_AT_PEAK * 8 * vocabulary * width
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()

@@ -19,7 +19,6 @@ from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.bounds import usable_cores
 from ncpipe.config.specs import Compute, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -32,6 +31,7 @@ from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.errors import InputError, NotEnoughMemory
+from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device

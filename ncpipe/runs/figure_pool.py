@@ -6,9 +6,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ncpipe.config.bounds import usable_cores
 from ncpipe.figures.save import save_figure
 from ncpipe.runs.pool import WorkerPool
+from ncpipe.system.machine import usable_cores
 
 DrawFigure = Callable[[], Figure]  # must be picklable, for other processes
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ncpipe.config.bounds import free_memory
 from ncpipe.config.study import load_study, study_errors
+from ncpipe.system.machine import free_memory
 
 SECONDS_PER_PROCESS = 3.0  # of work that justify another process, which takes two or three to start
 QUEUED = 2  # tasks for each process, so that it does not wait for the next one

@@ -6,9 +6,9 @@ import sys
 
 import torch
 
-from ncpipe.config.bounds import free_memory
 from ncpipe.config.specs import Compute
 from ncpipe.system.errors import InputError
+from ncpipe.system.machine import free_memory
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Storage size calculation overflowed")
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}

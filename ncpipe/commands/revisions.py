@@ -19,12 +19,12 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     if revision == WORKSPACE:
         return [_read_from_workspace(path) for path in paths]
     from dvc.exceptions import DvcException, NotDvcRepoError
-    from dvc.logger import set_loggers_level
     from dvc.repo import Repo
     from dvc.scm import RevError
 
+    logging.disable()  # DVC also logs what it raises
     try:
-        with set_loggers_level(logging.CRITICAL), Repo() as repo, repo.switch(revision):
+        with Repo() as repo, repo.switch(revision):
             return [_read_from_revision(repo, revision, path) for path in paths]
     except RevError:
         raise InputError(
@@ -34,6 +34,8 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         raise InputError(f"{revision}: has no DVC project in {Path.cwd()}") from None
     except DvcException as error:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _read_from_workspace(path: Path) -> str:

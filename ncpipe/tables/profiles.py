@@ -58,32 +58,28 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     return in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
 
 
-def effective_depths(
-    measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame, tolerance: float
-) -> pd.DataFrame:
-    """Return per run the first position with a train `ncc_error` <= tolerance, or L [K23 sec. 4.2].
-
-    layer: its name, or ''. reached: whether there is one. effective_depth: at most L, so that h of a
-    transformer counts as its last block; 0 where the embedding separates the classes already (K23 starts at
-    layer 1).
-    fraction: effective_depth/L. n_layers: number of layers measured.
-    """
-    own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
-    points = _placed(usable_points(own, runs), places)
-    keys = run_keys(runs)
-    converged = points[points["converged"]].sort_values("position").groupby(keys)
-    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
-    columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
-    table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
-    return table.assign(fraction=table["effective_depth"] / table["depth"])
-
-
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return per run and layer the train `ncc_error` behind effective depths, and converged."""
+    """Return per run and layer the train `ncc_error`, by position, and whether the run converged."""
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
     return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
+
+
+def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return per converged run the first position with an error <= tolerance, or L [K23 sec. 4.2].
+
+    errors: from `layer_errors`. layer: the name of the layer there, or ''. reached: whether there is one.
+    effective_depth: at most L, so that h of a transformer counts as its last block; 0 if the embedding
+    already separates the classes (K23 starts at layer 1). fraction: effective_depth/L. n_layers: number of
+    layers measured.
+    """
+    keys = run_keys(runs)
+    converged = errors[errors["converged"]].groupby(keys)
+    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
+    columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
+    table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
+    return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:

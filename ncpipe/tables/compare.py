@@ -180,8 +180,11 @@ def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[
         yield "log10", deepest, means
 
 
-def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
-    """Return the terms whose combination is the slope on log10 L; none for fewer than two depths."""
+def slope_terms(groups: Mapping[Any, pd.Series]) -> Terms:
+    """Return the terms whose combination is the slope on log10 L; empty for fewer than two depths.
+
+    groups: log10 values by depth, or by another positive number, which then takes the place of L.
+    """
     if len(groups) < 2:
         return []
     counts = np.array([len(values) for values in groups.values()])

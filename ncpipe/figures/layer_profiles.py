@@ -15,6 +15,7 @@ from ncpipe.figures.panels import (
     ROW_HEIGHT,
     absence,
     converged_by_place,
+    draw_legend,
     has_test,
     label_rows,
     start_at_zero,
@@ -22,8 +23,8 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
-from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 LAW_METRIC = "nc1_trace_ratio"
@@ -69,7 +70,7 @@ def layer_profiles(
     of their R^2, or with the number of layers where that is only three.
     """
     x_axis = x_axis_of(runs)
-    colours = colours_of(profile[x_axis.column])
+    colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
@@ -151,9 +152,7 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis) -
     (line,) = axes.plot(
         ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
     )
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend, wherever the curves go
-    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
+    draw_legend(axes, [line], room=0.2, handlelength=2.3)
 
 
 def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:

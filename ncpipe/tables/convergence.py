@@ -134,8 +134,10 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         LOSS_MOVING: ("tolerance", "loss_moved"),
         GRADIENT: ("gradient", "gradient_norm"),
     }[reason]
-    enough = _above(own[column].max())
-    return f"raise epochs, or convergence.{key} to {enough:g}" if math.isfinite(enough) else "raise epochs"
+    worst = own[column].max()
+    if not math.isfinite(worst):
+        return "raise epochs"
+    return f"raise epochs, or convergence.{key} to {_above(worst):g}"
 
 
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -153,7 +155,5 @@ def _range(values: pd.Series) -> str:
 
 def _above(value: float) -> float:
     """Round a positive value up to two digits."""
-    if not math.isfinite(value):
-        return value
     near = float(f"{value:.2g}")
     return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.2g}")

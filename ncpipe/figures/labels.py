@@ -115,16 +115,15 @@ def _network(run: Mapping[Any, Any]) -> list[str]:
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
     over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
-    strengths = {"penalty.value": f"lambda = {run['penalty_value']:g}{over}"}
+    strengths = {"penalty.value": rf"$\lambda = {run['penalty_value']:g}{over}$"}
     if own is not None and not math.isnan(own):
-        strengths["penalty.last_layer"] = f"lambda_L = {own:g}"
+        strengths["penalty.last_layer"] = rf"$\lambda_L = {own:g}$"
     return [strength for key, strength in strengths.items() if key != run.get("axis")]
 
 
 def _rest(run: Mapping[Any, Any]) -> list[str]:
-    strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
     place = [f"$L = {run['depth']}$"] if "axis" in run else []  # one line of several, each against the axis
-    return [*place, *strengths, *_exceptions(run)]
+    return [*place, *_strengths(run), *_exceptions(run)]
 
 
 def _exceptions(run: Mapping[Any, Any]) -> list[str]:

@@ -68,14 +68,15 @@ def tables_of(runs, *measured, history=None):
     measurements = pd.concat(measured, ignore_index=True)
     last = measurements[measurements["layer"] == "last"]
     places = places_of(measurements)
+    errors = layer_errors(measurements, places, runs)
     return Tables(
         usable_points(last, runs),
         runs,
         loglog_slopes(last, runs, RULE),
         leave_out_slopes(last, runs, RULE),
         separation_law(measurements, places, runs),
-        effective_depths(measurements, places, runs, 0.0),
-        layer_errors(measurements, places, runs),
+        effective_depths(errors, runs, 0.0),
+        errors,
         runs[RUN].assign(epoch=1, train_error=0.0) if history is None else history,
     )
 

@@ -17,7 +17,6 @@ from ncpipe.figures.labels import (
     Column,
     by_experiment,
     caption,
-    gap_columns,
     paper_columns,
     row_label,
     slope_label,
@@ -563,7 +562,7 @@ def test_the_epoch_has_a_logarithmic_axis_that_keeps_the_start(curves):
 def test_the_gap_and_its_parts_have_colours_of_their_own():
     """Red: the gap in the colour of NC1, beside it on a page."""
     runs, nothing = made_runs(), pd.DataFrame(columns=["experiment", "metric"])
-    columns = [*paper_columns(runs, nothing), *gap_columns(runs, nothing)]
+    columns = [*paper_columns(runs, nothing), *GAP_COLUMNS]
     assert len({colour_of(column.metric, i % 3) for i, column in enumerate(columns)}) == 6
     assert colour_of("nc2_identity", 0) == colour_of("nc2_etf", 2)
 

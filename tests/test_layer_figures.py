@@ -21,7 +21,7 @@ from ncpipe.figures.style import colour_of, depth_colours
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.tables.keys import RUN
-from ncpipe.tables.profiles import effective_depths, layer_profile, separation_law
+from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 
 DEPTHS = (2, 5, 12)
 CLASSES = 4
@@ -102,7 +102,7 @@ def profiles_figure(table=TABLE, runs=RUNS, labels=LABELS):
 def split_figure(table=TABLE, runs=RUNS, labels=LABELS):
     return train_against_test(
         layer_profile(table, places_of(table), runs),
-        effective_depths(table, places_of(table), runs, 0.0),
+        effective_depths(layer_errors(table, places_of(table), runs), runs, 0.0),
         runs,
         labels,
     )

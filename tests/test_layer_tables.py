@@ -28,7 +28,7 @@ def separation_law(table, runs):
 
 
 def effective_depths(table, runs, tolerance):
-    return tables.effective_depths(table, places_of(table), runs, tolerance)
+    return tables.effective_depths(tables.layer_errors(table, places_of(table), runs), runs, tolerance)
 
 
 def made_runs(depths=(2, 12), seeds=(0, 1), experiments=("rn",)):

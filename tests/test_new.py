@@ -54,7 +54,7 @@ def below_head(path: Path) -> str:
 
 def test_a_study_of_the_checkout_is_like_the_template(checkout: Path) -> None:
     """Red: a file that the shipped studies have and this one lacks; a head that still names the template."""
-    create_study("wide")
+    create_study("wide", Extras())
     study = checkout / "stages/wide"
     assert [path.name for path in study.parent.iterdir()] == ["wide"]
     assert files(study) == FILES | {"ncpipe"}
@@ -83,7 +83,7 @@ def test_an_installed_package_has_the_template(
         shutil.copyfile(ROOT / source, installed / target)
     monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
     monkeypatch.chdir(tmp_path)
-    create_study("./apart")
+    create_study("./apart", Extras())
     assert files(tmp_path / "apart") == ALONE
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=tmp_path / "apart", capture_output=True, text=True, check=True

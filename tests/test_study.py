@@ -22,9 +22,9 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
+from ncpipe.commands.json_schema import write_schema
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
-from ncpipe.commands.schema import write_schema
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, loaded

@@ -40,7 +40,6 @@ from ncpipe.tables.compare import (
 from ncpipe.tables.keys import run_keys, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
-from ncpipe.tables.slopes import slope_weights
 
 LEAST_SHARE = 0.5  # of a number's runs that must have converged
 
@@ -223,13 +222,9 @@ def _fitted(claim: Slope | Line, tables: Tables) -> Number:
 def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:
     """Fit the slope over several experiments, whose runs are taken as independent draws."""
     used = used.sort_values(["x", "seed"])
-    groups = {x: own.set_index("seed")["log10"] for x, own in used.groupby("x")}
-    if len(groups) < 2:
+    terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
+    if not terms:
         return _none(f"too few values of {claim.x} with a logarithm")
-    counts = np.array([len(values) for values in groups.values()])
-    weights = slope_weights(np.log10(np.array(list(groups))), counts)
-    pairs = zip(weights, groups.values(), strict=True)
-    terms = [Term(index, float(weight), values) for index, (weight, values) in enumerate(pairs)]
     return Number(*difference_interval([], terms, "|".join([*over, claim.split, claim.metric]), rule))
 
 

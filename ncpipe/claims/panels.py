@@ -19,6 +19,7 @@ from ncpipe.claims.ledger import (
     Measured,
     SinceFit,
     Spearman,
+    Split,
     Value,
 )
 from ncpipe.claims.verdicts import Judged
@@ -56,7 +57,10 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
             yield from _points(points, "number", claim.metric, claim.split, name)
     else:
         for metric, split, experiment in _sides(claim):
-            own = _value_of(claim, metric, split, experiment)
+            own = Value(
+                quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=metric,
+                split=split, experiment=experiment, depth=claim.depth, value=claim.value,
+            )  # fmt: skip
             found = numbers(own, tables)
             if isinstance(found, pd.DataFrame):
                 at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
@@ -64,7 +68,7 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
                 yield from _points(points, "place", metric, split, "")
 
 
-def _sides(claim: Measured) -> Iterator[tuple[str, str, str]]:
+def _sides(claim: Measured) -> Iterator[tuple[str, Split, str]]:
     """Yield metric, split and experiment of each side of a claim."""
     if isinstance(claim, Difference):
         other = claim.versus
@@ -76,13 +80,6 @@ def _sides(claim: Measured) -> Iterator[tuple[str, str, str]]:
     if isinstance(claim, DepthBound):
         for name in (claim.experiment, *claim.over):
             yield "effective_depth", "train", name
-
-
-def _value_of(claim: Measured, metric: str, split: Any, experiment: str) -> Value:
-    return Value(
-        quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=metric, split=split,
-        experiment=experiment, depth=claim.depth, value=claim.value,
-    )  # fmt: skip
 
 
 def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:

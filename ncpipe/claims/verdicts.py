@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 
 from ncpipe.claims.evidence import Number
-from ncpipe.claims.ledger import Claim, Expect, Line, Measured, Theory, subject
+from ncpipe.claims.ledger import Claim, Expect, Line, Theory, subject
 from ncpipe.tables.sentences import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
+PLURALS = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}  # the other verdicts have none
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
     "p_value", "runs", "scale", "reason",
@@ -106,7 +107,7 @@ def about(claim: Claim) -> str:
     if isinstance(claim, Theory):
         named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
         return f"{claim.call}({named})"
-    return subject(claim) if isinstance(claim, Measured) else ""
+    return subject(claim)
 
 
 def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
@@ -176,8 +177,7 @@ def line(judged: Judged) -> str:
 
 def counts(judged: Sequence[Judged]) -> str:
     """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 not run`."""
-    plurals = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     verdicts = get_args(Verdict)
-    counted = {plurals.get(name, name): sum(each.verdict == name for each in judged) for name in verdicts}
+    counted = {PLURALS.get(name, name): sum(each.verdict == name for each in judged) for name in verdicts}
     named = ", ".join(f"{count} {verb}" for verb, count in counted.items() if count)
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {named}"

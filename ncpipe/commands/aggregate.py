@@ -42,6 +42,7 @@ def aggregate() -> None:
         )
         for line in distinct(runs, line_keys(runs))
     ]
+    errors = layer_errors(measurements, places, runs)
     tables = {
         "points": usable_points(last, runs),
         "summary": summary,
@@ -51,8 +52,8 @@ def aggregate() -> None:
         "history": history,
         "layers": layer_profile(measurements[~single], places, runs),
         "separation": separation_law(measurements[~single], places, runs),
-        "effective_depth": effective_depths(measurements, places, runs, params.effective_depth.tolerance),
-        "layer_errors": layer_errors(measurements, places, runs),
+        "effective_depth": effective_depths(errors, runs, params.effective_depth.tolerance),
+        "layer_errors": errors,
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }

@@ -90,9 +90,7 @@ def fetch(
     mirror: Annotated[
         Path | None,
         typer.Option(
-            envvar="NCPIPE_MIRROR",
-            help="Folder with the official files, which are then not downloaded.",
-            show_default=False,
+            envvar="NCPIPE_MIRROR", help="Folder with the official files, which are then not downloaded."
         ),
     ] = None,
     value: Value = None,
@@ -150,7 +148,6 @@ def clean(
         typer.Option(
             metavar="AGE",
             help="Remove what was not used for this time: a number with h, d or w, for example 30d.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -180,9 +177,7 @@ def sweep(
     checkpoint_seconds: CheckpointSeconds = 60.0,
     engine: Annotated[
         Literal["local", "slurm", "ray"] | None,
-        typer.Option(
-            help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md).", show_default=False
-        ),
+        typer.Option(help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md)."),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -191,12 +186,10 @@ def sweep(
             "-o",
             metavar="KEY=VALUE",
             help="Option of the engine, as in engine.yaml; can be repeated.",
-            show_default=False,
         ),
     ] = None,
     address: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster; short for -o address=ADDRESS.", show_default=False),
+        str | None, typer.Option(help="Address of a Ray cluster; short for -o address=ADDRESS.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
@@ -225,7 +218,7 @@ def sweep(
             print("nothing to train\nall other stages are up to date")
             return
     announce("sweep")
-    from ncpipe.commands.sweep import cancel_jobs, print_plan
+    from ncpipe.commands.sweep import Jobs, cancel_jobs, print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
@@ -233,7 +226,7 @@ def sweep(
     elif cancel:
         cancel_jobs()
     else:
-        jobs: Literal["wait", "detach", "collect"] = "detach" if detach else "collect" if collect else "wait"
+        jobs: Jobs = "detach" if detach else "collect" if collect else "wait"
         run_sweep(device, workers, checkpoint_seconds, keep_going, options, jobs)
 
 
@@ -286,15 +279,9 @@ def aggregate() -> None:
 @stage()
 def plot(
     sources: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", help="Folder written by `ncpipe publish`; can be repeated.", show_default=False
-        ),
+        list[Path] | None, typer.Option("--from", help="Folder written by `ncpipe publish`; can be repeated.")
     ] = None,
-    target: Annotated[
-        Path | None,
-        typer.Option("--to", help="With --from: folder for the figures.", show_default=False),
-    ] = None,
+    target: Annotated[Path | None, typer.Option("--to", help="With --from: folder for the figures.")] = None,
 ) -> None:
     """Draw the figures of the sweep, or with --from those of published tables, as PNG and SVG."""
     from ncpipe.commands.plot import plot as plot_sweep
@@ -310,10 +297,7 @@ def plot(
 
 @command()
 def publish(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.", show_default=False),
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.")],
 ) -> None:
     """Copy the sweep's tables, claims and parameters, with their provenance, to a folder for git."""
     from ncpipe.commands.publish import publish as publish_sweep
@@ -344,8 +328,7 @@ def claims(
 @stage()
 def report(
     revisions: Annotated[
-        list[str] | None,
-        typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.", show_default=False),
+        list[str] | None, typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.")
     ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare revisions with the first one; write a page.")
@@ -356,7 +339,6 @@ def report(
             "--to",
             help="File to write instead, with commit and machine. Default with --compare: "
             "data/comparison.html.",
-            show_default=False,
         ),
     ] = None,
     times: Annotated[
@@ -398,8 +380,7 @@ def compare(
     revisions: Annotated[
         list[str],
         typer.Argument(
-            help="DVC experiments, git revisions or `workspace`. All are compared with the first.",
-            show_default=False,
+            help="DVC experiments, git revisions or `workspace`. All are compared with the first."
         ),
     ],
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
@@ -418,7 +399,6 @@ def metrics(
             metavar="FILE",
             help=".npz or .safetensors file with features (N,d) and labels (N,); optional: weight (K,d), "
             "bias (K,), test_features, test_labels.",
-            show_default=False,
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with inf and nan as strings.")] = False,
@@ -459,7 +439,6 @@ def conformance(
             metavar="MODULE:FUNCTION",
             help="Function that takes NumPy arrays features (N, d) and labels (N,), and any of weight, bias, "
             "test_features, test_labels. It returns a dict of metrics, or one number.",
-            show_default=False,
         ),
     ] = None,
     npz_command: Annotated[
@@ -490,10 +469,8 @@ def status(
 @command()
 def logs(
     experiment: Experiment,
-    depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.", show_default=False)],
-    seed: Annotated[
-        int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.", show_default=False)
-    ],
+    depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.")],
+    seed: Annotated[int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.")],
     value: Value = None,
 ) -> None:
     """Print the training logs of a run, from this machine, jobs of Slurm or tasks of Ray."""
@@ -507,8 +484,7 @@ def repair(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Damaged results below data/ to remove, so that `dvc repro` computes them again.",
-            show_default=False,
+            help="Damaged results below data/ to remove, so that `dvc repro` computes them again."
         ),
     ] = None,
 ) -> None:
@@ -526,7 +502,6 @@ def new(
             metavar="NAME",
             help="Name of the study, created as stages/NAME in this checkout. A path instead of a name "
             "creates a separate git and DVC project there, which runs the installed package.",
-            show_default=False,
         ),
     ],
     own_code: Annotated[
@@ -554,7 +529,7 @@ def new(
 @command()
 def schema() -> None:
     """Write JSON schemas with which editors complete and explain the keys of params.yaml and claims.yaml."""
-    from ncpipe.commands.schema import write_schema
+    from ncpipe.commands.json_schema import write_schema
 
     write_schema()
 

@@ -6,7 +6,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ from ncpipe.runs.run_folder import read_snapshots, read_state
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import prepare_device
-
-
-@dataclass(frozen=True)
-class RunToExtract:
-    """Holds a run, how its features are computed, and the path of its features without suffix."""
-
-    fingerprint: RunFingerprint
-    compute: Compute
-    path: Path
 
 
 def extract_experiment(
@@ -51,12 +41,9 @@ def extract_experiment(
     say(f"extract {experiment}: {plural(len(runs), 'run')} on {prepare_device(compute)}, float64")
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
-        todo = [
-            RunToExtract(fingerprint, compute, folder / fingerprint.run.path.relative_to(experiment))
-            for fingerprint in fingerprints
-        ]
-        with tqdm(total=len(todo), desc=experiment, unit="run", disable=None, leave=False) as bar:
-            for _ in map_runs(extract_run, todo):
+        extract_one = functools.partial(extract_run, compute, folder)
+        with tqdm(total=len(runs), desc=experiment, unit="run", disable=None, leave=False) as bar:
+            for _ in map_runs(extract_one, fingerprints):
                 bar.update()
 
 
@@ -66,14 +53,15 @@ def double_compute(compute: Compute, device: Device | None) -> Compute:
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
-def extract_run(todo: RunToExtract) -> None:
-    """Write a run's features, and those of the weights that were kept during training."""
-    fingerprint, run, device = todo.fingerprint, todo.fingerprint.run, prepare_device(todo.compute)
+def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> None:
+    """Write a run's features, and those of the weights that were kept during training, to a folder."""
+    run, device = fingerprint.run, prepare_device(compute)
+    path = folder / run.path.relative_to(run.experiment)
     data = _data(PREPARED / run.data, fingerprint.data)
     state = read_state(RUNS / run.path, fingerprint)
-    write_features(todo.path.with_suffix(".safetensors"), extract(run, state, data, device))
+    write_features(path.with_suffix(".safetensors"), extract(run, state, data, device))
     for epoch, state in read_snapshots(RUNS / run.path, fingerprint).items():
-        write_features(features_at(todo.path, epoch), last_layer_of(extract(run, state, data, device)))
+        write_features(features_at(path, epoch), last_layer_of(extract(run, state, data, device)))
 
 
 @functools.lru_cache(maxsize=1)  # consecutive runs have the same data

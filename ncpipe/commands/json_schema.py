@@ -1,6 +1,6 @@
-"""Build JSON schemas of params.yaml and claims.yaml for editors; docstrings of the records explain the keys.
+"""Write JSON schemas of params.yaml and claims.yaml for editors (`ncpipe schema`).
 
-`ncpipe.commands.schema` writes them to files.
+Docstrings of the records explain the keys.
 """
 
 import inspect
@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -16,7 +17,7 @@ from ncpipe.claims.ledger import TaggedClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Params
 from ncpipe.config.records import adapter
-from ncpipe.config.study import MODULE
+from ncpipe.config.study import MODULE, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
 LARGEST = 1e30  # larger bounds only end a number's type, and are left out
@@ -31,6 +32,13 @@ class About:
 
     record: str
     keys: Mapping[str, str]
+
+
+def write_schema() -> None:
+    """Write params.schema.json and claims.schema.json here, with the records of a study.py."""
+    load_study(Path())
+    for name in SCHEMAS:
+        Path(name).write_text(schema_text(name), encoding="utf-8")
 
 
 def json_schema(kind: Any) -> dict[str, Any]:

@@ -73,8 +73,7 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
     if form == "csv":
         write_csv(rows)
     elif form == "json":
-        facts = _facts(arrays) if present is None else _facts_of_present(arrays, rows)
-        write_json(rows, facts | {"warnings": warnings})
+        write_json(rows, _facts(arrays, rows, present) | {"warnings": warnings})
     else:
         print_measurements(rows)
 
@@ -101,12 +100,11 @@ def _count_classes(arrays: dict[str, Tensor]) -> int:
     return len(arrays["weight"]) if "weight" in arrays else count_classes(arrays["labels"])
 
 
-def _facts(arrays: dict[str, Tensor]) -> dict[str, object]:
+def _facts(
+    arrays: dict[str, Tensor], rows: Sequence[Measurement], present: Present | None
+) -> dict[str, object]:
     samples, width = arrays["features"].shape
-    return {"samples": samples, "width": width, "classes": _count_classes(arrays)}
-
-
-def _facts_of_present(arrays: dict[str, Tensor], rows: Sequence[Measurement]) -> dict[str, object]:
+    if present is None:
+        return {"samples": samples, "width": width, "classes": _count_classes(arrays)}
     counted = {row.metric: row.value for row in rows if row.split == TRAIN}
-    width = arrays["features"].shape[1]
     return {"samples": int(counted["tokens"]), "width": width, "classes": int(counted["classes"])}

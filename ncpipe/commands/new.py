@@ -68,10 +68,7 @@ class Extras:
     data: Path | None = None
 
 
-NO_EXTRAS = Extras()
-
-
-def create_study(name: str, extras: Extras = NO_EXTRAS) -> None:
+def create_study(name: str, extras: Extras) -> None:
     """Create a study with this name, or at this path.
 
     A name creates stages/NAME in the checkout that contains the current folder: a DVC project that shares the
@@ -115,7 +112,6 @@ def _write_study(folder: Path, name: str, extras: Extras) -> None:
     """Write a study of a checkout."""
     _write_common(folder, name, "../../", f"dvc --cd stages/{name} repro", extras, SHARED_CACHE)
     (folder / PACKAGE).symlink_to(f"../../{PACKAGE}", target_is_directory=True)
-    _check(folder)
 
 
 def _write_project(folder: Path, name: str, extras: Extras) -> None:
@@ -127,7 +123,6 @@ def _write_project(folder: Path, name: str, extras: Extras) -> None:
     _replace(folder / "dvc.yaml", OWN_DEPS if extras.own_code else DEPS, ALWAYS)
     (folder / "README.md").write_text(_starter("README").format(name=name), encoding="utf-8")
     (folder / "results.ipynb").write_text(_notebook(name), encoding="utf-8")
-    _check(folder)
     _commit(folder, name)
 
 
@@ -156,7 +151,10 @@ def _commit(folder: Path, name: str) -> None:
 def _write_common(
     folder: Path, name: str, schemas: str, command: str, extras: Extras, cache: str = ""
 ) -> None:
-    """Write the files of every study. schemas: path of the JSON schemas. command: what runs the study."""
+    """Write the files of every study; raise InputError if its params.yaml is not valid.
+
+    schemas: path of the JSON schemas. command: what runs the study.
+    """
     template = next(each for each in TEMPLATES if each.is_dir())
     (folder / ".dvc/plots").mkdir(parents=True)
     for file in COPIED:
@@ -179,6 +177,10 @@ def _write_common(
     (folder / CLAIMS_FILE).write_text(first + claims, encoding="utf-8")
     (folder / ".dvc/config").write_text(DVC_CONFIG + cache, encoding="utf-8")
     (folder / ".dvc/.gitignore").write_text(DVC_IGNORED, encoding="utf-8")
+    try:
+        load_params(folder / PARAMS_FILE)
+    except InputError as error:  # for example because of the axis
+        raise InputError(str(error).replace(f"{folder}/", "")) from None
 
 
 def _starter(name: str) -> str:
@@ -240,14 +242,6 @@ def _notebook(name: str) -> str:
         for index, (kind, text) in enumerate(sources)
     ]
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
-
-
-def _check(folder: Path) -> None:
-    """Raise InputError if the study's params.yaml is not valid, for example because of its axis."""
-    try:
-        load_params(folder / PARAMS_FILE)
-    except InputError as error:
-        raise InputError(str(error).replace(f"{folder}/", "")) from None
 
 
 @contextlib.contextmanager

@@ -86,14 +86,11 @@ Experiment = Annotated[
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
-    typer.Option(help="Overrides compute.device in params.yaml.", show_default=False),
+    typer.Option(help="Overrides compute.device in params.yaml."),
 ]
 
 Value = Annotated[
-    str | None,
-    typer.Option(
-        help="Value of the key sweep.axis, in a study that has one.", metavar="NUMBER", show_default=False
-    ),
+    str | None, typer.Option(help="Value of the key sweep.axis, in a study that has one.", metavar="NUMBER")
 ]
 Workers = Annotated[
     int | None,
@@ -101,7 +98,6 @@ Workers = Annotated[
         min=1,
         envvar="NCPIPE_WORKERS",
         help="Batches that train at the same time. Default: cores / compute.threads; 1 on a GPU.",
-        show_default=False,
     ),
 ]
 Processes = Annotated[
@@ -111,7 +107,6 @@ Processes = Annotated[
         min=1,
         envvar="NCPIPE_WORKERS",
         help="Processes to use. Default: cores / compute.threads; 1 if there is little work.",
-        show_default=False,
     ),
 ]
 CheckpointSeconds = Annotated[

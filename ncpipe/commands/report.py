@@ -112,17 +112,11 @@ def contents(here: Mapping[str, str] | None = None) -> Contents:
     claims = _claims()
     if PARAMS_FILE.is_file():
         return _contents_with_runs(load_params(), claims, here or {})
-    pictures = [picture for folder in REPORTED for picture in _paper_pictures(folder)]
-    lead = [f"{verdict_counts(claims)}."] if claims else []
     return Contents(
         title="Neural collapse: models without networks",
-        lead=lead,
-        chapters=[],
+        lead=[f"{verdict_counts(claims)}."] if claims else [],
         claims=claims,
-        pictures=pictures,
-        charts=None,
-        failures=[],
-        failed=None,
+        pictures=_paper_pictures(),
         grids=list(_paper_grids()),
         provenance=Provenance(here=here or {}),
         again=COMMANDS,
@@ -140,7 +134,8 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
-    headline, *pictures = read_pictures(_present_folder(FIGURES, "plot"), "", against, alts)
+    present(FIGURES / "depth_sweep.svg", "plot")
+    headline, *pictures = read_pictures(FIGURES, "", against, alts)
     chapters = _chapters(params, runs, slopes, sentences)
     failed = runs[~runs["converged"]]
     return Contents(
@@ -150,7 +145,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
         headline=headline,
         chapters=chapters,
         claims=claims,
-        pictures=[*pictures, *(picture for folder in REPORTED for picture in _paper_pictures(folder))],
+        pictures=[*pictures, *_paper_pictures()],
         charts=chart_data(runs, points, slopes, history, measurements, places),
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
@@ -205,11 +200,6 @@ def _gap_sentence(slopes: pd.DataFrame, runs: pd.DataFrame) -> str:
     )
 
 
-def _present_folder(folder: Path, stage: str) -> Path:
-    present(folder / "depth_sweep.svg", stage)
-    return folder
-
-
 def _bytes(name: str) -> bytes:
     return (RESULTS / f"{name}.csv").read_bytes()
 
@@ -232,8 +222,9 @@ def _claims() -> list[Grid]:
     return claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
 
 
-def _paper_pictures(folder: Path) -> list[Picture]:
-    return read_pictures(folder, f"{folder.name}-", "", {}) if folder.is_dir() else []
+def _paper_pictures() -> list[Picture]:
+    """Return the figures of the papers' stages."""
+    return [picture for folder in REPORTED for picture in read_pictures(folder, f"{folder.name}-", "", {})]
 
 
 def _paper_grids() -> Iterator[Grid]:

@@ -49,12 +49,8 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
     page = Contents(
         title=f"{' beside '.join(revisions)}",
         lead=[f"{_parameter_count(len(different))} {legend(comparison.rule)}"],
-        chapters=[],
-        claims=[],
         pictures=_pictures(tables, comparison),
         charts=chart_data(*(combined[name] for name in charts)),
-        failures=[],
-        failed=None,
         grids=[_parameters(different, revisions), *_results(comparison, revisions, csv)],
         provenance=Provenance({"Revisions": list(revisions)}),
         again={

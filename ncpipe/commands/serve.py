@@ -19,7 +19,7 @@ from ncpipe.commands.status import FINISHED, Progress, count_states, sweep_progr
 from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.report.chart_data import curve_data
-from ncpipe.report.page import EMPTY, Contents, render
+from ncpipe.report.page import Contents, render
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint
 from ncpipe.runs.store import stored
 from ncpipe.system.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
@@ -91,7 +91,7 @@ def _contents(progress: Progress) -> Contents:
         return contents()
     except InputError as error:
         lead = [f"No results yet ({error}). They appear when all runs of the sweep are trained and measured."]
-        empty = dataclasses.replace(EMPTY, title="Neural collapse", lead=lead)
+        empty = Contents("Neural collapse", lead)
     finished = {run: state for run, state in progress.states.items() if state in FINISHED}
     if not finished:
         return empty

@@ -2,7 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import Params
@@ -44,30 +44,18 @@ def find_stale(params: Params, device: Device | None) -> Stale:
     """Return what is not up to date; calls `dvc status`, which takes longest, in another thread."""
     with ThreadPoolExecutor(1) as pool:
         status = pool.submit(_dvc_status)
-        stale = _without_dvc(params, device)
+        edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
+        compute = params.compute_on(device)
+        prepared = sweep_fingerprints(params, compute)
+        known = {fingerprint.run for fingerprint in prepared}
+        missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
+        unprepared = [RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+        jobs = bool(read_jobs())
         stages, seconds = status.result()
-    return replace(stale, stages=stages, seconds=seconds)
+    return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)}, jobs, seconds)
 
 
 def _dvc_status() -> tuple[set[str], float]:
     """Return the stages that DVC reports as changed, without `code` and `fill`, and the seconds it took."""
     start = time.monotonic()
     return stale_stages() - {"code", "fill"}, time.monotonic() - start
-
-
-def _without_dvc(params: Params, device: Device | None) -> Stale:
-    """Return what is not up to date in the code, the store and the jobs."""
-    edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
-    compute = params.compute_on(device)
-    prepared = sweep_fingerprints(params, compute)
-    known = {fingerprint.run for fingerprint in prepared}
-    return Stale(
-        params=params,
-        compute=compute,
-        missing=[fingerprint for fingerprint in prepared if needs_training(fingerprint)],
-        unprepared=[RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known],
-        stages=set(),
-        edited=edited - {("fill", None)},
-        jobs=bool(read_jobs()),
-        seconds=0.0,
-    )

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from ncpipe.claims.verdicts import PLURALS
 from ncpipe.figures.panels import panel_grid
 from ncpipe.figures.style import FAINT, INK, metric_colours, paper_style
 from ncpipe.figures.x_axis import NAMES
@@ -129,11 +130,10 @@ def _short(metric: str) -> str:
 def verdict_lines(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return `2 agree, 1 disagrees` by panel, of the claims that name it."""
     table = pd.DataFrame(list(verdicts), columns=["panel", "verdict"])
-    words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     lines = {}
     for panel, own in table.groupby("panel", sort=False)["verdict"]:
         counts = own.value_counts(sort=False)
         lines[str(panel)] = ", ".join(
-            f"{count} {words.get(str(word), word) if count > 1 else word}" for word, count in counts.items()
+            f"{count} {PLURALS.get(str(word), word) if count > 1 else word}" for word, count in counts.items()
         )
     return lines

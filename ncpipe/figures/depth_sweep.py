@@ -16,6 +16,7 @@ from ncpipe.figures.panels import (
     NOTE,
     ROW_HEIGHT,
     absence,
+    draw_legend,
     draw_power,
     label_rows,
     last_layer,
@@ -33,6 +34,7 @@ LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not c
 TRIANGLE_WIDTH, TRIANGLE_HEIGHT = 0.2, 0.25  # of a panel, at most
 LABEL_WIDTH, TRIANGLE_PAD = 0.15, 0.03
 TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
+LEGEND_ROOM = 0.22  # of a panel
 DAGGER = r"$^{\dagger}$"
 
 
@@ -84,7 +86,10 @@ def depth_sweep(
                 if above[i : i + 1] != (column,):
                     axes.set_title(column.title)
             above = titles[name]
-        row_labels = [f"{labels[name]}\n{_tally(own)}" for name, own in rows.items()]
+        row_labels = [
+            f"{labels[name]}\n{int(own['converged'].sum())} of {len(own)} runs converged"
+            for name, own in rows.items()
+        ]
         label_rows(grid, row_labels, x_label=x_axis.label)
         shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
@@ -93,10 +98,6 @@ def depth_sweep(
         _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
         figure.draw_without_rendering()
     return figure
-
-
-def _tally(own: pd.DataFrame) -> str:
-    return f"{int(own['converged'].sum())} of {len(own)} runs converged"
 
 
 def _draw_panel(
@@ -159,7 +160,9 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
 
 def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> None:
     if not x_axis.log:
-        _state_ranks(axes, slopes[slopes["rho"].notna()])
+        for _, fit in slopes[slopes["rho"].notna()].iterrows():
+            label = rank_label(fit["rho"], fit["rho_p_value"])
+            draw_legend(axes, [Line2D([], [], linewidth=0, label=label)], LEGEND_ROOM, handlelength=0)
         return
     fitted = slopes[slopes["slope"].notna()]
     if fitted.empty:
@@ -167,21 +170,7 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarra
     fit = fitted.iloc[0]
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
     line = draw_power(axes, fit, places, x_axis, mark=mark, color=INK, linestyle=dashes)
-    _draw_legend(axes, line, handlelength=1.9)
-
-
-def _state_ranks(axes: Axes, slopes: pd.DataFrame) -> None:
-    for _, fit in slopes.iterrows():
-        label = rank_label(fit["rho"], fit["rho_p_value"])
-        _draw_legend(axes, Line2D([], [], linewidth=0, label=label), handlelength=0)
-
-
-def _draw_legend(axes: Axes, line: Line2D, handlelength: float) -> None:
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend, wherever the curve goes
-    axes.legend(
-        handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=handlelength
-    )
+    draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)
 
 
 def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> bool:

@@ -63,16 +63,12 @@ def paper_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ..
     return tuple(Column(*series) for series in paper_series(own, measured))
 
 
+# The gap to L*_GUFM and its two parts, neither of which can be negative.
 GAP_COLUMNS = (
     Column("loss_gap", "train"),
     Column("gap_gufm", "train"),
     Column("inner_penalty", "weights"),
 )
-
-
-def gap_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:
-    """Return the columns of the gap to L*_GUFM and of its two parts, neither of which can be negative."""
-    return GAP_COLUMNS
 
 
 def caption(run: Mapping[Any, Any]) -> str:
@@ -102,17 +98,14 @@ def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame)
 
 def slope_label(slope: float, low: float, high: float, symbol: str = "L") -> str:
     """Return a fitted power of L, or of another symbol, with its interval; mathtext."""
-    return _with_interval(rf"${symbol}^{{{slope:z.2f}}}$", low, high)
+    power = rf"${symbol}^{{{slope:z.2f}}}$"
+    # braces keep a minus after the comma from being set as a binary operator
+    return power if math.isnan(low) else rf"{power} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
 
 
 def rank_label(rho: float, p_value: float) -> str:
     """Return Spearman's rho with the p-value of its sign, in mathtext."""
     return rf"$\rho_S = {rho:z.2f}$ (${p_text(p_value)}$)"
-
-
-def _with_interval(value: str, low: float, high: float) -> str:
-    # braces keep a minus after the comma from being set as a binary operator
-    return value if math.isnan(low) else rf"{value} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
 
 
 def _network(run: Mapping[Any, Any]) -> list[str]:
@@ -122,16 +115,15 @@ def _network(run: Mapping[Any, Any]) -> list[str]:
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
     over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
-    strengths = {"penalty.value": f"lambda = {run['penalty_value']:g}{over}"}
+    strengths = {"penalty.value": rf"$\lambda = {run['penalty_value']:g}{over}$"}
     if own is not None and not math.isnan(own):
-        strengths["penalty.last_layer"] = f"lambda_L = {own:g}"
+        strengths["penalty.last_layer"] = rf"$\lambda_L = {own:g}$"
     return [strength for key, strength in strengths.items() if key != run.get("axis")]
 
 
 def _rest(run: Mapping[Any, Any]) -> list[str]:
-    strengths = ["$" + strength.replace("lambda", r"\lambda") + "$" for strength in _strengths(run)]
     place = [f"$L = {run['depth']}$"] if "axis" in run else []  # one line of several, each against the axis
-    return [*place, *strengths, *_exceptions(run)]
+    return [*place, *_strengths(run), *_exceptions(run)]
 
 
 def _exceptions(run: Mapping[Any, Any]) -> list[str]:

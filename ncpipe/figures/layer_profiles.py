@@ -15,6 +15,7 @@ from ncpipe.figures.panels import (
     ROW_HEIGHT,
     absence,
     converged_by_place,
+    draw_legend,
     has_test,
     label_rows,
     start_at_zero,
@@ -22,8 +23,8 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
-from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
 LAW_METRIC = "nc1_trace_ratio"
@@ -34,18 +35,10 @@ FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that f
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: a metric, of which log10 or the plain means are drawn, and the splits drawn."""
+    """Holds a column: a metric and the splits on which it is drawn."""
 
     metric: str
     splits: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        return entry(self.metric).title
-
-    @property
-    def logarithmic(self) -> bool:
-        return entry(self.metric).scale == "log"
 
 
 PANELS = (
@@ -69,7 +62,7 @@ def layer_profiles(
     of their R^2, or with the number of layers where that is only three.
     """
     x_axis = x_axis_of(runs)
-    colours = colours_of(profile[x_axis.column])
+    colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
@@ -80,7 +73,7 @@ def layer_profiles(
             for axes, panel in zip(line, panels, strict=True):
                 _draw_panel(axes, own, x_axis, panel, colours, converged)
             _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
-        titles = [panel.title for panel in panels]
+        titles = [entry(panel.metric).title for panel in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
         figure.draw_without_rendering()
@@ -103,24 +96,25 @@ def _draw_panel(
     colours: Mapping[float, Colour],
     converged: Mapping[float, int],
 ) -> None:
-    mean = "log10_mean" if panel.logarithmic else "mean"
+    logarithmic = entry(panel.metric).scale == "log"
+    mean = "log10_mean" if logarithmic else "mean"
     rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
         state_nothing(axes, absence(sum(converged.values())))
         return
-    if panel.logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
+    if logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
         return
     for (_, split), table in rows.groupby([x_axis.column, "split"]):
         _draw_line(axes, table, mean, colours[table[x_axis.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
-    if not panel.logarithmic:
+    if not logarithmic:
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
     state_missing(
-        axes, x_axis, rows[x_axis.column], converged, top=not panel.logarithmic
+        axes, x_axis, rows[x_axis.column], converged, top=not logarithmic
     )  # where errors have gone down
 
 
@@ -151,9 +145,7 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis) -
     (line,) = axes.plot(
         ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
     )
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend, wherever the curves go
-    axes.legend(handles=[line], loc="upper right", frameon=False, borderaxespad=0.1, handlelength=2.3)
+    draw_legend(axes, [line], room=0.2, handlelength=2.3)
 
 
 def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:

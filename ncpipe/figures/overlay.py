@@ -13,6 +13,7 @@ from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
 from ncpipe.figures.panels import (
     FIT_DASHES,
     ROW_HEIGHT,
+    draw_legend,
     draw_power,
     last_layer,
     state_nothing,
@@ -52,9 +53,11 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, (ROW_HEIGHT + 0.2) * len(lines) + 0.55), layout="constrained")
         grid = figure.subplots(len(lines), len(columns[lines[0]]), squeeze=False)
+        runs = pd.concat([sweep.runs[["experiment", x_axis.column]] for sweep in lined.values()])
         for row, line in zip(grid, lines, strict=True):
+            places = np.unique(runs.loc[runs["experiment"] == line, x_axis.column])
             for axes, column in zip(row, columns[line], strict=True):
-                x_axis.scale(axes, _places(lined, line, x_axis))
+                x_axis.scale(axes, places)
                 _draw(axes, lined, line, column, x_axis, colours)
                 axes.set_title(column.title)
             row[0].set_ylabel(line)
@@ -69,14 +72,6 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
         figure.draw_without_rendering()
     return figure
-
-
-def _places(sweeps: Mapping[str, Sweep], line: str, x_axis: XAxis) -> np.ndarray:
-    return np.unique(
-        np.concatenate(
-            [sweep.runs.loc[sweep.runs["experiment"] == line, x_axis.column] for sweep in sweeps.values()]
-        )
-    )
 
 
 def _draw(
@@ -107,6 +102,4 @@ def _draw(
     axes.margins(y=0.1)
     thin_ticks(axes)
     if fits:
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.17 * len(fits) * (high - low))  # room for the legend
-        axes.legend(handles=fits, loc="upper right", frameon=False, borderaxespad=0.1, handlelength=1.6)
+        draw_legend(axes, fits, room=0.17 * len(fits), handlelength=1.6)

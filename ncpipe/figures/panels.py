@@ -68,6 +68,16 @@ def draw_power(
     return line
 
 
+def draw_legend(axes: Axes, lines: list[Line2D], room: float, handlelength: float) -> None:
+    """Draw a legend in the upper right corner of a panel, above everything that is drawn.
+
+    room: by which share of its height the panel grows for the legend.
+    """
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + room * (high - low))
+    axes.legend(handles=lines, loc="upper right", frameon=False, borderaxespad=0.1, handlelength=handlelength)
+
+
 def state_nothing(axes: Axes, note: str) -> None:
     """Write into an empty panel why it is empty."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center", **NOTE)

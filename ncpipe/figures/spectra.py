@@ -18,8 +18,8 @@ from ncpipe.figures.panels import (
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
-from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
 
@@ -47,7 +47,7 @@ def spectra(
     """
     table = _spectra(measurements, runs)
     x_axis = x_axis_of(runs)
-    colours = colours_of(table[x_axis.column])
+    colours = depth_colours(table[x_axis.column])
     with paper_style():
         figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
         grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)

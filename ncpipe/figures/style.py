@@ -1,7 +1,7 @@
 """One look for all figures, set around drawing and saving and nowhere else."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import matplotlib
@@ -80,8 +80,12 @@ COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one
 }
 
 
-def depth_colours(depths: Sequence[float]) -> dict[float, Colour]:
-    """Return dark blue (shallow) to orange (deep), each with a contrast of 3 or more to white paper."""
+def depth_colours(depths: Iterable[float]) -> dict[float, Colour]:
+    """Return a colour for each distinct depth, from dark blue (shallow) to orange (deep).
+
+    Each has a contrast of 3 or more to white paper.
+    """
+    distinct = sorted(set(depths))
     shades = sns.color_palette("plasma", as_cmap=True)
-    steps = max(len(depths) - 1, 1)
-    return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(sorted(depths))}
+    steps = max(len(distinct) - 1, 1)
+    return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(distinct)}

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import Column, by_experiment, caption, gap_columns, row_label
+from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.spectra import spectra
@@ -57,7 +57,7 @@ def sweep_figures(
     if columns:
         figures["own_metrics"] = lambda: own_metrics_figure(table("points"), runs, labels, columns)
     if runs[GAP].notna().any():
-        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), gap_columns)
+        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), lambda own, points: GAP_COLUMNS)
     return {
         **figures,
         "depth_sweep": lambda: depth_sweep(*by_depth()),

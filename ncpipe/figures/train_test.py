@@ -41,8 +41,10 @@ SPLITS: dict[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a last-layer metric on one split, and how it is drawn. label: in the key, by colour; the key
-    has splits without one."""
+    """Holds a line: a last-layer metric on one split, and how it is drawn.
+
+    label: in the legend; empty if the legend has only the split.
+    """
 
     metric: str
     split: str
@@ -53,18 +55,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One column: its lines, of log10 or of plain means, and its title where it is no single metric's."""
+    """Holds a column: its lines, and its title if that is not the title of the first line's metric."""
 
     lines: tuple[Series, ...]
-    own_title: str = ""
-
-    @property
-    def title(self) -> str:
-        return self.own_title or entry(self.lines[0].metric).title
-
-    @property
-    def logarithmic(self) -> bool:
-        return entry(self.lines[0].metric).scale == "log"
+    title: str = ""
 
     @property
     def is_of_test(self) -> bool:
@@ -126,8 +120,8 @@ def train_against_test(
                 else:
                     _draw_panel(axes, own, x_axis, panel, converged)
             _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, converged)
-        titles = [*(panel.title for panel in panels), "effective depth"]
-        label_rows(grid, labels.values(), titles, x_axis.label)
+        titles = [panel.title or entry(panel.lines[0].metric).title for panel in panels]
+        label_rows(grid, labels.values(), [*titles, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
         figure.draw_without_rendering()
     return figure
@@ -138,13 +132,14 @@ def _draw_panel(
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
-    mean, std = (f"log10_{name}" if panel.logarithmic else name for name in ("mean", "std"))
+    logarithmic = entry(panel.lines[0].metric).scale == "log"
+    mean, std = (f"log10_{name}" if logarithmic else name for name in ("mean", "std"))
     for series in panel.lines:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
         lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
         drawn |= set(rows[x_axis.column])
     _finish(axes, x_axis, drawn, converged)
-    if drawn and not panel.logarithmic:
+    if drawn and not logarithmic:
         start_at_zero(axes, lines)
 
 

@@ -1,6 +1,6 @@
 """Loss, its parts, the errors and the metrics of the history against the epoch, for the runs of one line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
-from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
 
@@ -31,7 +31,6 @@ DASHES: dict[str, Dashes] = {
     "test": (0, (3, 1.5)),
     "true_labels": (0, (1, 1)),
 }  # of metrics on these splits
-LINEAR = {"error"}
 LOSS_TITLES = {"ce": "cross-entropy", **LOSS_NAMES}
 
 Colours = dict[float, Colour]
@@ -50,7 +49,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     x_axis, keys = x_axis_of(runs), run_keys(runs)
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
     table = table.astype({"finished": bool}).sort_values([x_axis.column, "seed", "epoch"], ignore_index=True)
-    colours = colours_of(runs[x_axis.column])
+    colours = depth_colours(runs[x_axis.column])
     with paper_style():
         metrics = _metric_panels(table)
         rows = 2 + -(-len(metrics) // 2)
@@ -65,7 +64,8 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
                 _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)
-            _scale_panel(axes, table, list(quantities), name not in LINEAR and _is_log(quantities))
+            log = name != "error" and all(series_entry(each).scale == "log" for each in quantities)
+            _scale_panel(axes, table, list(quantities), log)
             _mark_diverged(axes, table, x_axis, list(quantities), colours)
             axes.set(title=_fit_name(runs) if name == FIT else name, xlabel="", ylabel="")
             _draw_splits(axes, [dashes for each, dashes in quantities.items() if table[each].notna().any()])
@@ -88,10 +88,6 @@ def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
             dashes = DASHES[split]
             panels.setdefault(metric.label or metric.name.replace("_", " "), {})[column] = dashes
     return panels
-
-
-def _is_log(quantities: Iterable[str]) -> bool:
-    return all(series_entry(quantity).scale == "log" for quantity in quantities)  # losses have no entry
 
 
 def _draw_quantity(

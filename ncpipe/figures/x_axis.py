@@ -17,7 +17,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from ncpipe.figures.style import Colour, depth_colours
+from ncpipe.figures.style import Colour
 from ncpipe.tables.keys import name_of, x_column
 
 BESIDE = 1.07  # times the depth: where single runs stand
@@ -109,11 +109,6 @@ def with_lines(table: pd.DataFrame) -> pd.DataFrame:
         return table
     places = zip(table["experiment"], table["depth"], strict=True)
     return table.assign(experiment=[name_of({"experiment": name, "depth": depth}) for name, depth in places])
-
-
-def colours_of(values: Iterable[float]) -> dict[float, Colour]:
-    """Return `style.depth_colours` of the distinct values."""
-    return depth_colours(sorted(set(values)))
 
 
 def _around(values: np.ndarray) -> np.ndarray:

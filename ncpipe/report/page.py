@@ -49,7 +49,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Contents:
-    """Holds the contents of a page.
+    """Holds the contents of a page; what is left out is not on it.
 
     lead: lines below the title.
     rates, headline: the first screen, a table of rates and its figure.
@@ -61,22 +61,19 @@ class Contents:
     """
 
     title: str
-    lead: list[str]
-    chapters: list[Chapter]
-    claims: list[Grid]
-    pictures: list[Picture]
-    charts: Mapping[str, Any] | None
-    failures: list[str]
-    failed: Grid | None
-    grids: list[Grid]
-    provenance: Provenance
-    again: Mapping[str, str]
-    live: bool = False
+    lead: Sequence[str]
     rates: Sequence[RateRow] = ()
     headline: Picture | None = None
-
-
-EMPTY = Contents("", [], [], [], [], None, [], None, [], Provenance(), {})
+    chapters: Sequence[Chapter] = ()
+    claims: Sequence[Grid] = ()
+    pictures: Sequence[Picture] = ()
+    charts: Mapping[str, Any] | None = None
+    failures: Sequence[str] = ()
+    failed: Grid | None = None
+    grids: Sequence[Grid] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+    again: Mapping[str, str] = field(default_factory=dict)
+    live: bool = False
 
 
 def render(contents: Contents) -> str:

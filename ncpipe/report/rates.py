@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -75,11 +74,8 @@ def _rate(row: pd.Series, of: str) -> Rate:
         text = power(row["slope"], row["low"], row["high"], of)
         full = f"power {row['slope']}, {100 * row['level']:g} % interval [{row['low']}, {row['high']}]"
     text = f"GNC2: {text}" if row["metric"] == GNC2 else text
-    return Rate(ARROWS[verb], WORDS[verb], text, f"{full}, {_counts(row)} runs used")
-
-
-def _counts(row: Mapping[str, Any] | pd.Series) -> str:
-    return f"{row['n_used']:.0f} of {row['n_runs']:.0f}"
+    full = f"{full}, {row['n_used']:.0f} of {row['n_runs']:.0f} runs used"
+    return Rate(ARROWS[verb], WORDS[verb], text, full)
 
 
 def _used(rows: list[pd.Series]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.claims.verdicts import PLURALS
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry, series_name
 from ncpipe.report.chart_data import plain
@@ -111,9 +112,8 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
 def verdict_counts(grids: list[Grid]) -> str:
     """Return the number of claims by verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
     verdicts = [row[0].text for own in grids if not own.folded for row in own.rows]
-    words = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}
     counts = {word: verdicts.count(word) for word in reversed(VERDICTS)}
-    text = ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.items() if count)
+    text = ", ".join(f"{count} {PLURALS.get(word, word)}" for word, count in counts.items() if count)
     total = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
     return f"{total}: {text}" if text else "no claim has a verdict"
 

@@ -1,18 +1,19 @@
 """Digest the code that a result depends on: the definitions that a function reaches, by syntax trees.
 
-The unit is a definition at the top of a module: a function, a class, a constant. From a function every name
-in it leads to its definition, across modules, until nothing new is found. Comments, docstrings, layout,
-messages of errors and annotations are not digested. Annotations are followed, because an object's methods are
-known by its type.
+The unit is a definition at the top of a module: a function, a class, a constant. Every name in a function
+leads to its definition, across modules, until nothing new is found. Comments, docstrings, layout, error
+messages and annotations are not digested. Annotations are followed, because the type of an object shows
+which methods it has.
 
 A choice of params.yaml (architecture, source of the data, loss) selects one entry of a table or one member of
 a union, so that a new entry changes nothing for the others.
 
 Digests are conservative: they may rerun too much, never too little. A class counts with all its methods, and
-a name counts for everything that it may refer to. With the first definition of a module all effects of its
-import count (loops, assignments to attributes, decorators of ours). Lookups that syntax does not show
-(getattr on a module, importlib) would be missed; the package has none, and a test compares with the functions
-that really run. Of other packages the used names count, not the versions, and of data the checksums.
+a name counts for everything that it may refer to. If any definition of a module counts, so do all effects of
+importing the module (loops, assignments to attributes, decorators of the package). Lookups that syntax does
+not show (getattr on a module, importlib) would be missed; the package has none, and a test compares with the
+functions that really run. Of other packages, the names in use count, but not the versions. Data count by
+their checksums.
 
 A study.py may hold any Python. If it is in plain form (`ncpipe.runs.plain_form`), an experiment's part of it
 is what the entries of its tables reach. Otherwise the whole file and the whole package count for every
@@ -35,8 +36,8 @@ from ncpipe.system.errors import InputError
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "ncpipe"
 PIPELINE = Path("dvc.yaml")
-READ_ONLY = "MappingProxyType"  # around a table of the package, which is then the same to a digest
-ALL = "*"  # in place of a definition's name: all definitions of its module
+READ_ONLY = "MappingProxyType"  # around a table of the package; it does not change the digest
+ALL = "*"  # instead of a name: all definitions of the module
 EFFECTS = "<import>"  # effects of importing a module, besides definitions
 
 ANNOTATIONS = ("annotation", "returns")
@@ -44,7 +45,7 @@ NOT_COUNTED = frozenset((*ANNOTATIONS, "simple", "ctx", "kind", "type_comment", 
 IMPORTS = (ast.Import, ast.ImportFrom)
 WITH_MESSAGE = (ast.Raise, ast.Assert)
 
-# The function that each stage of every sweep calls: of stages that run once for a sweep, and of the others.
+# The function that each stage of every sweep calls: stages of the whole sweep, then of an experiment.
 SWEEP_STAGES: Mapping[str, Definition] = {
     "grid": ("ncpipe.commands.grid", "write_grid"),
     "aggregate": ("ncpipe.commands.aggregate", "aggregate"),
@@ -57,7 +58,7 @@ EXPERIMENT_STAGES: Mapping[str, Definition] = {
     "extract": ("ncpipe.commands.extract", "extract_experiment"),
     "measure": ("ncpipe.commands.measure", "measure"),
 }
-# The functions that decide a run's numbers; which runs train together, and when, is not among them.
+# The functions that decide a run's numbers, but not those that decide which runs train together, and when.
 TRAIN = "train"
 TRAINING = (
     ("ncpipe.datasets.prepared", "read_prepared"),
@@ -68,8 +69,8 @@ TRAINING = (
     ("ncpipe.runs.run_folder", "write_run"),
 )
 # The tables of study.py that an experiment's stages read; no name in the package leads to them. Further
-# stages of a study read those of `train`. Every stage may read a spec's attributes. The stages of a sweep
-# count the whole file.
+# stages of a study read those of `train`. Every stage may read a spec's attributes. For the stages of a sweep
+# the whole file counts.
 STUDY_TABLES_READ: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA",),
     "extract": ("NETWORKS", "LOSSES"),
@@ -93,7 +94,7 @@ Picked = tuple[tuple[str, str], ...]  # kinds of choice, each with what is chose
 
 @dataclass(frozen=True)
 class Module:
-    """A module's statements by the names they define, and the origins of the names that it imports."""
+    """Holds a module's statements by the names they define, and the origins of the names that it imports."""
 
     definitions: dict[str, list[ast.stmt]]
     imports: dict[str, Definition]
@@ -220,7 +221,7 @@ def dependencies(stage: str) -> list[str]:
     """Return the dependencies that dvc.yaml, if there is one, lists for a stage; normalised."""
     if not PIPELINE.is_file():
         return []
-    from ncpipe.config.yaml_file import read_yaml  # slow, and needed beside a study.py alone
+    from ncpipe.config.yaml_file import read_yaml  # slow, and only needed with a study.py
 
     stages = (read_yaml(PIPELINE) or {}).get("stages") or {}
     return [os.path.normpath(path) for path in stages.get(stage, {}).get("deps") or []]
@@ -245,8 +246,8 @@ def code_digests(
 ) -> dict[str, str]:
     """Return the digest of what `roots` reach in each module.
 
-    choices: by kind, as TABLES names them; a table counts whole unless all its kinds are chosen. without:
-    modules of which only `roots` are counted and followed.
+    choices: by kind, as TABLES names them. A table counts as a whole unless `choices` has all its kinds.
+    without: modules of which only `roots` are counted and followed.
     """
     texts: dict[str, list[str]] = {}
     for (module, name), foreign in sorted(reached(roots, choices, without).items()):
@@ -261,7 +262,7 @@ def reached(
 ) -> dict[Definition, list[str]]:
     """Return the definitions that `roots` lead to, with the names from other packages in each.
 
-    Types that only annotations name lead to their classes and are not counted.
+    Aliases of types that occur only in annotations are not counted, but the names in them are followed.
     """
     counted: dict[Definition, list[str]] = {}
     types: set[Definition] = set()
@@ -416,7 +417,7 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 def _does_more(statement: ast.stmt, imports: Mapping[str, Definition]) -> bool:
-    """Return whether a defining statement may have other effects: a loop, a decorator of ours."""
+    """Return whether a defining statement may have other effects: a loop, a decorator of the package."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         names = {name.id for decorator in statement.decorator_list for name in _members(decorator)}
         return any(name not in imports or _is_ours(imports[name][0]) for name in names)
@@ -424,7 +425,7 @@ def _does_more(statement: ast.stmt, imports: Mapping[str, Definition]) -> bool:
 
 
 def _choice(module: str, name: str, choices: Choices) -> Picked | None:
-    """Return what is chosen from a table; None for anything else, and for a table that counts whole."""
+    """Return what is chosen from a table; None for other names, and for a table that counts as a whole."""
     kinds = TABLES.get((module, name), ())
     known = kinds and all(kind in choices for kind in kinds)
     return tuple((kind, choices[kind]) for kind in kinds) if known else None
@@ -500,7 +501,7 @@ def _takes(member: ast.Name, module: str, choice: Picked) -> bool:
 def _names(statement: ast.stmt, module: str, is_type: bool) -> Iterator[tuple[str, str, bool]]:
     """Yield the definitions that the names in a statement refer to, by imports and the module's top level.
 
-    The third value: whether the name is in an annotation only; is_type: whether the whole statement is. A
+    The third value is whether the name is only in an annotation. is_type: whether the whole statement is. A
     local variable with the name of a definition counts as that definition.
     """
     own = read_module(module)

@@ -1,7 +1,7 @@
 """Check the plain form of a study.py, in which syntax alone shows what belongs to each entry of its tables.
 
-A file is in plain form if it consists of imports, functions, classes, constants and the tables, each one
-literal dict, and if nothing in it has effects on other code, while the file is imported or later by
+A file is in plain form if it consists of imports, functions, classes, constants and the tables, each a single
+literal dict, and if nothing in it has effects on other code: neither while the file is imported, nor later by
 assignment. The check accepts known constructs and rejects all others. A rejected file still runs; its digests
 then cover all of it (`ncpipe.runs.code_digests`).
 """
@@ -19,7 +19,7 @@ HARMLESS = frozenset(
     | {"os", "pathlib", "random", "re", "statistics", "string", "textwrap", "time", "typing", "warnings"}
     | {"zipfile", "numpy", "safetensors", "scipy", "sklearn", "torch", "torchvision"}
 )
-# Builtins that reach a name by its text, and attributes with two underscores that are harmless.
+# Builtins that find an object by a name in a string, and attributes with two underscores that are harmless.
 BY_TEXT = frozenset(
     {"eval", "exec", "compile", "globals", "locals", "vars", "dir", "getattr", "setattr", "delattr"}
     | {"breakpoint"}
@@ -38,7 +38,7 @@ Function = ast.FunctionDef | ast.Lambda
 
 
 class Violation(Exception):
-    """The first thing in a file that is not in plain form."""
+    """Names the first thing in a file that is not in plain form, and its line."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line}: {what}")
@@ -46,7 +46,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class Rules:
-    """Inputs of the check besides the file.
+    """Holds the inputs of the check besides the file.
 
     tables: the key in params.yaml that selects an entry of each table; "" if none does.
     imported: names that the file imports, with their origins.
@@ -85,7 +85,7 @@ def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
             if name in defined or name in rules.imported:
                 raise _violation(statement, f"{name} is defined twice")
             if hasattr(builtins, name) or _is_dunder(name):
-                raise _violation(statement, f"{name} has a meaning of its own in Python")
+                raise _violation(statement, f"{name} is a built-in or special name of Python")
             defined[name] = statement
     origins: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
@@ -94,7 +94,7 @@ def _check_names(tree: ast.Module, rules: Rules) -> set[str]:
                 name = alias.asname or alias.name.partition(".")[0]
                 origin = (getattr(node, "module", None) or "", alias.name if alias.asname else name)
                 if hasattr(builtins, name) or origins.setdefault(name, origin) != origin:
-                    raise _violation(node, f"{name} has more than one meaning")
+                    raise _violation(node, f"the import of {name} hides another import or a built-in name")
     return {*defined, *origins, *dir(builtins)}
 
 
@@ -126,12 +126,12 @@ def _check_statement(statement: ast.stmt, tree: ast.Module, rules: Rules) -> Non
             _check_annotation(statement.annotation)
             _check_constant(value, rules)
         case _:
-            raise _violation(statement, "neither an import, a function, a class, a constant nor a table")
+            raise _violation(statement, "a statement that is no import, function, class, constant or table")
 
 
 def _check_table(table: str, value: ast.expr, tree: ast.Module, rules: Rules) -> None:
     if not isinstance(value, ast.Dict) or None in value.keys:
-        raise _violation(value, f"{table} is not one dict written out")
+        raise _violation(value, f"{table} is not a single literal dict")
     classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
     for key, entry in zip(value.keys, value.values, strict=True):
         assert key is not None
@@ -145,7 +145,7 @@ def _check_table(table: str, value: ast.expr, tree: ast.Module, rules: Rules) ->
 
 
 def _declares(spec: ast.ClassDef | None, field: str, rules: Rules) -> bool:
-    """Return whether a class declares a field in its own body, as a Literal of texts."""
+    """Return whether a class declares a field in its own body, as a Literal of strings."""
     fields = [
         each.annotation
         for each in (spec.body if spec else [])
@@ -166,14 +166,14 @@ def _is_literal(annotation: ast.expr, rules: Rules) -> bool:
 
 def _check_class(node: ast.ClassDef, rules: Rules) -> None:
     if node.keywords or getattr(node, "type_params", None):
-        raise _violation(node, f"the class {node.name} takes more than bases")
+        raise _violation(node, f"the class {node.name} has keyword arguments or type parameters")
     for base in node.bases:
         if not _is_dotted(base):
-            raise _violation(base, f"a base of {node.name} is no name")
+            raise _violation(base, f"a base class of {node.name} is not a name")
     _check_decorators(node.decorator_list, rules)
     for statement in node.body:
         if {*_bound_at_top(statement)} & {*rules.imported, *(name for _, name in DECORATORS)}:
-            raise _violation(statement, f"the class {node.name} takes a name that decorators may have")
+            raise _violation(statement, f"the class {node.name} redefines an import or a decorator")
         match statement:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
@@ -188,7 +188,7 @@ def _check_class(node: ast.ClassDef, rules: Rules) -> None:
             case ast.Assign(targets=[ast.Name()], value=value):
                 _check_constant(value, rules)
             case _:
-                raise _violation(statement, f"the class {node.name} does more than define")
+                raise _violation(statement, f"a statement in the class {node.name} may affect other code")
 
 
 def _check_function(node: Function, rules: Rules) -> None:
@@ -202,7 +202,7 @@ def _check_function(node: Function, rules: Rules) -> None:
     own = node.args
     for default in (*own.defaults, *(each for each in own.kw_defaults if each is not None)):
         if not _is_constant(default):
-            raise _violation(default, "a default is no constant")
+            raise _violation(default, "a default value is not a constant")
     for argument in (*own.posonlyargs, *own.args, own.vararg, *own.kwonlyargs, own.kwarg):
         if argument is not None and argument.annotation is not None:
             _check_annotation(argument.annotation)
@@ -213,13 +213,13 @@ def _check_decorators(decorators: Sequence[ast.expr], rules: Rules) -> None:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = called.id if isinstance(called, ast.Name) else ""
         if rules.imported.get(name, ("", name)) not in DECORATORS:
-            raise _violation(decorator, "a decorator other than dataclass, property and the like")
+            raise _violation(decorator, "a decorator of another kind than dataclass or property")
         if isinstance(decorator, ast.Call):
             _check_arguments(decorator, rules)
 
 
 def _check_annotation(annotation: ast.expr) -> None:
-    """Raise Violation unless evaluating an annotation, which may be a text, only names types."""
+    """Raise Violation unless evaluating an annotation, which may be a string, only names types."""
     match annotation:
         case ast.Subscript(value=ast.Name("Literal")):
             return
@@ -227,7 +227,7 @@ def _check_annotation(annotation: ast.expr) -> None:
             try:
                 parts = [ast.parse(text, mode="eval").body]
             except SyntaxError:
-                raise _violation(annotation, "an annotation is a text that is no type") from None
+                raise _violation(annotation, "an annotation is a string that is not a type") from None
         case ast.Name() | ast.Constant():
             return
         case ast.Attribute() | ast.Subscript() | ast.Tuple() | ast.List() | ast.BinOp():
@@ -239,11 +239,11 @@ def _check_annotation(annotation: ast.expr) -> None:
 
 
 def _check_constant(value: ast.expr, rules: Rules) -> None:
-    """Raise Violation unless a value is immutable: a number, a text, a tuple of such, an entry's record."""
+    """Raise Violation unless a value is a number, a string, a tuple of these, or a call of CONSTRUCTORS."""
     if isinstance(value, ast.Call):
         _check_quiet(value, rules)
     elif not _is_constant(value):
-        raise _violation(value, "a value that is no number, text or tuple of such")
+        raise _violation(value, "a value that is not a number, a string or a tuple of these")
 
 
 def _is_constant(value: ast.expr) -> bool:
@@ -256,56 +256,56 @@ def _is_constant(value: ast.expr) -> bool:
 
 
 def _check_quiet(value: ast.expr, rules: Rules) -> None:
-    """Raise Violation unless evaluating an expression does nothing but give its value."""
+    """Raise Violation unless evaluating an expression has no side effects."""
     if isinstance(value, ast.Lambda):
         _check_function(value, rules)
     elif isinstance(value, ast.Call):
         if not isinstance(value.func, ast.Name) or rules.imported.get(value.func.id) not in CONSTRUCTORS:
-            raise _violation(value, "a call outside functions")
+            raise _violation(value, "a call outside of a function")
         _check_arguments(value, rules)
     elif not (_is_constant(value) or _is_dotted(value)):
-        raise _violation(value, "an expression outside functions that is no name or constant")
+        raise _violation(value, "an expression outside of a function that is not a name or a constant")
 
 
 def _check_arguments(call: ast.Call, rules: Rules) -> None:
     if any(keyword.arg is None for keyword in call.keywords):
-        raise _violation(call, "a call outside functions with **")
+        raise _violation(call, "a call with ** outside of a function")
     for value in (*call.args, *(keyword.value for keyword in call.keywords)):
         _check_quiet(value, rules)
 
 
 def _check_anywhere(node: ast.AST, shared: set[str], rules: Rules) -> None:
-    """Raise Violation for anything that can reach or change an object that its names do not show."""
+    """Raise Violation for anything that can read or change objects without naming them."""
     match node:
         case ast.Import() | ast.ImportFrom():
             _check_import(node, rules)
         case ast.Global():
             raise _violation(node, "a global statement")
         case ast.Name(name) if name in BY_TEXT or _is_dunder(name):
-            raise _violation(node, f"{name} can reach what no name shows")
+            raise _violation(node, f"{name} can access objects that the code does not name")
         case ast.Name(name, ctx=ast.Load()) if name in rules.tables:
-            raise _violation(node, f"{name} is used, not only defined")
+            raise _violation(node, f"{name} is used; a table may only be defined")
         case ast.Attribute(attr=name) if _is_dunder(name):
-            raise _violation(node, f"{name} can reach what no name shows")
+            raise _violation(node, f"{name} can access objects that the code does not name")
         case ast.Attribute(ctx=ast.Store() | ast.Del()) if _root(node) != "self":
-            raise _violation(node, "an attribute of something else than self is set")
+            raise _violation(node, "an attribute of another object than self is set")
         case ast.Subscript(ctx=ast.Store() | ast.Del()) if (_root(node) or "") in {*shared, ""}:
-            raise _violation(node, "an item of something that others may use is set")
+            raise _violation(node, "an item of an object that other code may use is set")
 
 
 def _check_import(node: ast.Import | ast.ImportFrom, rules: Rules) -> None:
     modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     if isinstance(node, ast.ImportFrom) and (node.level or any(each.name == "*" for each in node.names)):
-        raise _violation(node, "an import that is relative or takes everything")
+        raise _violation(node, "a relative import, or an import of *")
     for module in modules:
         top = module.partition(".")[0]
         if top != PACKAGE and (top not in HARMLESS or rules.is_local(top)):
-            raise _violation(node, f"what the import of {top} does is unknown")
+            raise _violation(node, f"the import of {top} may have side effects")
         if top == PACKAGE and not (
             isinstance(node, ast.ImportFrom)
             and all(rules.is_definition((module, alias.name)) for alias in node.names)
         ):
-            raise _violation(node, "of ncpipe more is imported than functions, classes and constants by name")
+            raise _violation(node, "an import from ncpipe that is no function, class or constant")
 
 
 def _is_dunder(name: str) -> bool:

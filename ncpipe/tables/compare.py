@@ -1,4 +1,4 @@
-"""Compare the same experiments under two settings: rates, means at a depth, and their differences.
+"""Compare the same experiments under several settings: rates, means at a depth, and their differences.
 
 p  depths of a series    n  runs at a depth
 """
@@ -25,14 +25,14 @@ COLUMNS = [*KEYS, "revision", *ESTIMATE, *CHANGE]
 
 
 class Results(NamedTuple):
-    """Tables of `aggregate`: points (`points.usable_points`) and runs (with converged)."""
+    """Holds tables of `aggregate`: points (`points.usable_points`) and runs (with converged)."""
 
     points: pd.DataFrame
     runs: pd.DataFrame
 
 
 class Term(NamedTuple):
-    """The used runs at one depth, log10 value by seed, and the weight of their mean in a combination."""
+    """Holds the used runs at one depth, log10 value by seed, and their mean's weight in a combination."""
 
     depth: int
     weight: float
@@ -48,12 +48,12 @@ def compare_results(
     """Return one row per quantity and revision of one experiment, compared with the first revision.
 
     series: (metric, split), of the last layer. quantity: `runs` and `converged` (counts); `slope`, of
-    log10 value on log10 L; `log10`, the mean at the deepest depth that all revisions have used runs at,
-    which is `depth`. value, low, high: as in `slopes.loglog_slopes`; NaN where there is none.
+    log10 value on log10 L; `log10`, the mean of log10 value at the deepest depth at which every revision has
+    used runs. depth: that depth. value, low, high: as in `slopes.loglog_slopes`; NaN if there is none.
 
     difference: the value minus that of the first revision, with its interval from `difference_interval`.
-    pairs: number of depths at which the runs were paired, as '5 of 5'. Both are empty in the first revision's
-    rows, and counts have no interval.
+    pairs: number of depths at which runs are compared as pairs, as '5 of 5'. Both are empty in the rows of
+    the first revision. Counts have no interval.
     """
     rows = _counts(revisions, experiment)
     for metric, split in series:
@@ -74,15 +74,15 @@ def compare_results(
 
 
 def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
-    """Return value and interval of sum w' mean' - sum w mean, over the other's and the base's terms.
+    """Return value and interval of sum w' mean' - sum w mean, over the terms of `other` (w') and `base` (w).
 
-    Where both have the same seeds at a depth, the two runs of a seed are drawn as a pair, w' y' - w y,
-    because they share the seed's randomness. Elsewhere they are drawn independently. Pairs are valid whether
-    or not the runs correlate; without correlation they only cost degrees of freedom. Two settings with the
-    same runs differ by 0 [0, 0].
+    If both have the same seeds at a depth, the two runs of a seed are drawn as a pair, w' y' - w y, because
+    they share the seed's randomness. At other depths they are drawn independently. Pairs are valid whether or
+    not the runs correlate; without correlation they only cost degrees of freedom. Two settings with the same
+    runs differ by 0 [0, 0].
 
-    Draws and interval are those of a slope (`intervals`). Each group of runs is divided by the norm of its
-    weights, so that a single run takes a spread of the right size from the others.
+    The bootstrap and the interval are those of a slope (`intervals`). Pairs are divided by the norm of their
+    two weights, so that a depth with one run gets a variance of the right scale from the other depths.
     """
     groups, weights = _groups(base, other)
     drawn = drawn_means(groups, name, rule)
@@ -93,11 +93,11 @@ def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> t
 def size_difference_interval(
     base: Terms, other: Terms, name: str, rule: Slopes
 ) -> tuple[float, float, float]:
-    """Return value and interval of |b| - |a|, a and b the base's and the other's combinations.
+    """Return value and interval of |b| - |a|, where a and b are the combinations of `base` and `other`.
 
-    With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). Both have an interval by
-    `difference_interval`; low and high are the least and the largest value over the product of both. So the
-    interval is below 0 only where u and v surely have different signs, whatever the signs of a and b.
+    With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). `difference_interval` gives an
+    interval of u and one of v; low and high are the least and the largest value over the product of both. So
+    the interval is below 0 only if the intervals of u and v have opposite signs.
     """
     one = difference_interval(base, other, name, rule)
     both = difference_interval([term._replace(weight=-term.weight) for term in base], other, name, rule)
@@ -110,7 +110,7 @@ def size_difference_interval(
 
 
 def _largest(u_low: float, u_high: float, v_low: float, v_high: float) -> float:
-    """Return the largest max(min(u, v), min(-u, -v)) on the rectangle; NaN where an end is NaN."""
+    """Return the largest max(min(u, v), min(-u, -v)) on the rectangle; NaN if an end is NaN."""
     return float(np.maximum(np.minimum(u_high, v_high), np.minimum(-u_low, -v_low)))
 
 
@@ -180,8 +180,11 @@ def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[
         yield "log10", deepest, means
 
 
-def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
-    """Return the terms whose combination is the slope on log10 L; none for fewer than two depths."""
+def slope_terms(groups: Mapping[Any, pd.Series]) -> Terms:
+    """Return the terms whose combination is the slope on log10 L; empty for fewer than two depths.
+
+    groups: log10 values by depth, or by another positive number, which then takes the place of L.
+    """
     if len(groups) < 2:
         return []
     counts = np.array([len(values) for values in groups.values()])
@@ -192,7 +195,8 @@ def slope_terms(groups: Mapping[int, pd.Series]) -> Terms:
 def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
     """Return the terms whose combination is the slope without the smallest depths minus that of all.
 
-    groups: by depth, ascending. None where fewer depths than a fit takes are left.
+    groups: log10 values by depth, ascending. without: how many of the smallest depths are left out. The list
+    is empty if fewer than FEWEST_DEPTHS depths remain.
     """
     deep = dict(list(groups.items())[without:])
     if len(deep) < FEWEST_DEPTHS:

@@ -21,8 +21,8 @@ GRADIENT = "gradient"
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
     """Return `runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
 
-    A run converged if its history passes `judge_run` and, unless `rule.gradient` is None, the norm of its
-    objective's gradient at the end is at most that (`ncpipe.features.gradient`).
+    A run converged if its history passes `judge_run` and the gradient norm of its objective at the end is at
+    most `rule.gradient`, unless that is None (`ncpipe.features.gradient` computes the norm).
     """
     histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
@@ -32,8 +32,8 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
     reasons = [
-        reason or _gradient_reason(length, rule)
-        for (reason, _, _), length in zip(judged, runs["gradient_norm"], strict=True)
+        reason or _gradient_reason(norm, rule)
+        for (reason, _, _), norm in zip(judged, runs["gradient_norm"], strict=True)
     ]
     return runs.assign(
         converged=[reason == "" for reason in reasons],
@@ -50,15 +50,15 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
 
     - it finished, and loss, fit, penalty and train error are finite in every logged row;
     - the last logged train error is at most `rule.train_error`;
-    - its regularised loss settled: over the rows logged in the last `rule.window` share of the epochs
-      (the row at the window's edge included), max - min <= `rule.tolerance` * |last loss|. With fewer than
-      two rows there it counts as not settled.
+    - its regularised loss reached a plateau: over the rows logged in the last `rule.window` share of the
+      epochs (including the row at the window's edge), max - min <= `rule.tolerance` * |last loss|. A window
+      with fewer than two rows counts as no plateau.
 
-    Its movement is (max - min)/|last loss|. Both numbers are NaN for runs that diverged or have no history,
-    and the movement where the window has too few rows.
+    The movement of the loss is (max - min)/|last loss|. Both numbers are NaN for runs that diverged or have
+    no history. The movement is also NaN if the window has fewer than two rows.
 
-    A schedule that ends at a learning rate of 0 settles any loss, and so does a line search that fails: a
-    settled loss does not prove a stationary point. The order of the rows does not matter.
+    A plateau does not prove a stationary point: it also occurs if the schedule ends at a learning rate of 0,
+    or if a line search fails. The order of the rows does not matter.
     """
     rows = history.sort_values("epoch")
     if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
@@ -95,12 +95,12 @@ def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
     ]
 
 
-def _gradient_reason(length: float, rule: Convergence) -> str:
-    return "" if rule.gradient is None or length <= rule.gradient else GRADIENT  # NaN is not small
+def _gradient_reason(norm: float, rule: Convergence) -> str:
+    return "" if rule.gradient is None or norm <= rule.gradient else GRADIENT  # also if the norm is NaN
 
 
 def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
-    span = window * epoch[-1] + 1e-9  # epochs are whole: only 0.29 * 100 = 28.999... needs the slack
+    span = window * epoch[-1] + 1e-9  # for rounding, as in 0.29 * 100 = 28.999...
     tail = loss[epoch[-1] - epoch <= span]
     if len(tail) < 2:
         return math.nan
@@ -134,8 +134,10 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         LOSS_MOVING: ("tolerance", "loss_moved"),
         GRADIENT: ("gradient", "gradient_norm"),
     }[reason]
-    enough = _above(own[column].max())
-    return f"raise epochs, or convergence.{key} to {enough:g}" if math.isfinite(enough) else "raise epochs"
+    worst = own[column].max()
+    if not math.isfinite(worst):
+        return "raise epochs"
+    return f"raise epochs, or convergence.{key} to {_above(worst):g}"
 
 
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -153,7 +155,5 @@ def _range(values: pd.Series) -> str:
 
 def _above(value: float) -> float:
     """Round a positive value up to two digits."""
-    if not math.isfinite(value):
-        return value
     near = float(f"{value:.2g}")
     return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.2g}")

@@ -17,7 +17,7 @@ def present(path: Path, stage: str) -> Path:
 
 
 def read_table(path: Path, stage: str) -> pd.DataFrame:
-    """Read a CSV file that `stage` writes; InputError names the file if it is missing or damaged."""
+    """Read a CSV file that `stage` writes; raise InputError if it is missing or damaged."""
     try:
         return pd.read_csv(present(path, stage))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:

@@ -1,19 +1,20 @@
-"""Define the rounding floor of each metric, below which its value is no measurement.
+"""Define the rounding floor of each metric: a value at or below it is rounding error, not a measurement.
 
-Weights are taken as they are and everything after them is in float64, whose unit is eps = 2^-52. Features
-come out with rounding errors that are, against the distances of class means, 2 to 10 eps in trained networks
-and at most 95 eps over the architectures of S25 at L = 34 as initialised with gains 0.5 and 1 (seen by
-comparing forward passes in float32 and float64). 1024 eps = 2^-42 = 2.3e-13 leaves a factor of ten. So
+Trained weights are used unchanged, and everything is computed from them in float64, with eps = 2^-52.
+Relative to the distances of class means, features have rounding errors of 2 to 10 eps in trained networks.
+They are at most 95 eps in the architectures of S25 at L = 34 at initialisation with gains 0.5 and 1, by
+comparison of forward passes in float32 and float64. A bound of 1024 eps = 2^-42 = 2.3e-13 is ten times
+larger. So the floor is
 
-- a metric that is linear in the deviation from collapse is rounding error at or below 2^-42;
-- one that is quadratic in it (variances, squared distances, 1 - cos) at or below 2^-84 = 5.2e-26;
-- a difference of losses, which are of order 1 at most, at or below 2^-42 again.
+- 2^-42 for a metric that is linear in the deviation from collapse;
+- 2^-84 = 5.2e-26 for one that is quadratic in it (variances, squared distances, 1 - cos);
+- 2^-42 for a difference of losses, which are at most of order 1.
 
 Other metrics have no floor: shares of samples are exact, ranks, margins and condition numbers do not vanish
-at collapse, and `tcv` and `dnc1_trace_pinv` carry the square and the fourth power of the features' scale.
+at collapse, and `tcv` and `dnc1_trace_pinv` scale with the square and the fourth power of the features.
 
-Training in float32 puts weights on a grid of relative width 2^-24, so that `nc2_etf` hardly falls below 1e-8.
-Such a value is far above the floor: it is a property of the trained network, not of the measurement.
+Training in float32 rounds weights to a relative 2^-24, so `nc2_etf` hardly falls below 1e-8. Such a value is
+far above the floor: it is a property of the trained network, not of the measurement.
 """
 
 from ncpipe.metrics.catalogue import entry
@@ -23,7 +24,7 @@ QUADRATIC_FLOOR = LINEAR_FLOOR**2
 
 
 def floor_of(name: str) -> float:
-    """Return the metric's floor; 0 where it has none."""
+    """Return the metric's floor; 0 if it has none."""
     metric = entry(name)
     if metric.order is None or metric.rounding == "none":
         return 0.0

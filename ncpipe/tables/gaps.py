@@ -16,7 +16,7 @@ def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
 
 
 def _details(details: pd.Series) -> str:
-    """Return the first run's details, as an example where others differ."""
+    """Return the details of the first run, marked as an example if other runs have different ones."""
     first, others = details.iloc[0], details.nunique() - 1
     if not first:
         return ""

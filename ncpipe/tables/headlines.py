@@ -8,12 +8,12 @@ GAP = "loss_gap"
 GNC2 = "gnc2_spread_weights"
 # The metrics of `paper_series`.
 PAPER_METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", GNC2, "nc3_cosine")
-# What `dvc plots` draws against depth; the tables hold everything.
+# The metrics that `dvc plots` draws against depth; the tables have all.
 HEADLINES = (*PAPER_METRICS, "strong_test_collapse", GAP)
 
 
 def nc2_of(loss_name: str, last_bias: bool) -> str:
-    """Return the NC2 metric that measures W W^T against what the loss asks for [S25 Def. 3.4].
+    """Return the NC2 metric that compares W W^T with its optimum for the loss [S25 Def. 3.4].
 
     A simplex ETF (NC2A) for cross-entropy and for MSE with a bias, the identity (NC2B) for MSE without one.
     """
@@ -35,7 +35,7 @@ def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, 
 def headline_series(own: pd.DataFrame, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Return by title the metric and split of an experiment's NC1, NC2, NC3 and loss gap, if it has one.
 
-    own: its runs, with loss_name, last_bias and loss_gap. measured: as of `paper_series`.
+    own: its runs, with loss_name, last_bias and loss_gap. measured: as for `paper_series`.
     """
     series = paper_series(own, measured)
     titled = {entry(metric).group: (metric, split) for metric, split in series}

@@ -1,7 +1,7 @@
 """Name the columns that identify runs, settings (runs that differ by seed) and lines of a figure.
 
-Without an axis metrics are plotted against depth, and a line is an experiment. In a study with an axis
-(sweep.axis) they are plotted against x, the values of that key, and a line is an experiment at one depth.
+Without an axis, metrics are plotted against depth, and a line is an experiment. In a study with an axis
+(sweep.axis), they are plotted against x, the values of that key, and a line is an experiment at one depth.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def run_keys(runs: pd.DataFrame) -> list[str]:
 
 
 def setting_keys(runs: pd.DataFrame) -> list[str]:
-    """Return the columns that identify a setting: those of a run but its seed."""
+    """Return the columns that identify a setting: those of a run except its seed."""
     return [key for key in run_keys(runs) if key != "seed"]
 
 
@@ -34,12 +34,12 @@ def x_column(table: pd.DataFrame) -> str:
 
 
 def symbol(runs: pd.DataFrame) -> str:
-    """Return the x axis's name in a sentence: L, or the key that is the axis."""
+    """Return the name of the x axis in a sentence: L, or the key that the study varies."""
     return str(runs[VARIED[0]].iloc[0]) if VARIED[0] in runs else "L"
 
 
 def distinct(table: pd.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
-    """Return the distinct values of the keys in a table, in their order, each as a dict."""
+    """Return the distinct values of the keys in a table, in the order of its rows, each as a dict."""
     rows = table[keys].drop_duplicates().itertuples(index=False, name=None)
     return [dict(zip(keys, row, strict=True)) for row in rows]
 

@@ -14,16 +14,16 @@ LAST = "last"
 def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the measurements with four more columns, ordered by experiment, depth, seed and series.
 
-    converged: whether the run did. log10: log10 of the value, NaN unless 0 < value < inf. used: whether means
-    and slopes use it. reason: why not, '' where used; the first that holds of
+    converged: whether the run converged. log10: log10 of the value, NaN unless 0 < value < inf. used: whether
+    means and slopes use the value. reason: why not, '' if used; the first that applies of
 
-    - `run not converged` (`runs.csv` says why);
+    - `run not converged` (`runs.csv` has the reason);
     - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which have no logarithm;
     - `at the rounding floor`: |value| <= `floors.floor_of` its metric;
     - `negative`.
 
-    Where seeds of one depth lie on both sides of the floor, the mean of the used ones is too high, which
-    their number shows. Experiments are in the order of `runs`.
+    If only some seeds of a depth are above the floor, the mean over these is too high; the number of used
+    runs shows it. Experiments are in the order of `runs`.
 
     Raises InputError for a value measured twice and for a measured run that `runs` lacks.
     """
@@ -48,9 +48,9 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
 def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return every row that a table by depth must have: experiment, depth (axis, x), layer, split, metric.
 
-    A depth (or value of the axis) has the series measured there and all last-layer series of its experiment,
-    or of all experiments where this one was not measured. So a depth whose runs all failed keeps its rows.
-    Other layers appear only at depths that have them.
+    A depth (or value of the axis) has the series measured there and all last-layer series of its experiment;
+    those of all experiments if its experiment was not measured at all. So a depth whose runs all failed keeps
+    its rows. Other layers appear only at depths that have them.
     """
     last = points[points["layer"] == LAST]
     own_last = {name: _series(table) for name, table in last.groupby("experiment")}
@@ -77,7 +77,7 @@ def in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str] | None = N
 def _reasons(table: pd.DataFrame) -> np.ndarray:
     floors = {metric: floor_of(metric) for metric in table["metric"].unique()}
     value, floor = table["value"], table["metric"].map(floors)
-    conditions = {  # the first that holds counts
+    conditions = {  # the first that applies counts
         "run not converged": ~table["converged"],
         "not a number": value.isna(),
         "infinite": np.isinf(value),

@@ -1,4 +1,4 @@
-"""Measure collapse layer by layer, of converged runs: profiles, law of data separation, effective depths."""
+"""Summarise collapse by layer in converged runs: profiles, law of data separation, effective depths."""
 
 import math
 
@@ -16,11 +16,14 @@ LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return mean and std over converged runs per experiment, depth, layer, split and metric.
 
-    places: experiment, depth, layer and position, in blocks of the forward pass (L at a ResNet's features,
-    L + 1/2 at a transformer's); layers without one, such as pre-activations, are left out. n_used: runs with
-    a finite value, of which mean and std are. n_log10: those of them above 0, of which log10_mean and
-    log10_std are. The stds have ddof = 1 and are NaN for fewer than two. Experiments in the order of `runs`,
-    layers in that of the forward pass. An experiment without a converged run has no rows.
+    places: experiment, depth, layer and position. A position counts blocks of the forward pass: the features
+    h are at L in a ResNet and at L + 1/2 in a transformer. Layers without a position, such as
+    pre-activations, are left out.
+
+    n_used: number of runs with a finite value, over which mean and std are taken. n_log10: number of those
+    with a positive value, over which log10_mean and log10_std are taken. The stds have ddof = 1 and are NaN
+    for fewer than two. Experiments are in the order of `runs`, layers in that of the forward pass. An
+    experiment without a converged run has no rows.
     """
     points = _placed(usable_points(measurements, runs), places)
     own = points[points["converged"]]
@@ -41,13 +44,13 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     """Fit the line log10 value = intercept + slope * position of each run, per split and NC1 metric.
 
     The law of data separation [He and Su, PNAS 120(36), 2023] is D_l = rho^l D_0 for the separation
-    fuzziness D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. `nc1_pinv` is
-    D/K on balanced classes, with the same rho (else its Sigma_B weighs classes by their samples);
-    `nc1_trace_ratio` applies the law to the trace ratio.
+    fuzziness D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. On balanced
+    classes `nc1_pinv` is D/K, with the same rho; on others the Sigma_B of the law weighs classes by their
+    samples, and that of the metric does not. `nc1_trace_ratio` applies the law to the trace ratio.
 
-    Least squares over the layers with 0 < value < inf, n_layers of them, h included. slope, intercept and
+    The fit is least squares over the n_layers layers with 0 < value < inf, including h. slope, intercept and
     rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than
-    three, which any line fits, and where all values are equal.
+    three positions, because any line fits two, and if all values are equal.
     """
     own = measurements[measurements["metric"].isin(LAW_METRICS)]
     points = _placed(usable_points(own, runs), places)
@@ -58,32 +61,28 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     return in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
 
 
-def effective_depths(
-    measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame, tolerance: float
-) -> pd.DataFrame:
-    """Return per run the first position with a train `ncc_error` <= tolerance, or L [K23 sec. 4.2].
-
-    layer: its name, or ''. reached: whether there is one. effective_depth: at most L, so that h of a
-    transformer counts as its last block; 0 where the embedding separates the classes already (K23 starts at
-    layer 1).
-    fraction: effective_depth/L. n_layers: number of layers measured.
-    """
-    own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
-    points = _placed(usable_points(own, runs), places)
-    keys = run_keys(runs)
-    converged = points[points["converged"]].sort_values("position").groupby(keys)
-    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
-    columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
-    table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
-    return table.assign(fraction=table["effective_depth"] / table["depth"])
-
-
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return per run and layer the train `ncc_error` behind effective depths, and converged."""
+    """Return per run and layer the train `ncc_error`, by position, and whether the run converged."""
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
     return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
+
+
+def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return per converged run the first position with an error <= tolerance, or L [K23 sec. 4.2].
+
+    errors: from `layer_errors`. layer: the name of the layer there, or ''. reached: whether there is one.
+    effective_depth: at most L, so that h of a transformer counts as its last block; 0 if the embedding
+    already separates the classes (K23 starts at layer 1). fraction: effective_depth/L. n_layers: number of
+    layers measured.
+    """
+    keys = run_keys(runs)
+    converged = errors[errors["converged"]].groupby(keys)
+    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
+    columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
+    table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
+    return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
 def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,6 @@
-"""Compute Spearman's rank correlation with the study's axis, where not all values have a logarithm.
+"""Compute Spearman's rank correlation of a metric with the study's axis, and test its sign.
 
-groups: per value of the axis the values of its runs.    p  values of the axis    N  runs
+groups: the metric of the runs at each value of the axis.    p  values of the axis    N  runs
 """
 
 import math
@@ -22,17 +22,17 @@ def rank_correlation(
 ) -> tuple[float, float]:
     """Return Spearman's rho of all runs with x (p,) and the p-value of a permutation test of its sign.
 
-    rho is Pearson's correlation of the ranks, equal values sharing their mean rank: 1 where a larger x always
-    comes with a larger value, though never quite 1 where several runs share an x. Both numbers are NaN for
-    fewer than two x and where all values are equal.
+    rho is Pearson's correlation of the ranks; equal values have their mean rank. It is 1 if a larger x always
+    has a larger value, and less if several runs share an x. Both numbers are NaN for fewer than two
+    x and if all values are equal.
 
-    The test is of "x makes no difference to the values", under which every assignment of the values to the
-    runs is equally likely. The p-value is two-sided: (1 + b)/(1 + permutations), where b of so many random
-    assignments have a correlation at least as large in size. So it keeps its level for any number of runs
-    (Phipson and Smyth 2010). There is no confidence interval: none that was tried covers with two to
-    five runs at each x (docs/depth_rates.md, "Rank correlation").
+    The null hypothesis is that x makes no difference to the values, so that every assignment of the values to
+    the runs is equally likely. The p-value is two-sided: (1 + b)/(1 + permutations), where b is the number of
+    random assignments with a correlation of at least the same size. So the test keeps its level for any
+    number of runs (Phipson and Smyth 2010). There is no confidence interval: with two to five runs at each x
+    none of those tried has its nominal coverage (docs/depth_rates.md, "Rank correlation").
 
-    The stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not move it.
+    The random stream is seeded by `rule.seed` and the CRC-32 of `name`, so other series do not change it.
     """
     if len(groups) < 2:
         return math.nan, math.nan
@@ -48,7 +48,7 @@ def rank_correlation(
 
 
 def _unit_ranks(values: np.ndarray) -> np.ndarray:
-    """Return the mid-ranks of values (N,), centred and of length 1; NaN where all values are equal."""
+    """Return the mid-ranks of values (N,), centred and of length 1; NaN if all values are equal."""
     ranks = pd.Series(values).rank().to_numpy()
     centred = ranks - ranks.mean()
     length = math.sqrt(float(centred @ centred))

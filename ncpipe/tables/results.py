@@ -20,9 +20,9 @@ def dvc_metrics(
 ) -> dict[str, Any]:
     """Return per experiment runs, converged and slope_<series>, each a column of `dvc exp show`.
 
-    series: by experiment (metric, split) of the last-layer series to show, named by `catalogue.series_name`.
-    Without a slope, as at one depth, `deepest` has the depth and log10_<series> of the deepest depth with a
-    used run. JSON has no NaN, so missing numbers are left out.
+    series: the last-layer series to show, as (metric, split) by experiment; `catalogue.series_name` names
+    them. If there is no slope, for example with one depth, `deepest` has the deepest depth with a used run
+    and its log10_<series>. JSON has no NaN, so missing numbers are left out.
 
     In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
@@ -40,16 +40,17 @@ def dvc_metrics(
 
 
 def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return by name of a line a wide table for `dvc plots`: depth, or x, and log10_mean of each series."""
+    """Return a wide table for `dvc plots` by name of a line: depth, or x, and log10_mean of each series."""
     last = summary[summary["layer"] == LAST]
     return {name_of(line): _widen(rows_at(last, line)) for line in distinct(last, line_keys(last))}
 
 
 def curve_series(history: pd.DataFrame, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return by name of a setting a table for `dvc plots`: epoch and the mean of every quantity.
+    """Return a table for `dvc plots` by name of a setting: epoch and the mean of every quantity.
 
     A setting is an experiment at one depth (and value), as `rn1-L8` or `rn1-L8-x0.1`. The mean is over its
-    finished runs, so that a curve does not jump where a diverged run ends; without one it has no table.
+    finished runs, so that a curve does not jump where a diverged run ends. A setting without a finished run
+    has no table.
     """
     keys = run_keys(runs)
     finished = history.merge(runs.loc[runs["finished"].astype(bool), keys], on=keys)

@@ -28,19 +28,19 @@ DRIFT = ["drift", "drift_low", "drift_high", "drifts"]
 def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
     """Return per line, layer, split and metric the slope and intercept of log10 value = a + b log10 L.
 
-    Only metrics on a log scale (`metrics.catalogue`) have rows: shares, ranks and margins follow no power. A
-    line is an experiment over its depths L, or in a study with an axis an experiment at one depth over the
-    values of the axis. If these are not all positive there is no power law: slope and test are NaN, and the
-    columns rho and rho_p_value hold `ranks.rank_correlation`.
+    Only metrics on a log scale (`metrics.catalogue`) have rows, because shares, ranks and margins follow no
+    power law. A line is an experiment over its depths L; in a study with an axis, it is an experiment at one
+    depth over the values of the axis. If these are not all positive there is no power law: slope and test are
+    NaN, and the columns rho and rho_p_value have `ranks.rank_correlation`.
 
-    Ordinary least squares with every used run (see `points.usable_points`) as one point. slope, intercept:
-    NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at `level`, over
-    seeds only, which does not test the power law; NaN if no depth has two used runs. n_used, n_depths:
-    numbers of used runs and of their depths.
+    The fit is ordinary least squares with every used run (see `points.usable_points`) as one point. slope,
+    intercept: NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at
+    `level`, which is about the seeds and does not test the power law; NaN if no depth has two used runs.
+    n_used, n_depths: numbers of used runs and of their depths.
 
-    lack_of_fit, df1, df2, p_value: `linearity.line_test`, whether the depths' means lie on a line at all.
-    rejected: p_value < 1 - level. unusable: converged runs without a usable value, by reason, as '2 zero'.
-    n_runs, n_converged: the experiment's.
+    lack_of_fit, df1, df2, p_value: `linearity.line_test`, of whether the depths' means lie on a line.
+    rejected: p_value < 1 - level. unusable: number of converged runs without a usable value, by reason, as
+    '2 zero'. n_runs, n_converged: numbers of the line's runs.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
@@ -64,11 +64,12 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
 def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
     """Return the fits of `loglog_slopes` without the smallest depth, the two smallest, ... down to three.
 
-    One row per series and number of depths left out; none for a series with used runs at fewer than four.
-    n_left_out and without: how many depths, and which, as '2, 3'. drift: the slope minus that of all depths;
-    drift_low, drift_high: its interval, from the same draws, so that shared errors cancel. Under a power law
-    the drift is 0. drifts: whether its interval excludes 0; then the fit to all depths is not the rate at
-    large L. A study with an axis has no rows: the theory makes no statement about large values.
+    There is one row per series and number of depths left out, and none for a series with used runs at fewer
+    than four depths. n_left_out and without: how many depths are left out, and which, as '2, 3'. drift: the
+    slope minus that of all depths. drift_low, drift_high: its interval, from the same draws, so that shared
+    errors cancel. Under a power law the drift is 0. drifts: whether its interval excludes 0; then the fit to
+    all depths is not the rate at large L. A study with an axis has no rows: the theory makes no statement
+    about large values.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
@@ -95,7 +96,7 @@ def slope_weights(x: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Replicates:
-    """The used runs of one series: log10 values by depth (ascending), then by seed; and their draws."""
+    """Holds the used runs of one series: depths (ascending), log10 values at each, and bootstrap draws."""
 
     depths: np.ndarray
     groups: list[np.ndarray]
@@ -103,7 +104,7 @@ class Replicates:
     level: float
 
     def fit(self, start: int) -> dict[str, Any]:
-        """Return FIT and TEST of the depths from index `start` on."""
+        """Return the columns FIT and TEST for the depths from index `start` on."""
         x, groups = np.log10(self.depths[start:]), self.groups[start:]
         counts = np.array([len(values) for values in groups])
         slope = intercept = low = high = math.nan
@@ -134,7 +135,7 @@ def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
 
 
 def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
-    """Return FIT and TEST without a power law, and RHO."""
+    """Return the columns FIT and TEST, without numbers, and RHO."""
     used = _replicates(series, name, rule)
     rho = rank_correlation(used.depths, used.groups, name, rule)
     unfitted = Replicates(used.depths[:0], [], None, rule.level).fit(0)

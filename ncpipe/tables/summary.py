@@ -9,13 +9,13 @@ from ncpipe.tables.points import SERIES, series_grid, usable_points
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per experiment, depth (value of the axis), layer, split and metric.
 
-    n_runs, n_converged: runs of that experiment and depth. n_used: those with a usable value
-    (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs; the std has
-    ddof = 1 and is NaN for fewer than two runs, all are NaN for none. Every setting keeps its rows (see
+    n_runs, n_converged: numbers of runs of that experiment and depth. n_used: number of those with a usable
+    value (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs, NaN if
+    there are none; the std has ddof = 1 and is NaN for fewer than two runs. Every setting keeps its rows (see
     `points.series_grid`).
 
-    runs needs experiment, depth, seed and converged (`convergence.judge_runs`). Experiments come in the
-    order of `runs`, the other keys ascending.
+    runs: with experiment, depth, seed and converged (`convergence.judge_runs`). Experiments are in the order
+    of `runs`, the other keys ascending.
     """
     points = usable_points(measurements, runs)
     counts = runs.groupby(setting_keys(runs), as_index=False).agg(

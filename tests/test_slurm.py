@@ -360,7 +360,7 @@ def test_a_plan_says_what_would_be_submitted(
     sweep.print_plan(
         stale.find_stale(load_params(), None),
         None,
-        Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)),
+        Options("slurm", Slurm(array=4, at_once=3, partition="p", mem="2G")),
     )
     assert contents(folder) == before
     lines = capsys.readouterr().out.splitlines()
@@ -432,7 +432,7 @@ def test_the_accounting_knows_what_left_the_queue(folder: Path, stand_in: Path) 
 
 def test_one_run_that_ran_out_of_memory_gets_more_up_to_the_most(folder: Path, stand_in: Path) -> None:
     """Halves of a batch first. Red: a batch of one that fails at once; memory without end."""
-    options = Slurm(mem="3G", memory_growth=2, memory_most_gb=10)
+    options = Slurm(mem="3G", memory_growth=2, mem_most="10G")
     engine = SlurmEngine(options)
     engine.submit([made(2)])
     asked = [arguments(stand_in, "1")["mem"]]
@@ -530,27 +530,27 @@ def test_what_slurm_would_refuse_is_refused_before(
     (stand_in / "partitions").write_text("test|test*|1:00:00\nlong|long|5-00:00:00\n")
     over = r"^slurm.time: 120 minutes, but the partition test allows 60, so the jobs would never start"
     with pytest.raises(InputError, match=over):
-        sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(minutes=120)))
+        sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(time="120")))
     with pytest.raises(InputError, match=over):
         SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
-    check_slurm(Slurm(minutes=120, partition="long"))
+    check_slurm(Slurm(time="120", partition="long"))
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
         sweep.print_plan(
-            stale.find_stale(load_params(), None), None, Options("slurm", Slurm(account="a", minutes=10))
+            stale.find_stale(load_params(), None), None, Options("slurm", Slurm(account="a", time="10"))
         )
     with pytest.raises(InputError, match="Invalid account"):
-        SlurmEngine(Slurm(minutes=10)).submit(tasks())
+        SlurmEngine(Slurm(time="10")).submit(tasks())
     assert read_jobs() == []
     (stand_in / "refuse").write_text("Required node not available (down, drained or reserved)")
-    check_slurm(Slurm(minutes=10))
+    check_slurm(Slurm(time="10"))
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:
     """And `--collect` submits again with the options that a job had."""
     deep = Rule(min_depth=3, partition="long", time="1-00:00:00", cpus=2)
     two = Rule(experiments=("two",), qos="high")
-    options = Slurm(minutes=30, rules=(deep, two), array=3, mem="2G")
+    options = Slurm(time="30", rules=(deep, two), array=3, mem="2G")
     (stand_in / "partitions").write_text("test|test*|infinite\nlong|long|infinite\n")
     write_params([2, 3], [0], one=experiment_tree(), two=experiment_tree())
     for name in ("one", "two"):
@@ -693,7 +693,7 @@ def test_a_time_limit_queues_a_job_again(
     """
     write_params([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
     fetch("one")
-    engine = SlurmEngine(Slurm(minutes=1, signal_seconds=40, sbatch=(site,)))
+    engine = SlurmEngine(Slurm(time="1", signal_seconds=40, sbatch=(site,)))
     engine.submit(tasks())
     [job] = engine.jobs.values()
     assert run_tasks(engine, [], keep_going=True) == []

@@ -466,7 +466,7 @@ def test_a_cluster_of_two_gives_what_dvc_repro_gives(
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     with two_machines(clone, monkeypatch, folder == "hidden") as (sweep, _):
         output = clone.run(*sweep)
-    assert "ray: 8 of 8 runs, " in output.err
+    assert "ray: 8 of 8 runs done" in output.err
     assert bool(list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
     check_swept(clone, swept)
 
@@ -484,13 +484,13 @@ def test_driver_and_machine_killed_in_turn_give_what_dvc_repro_gives(
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     with two_machines(clone, monkeypatch) as (sweep, machine):
-        clone.stop_when(lambda said: " of 8 runs, " in said[-1], signal.SIGKILL, *sweep)
+        clone.stop_when(lambda said: " of 8 runs done" in said[-1], signal.SIGKILL, *sweep)
         said = []
         with clone.start(*sweep) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 said.append(line)
-                if " of 8 runs, " in line:
+                if " of 8 runs done" in line:
                     machine.close()
         assert process.returncode == 0, "".join(said)
     first = next(line for line in said if line.endswith(" of 8 runs are trained\n"))

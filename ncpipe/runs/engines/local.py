@@ -23,8 +23,6 @@ class LocalEngine(Engine):
     first error is raised.
     """
 
-    retries = False
-
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.tasks: list[Task] = []

@@ -39,7 +39,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
 POLL = 0.5  # seconds between two checks in a task's process
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
-QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ class RayEngine(Engine):
         self.origin = self.stack.enter_context(origin())
         self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
         self.tasks: dict[Any, Task] = {}  # by the reference to their result
-        self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of finished runs, until collected
         self.data: dict[str, Any] = {}  # references to prepared data, by name and by digest
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -76,24 +74,14 @@ class RayEngine(Engine):
                 self._start(dataclasses.replace(part.submitted(), shares=self._tasks_per_machine(cluster)))
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
-        checked = time.monotonic()
         while self.tasks:
             timeout = 1.0 if wait else 0.0
             ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=timeout)
             if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
                 yield results
-            if ready:
-                checked = time.monotonic()
             elif not wait:
                 return
-            elif time.monotonic() - checked > QUIET_SECONDS:
-                checked = time.monotonic()
-                self._report_lost_machines()
         self.stack.close()
-
-    def collect(self, result: TaskResult) -> None:
-        for key, archive in self.archives.pop(result.task.keys, {}).items():
-            store_archive(key, archive)
 
     def cancel(self) -> None:
         references = list(self.tasks)
@@ -128,11 +116,13 @@ class RayEngine(Engine):
         return self.data[name]
 
     def _result(self, reference: Any, task: Task) -> TaskResult:
+        """Return the result of a task, after putting its finished runs into the store."""
         try:
             result, archives, machine = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             return TaskResult(task, state_of(error), f"{task.name}: {reason_of(error)}")
-        self.archives[task.keys] = archives
+        for key, archive in archives.items():
+            store_archive(key, archive)
         self._log(task, result, machine)
         if result.state == "done":
             left = sum(len(other.runs) for other in self.tasks.values())
@@ -152,11 +142,6 @@ class RayEngine(Engine):
             digests_of(task.keys),
         )  # fmt: skip
         write_costs([cost])
-
-    def _report_lost_machines(self) -> None:
-        cluster = cluster_of(self.ray)
-        if not (cluster.gpus if self.uses_gpu else cluster.cores):
-            say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
 
 
 def connect(options: Ray) -> Any:

@@ -21,11 +21,9 @@ from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.slurm_commands import (
     JobState,
     Usage,
-    cancel,
     check_submission,
     job_states,
     last_line,
-    still_running,
     submit,
     summary,
     usages,
@@ -53,13 +51,11 @@ REASONS = {
 
 
 class SlurmEngine(Engine):
-    """Trains tasks in jobs; watches all jobs of this folder, including those of earlier drivers.
+    """Trains tasks in jobs, which continue when the driver ends; watches those of earlier drivers too.
 
     options: those of new jobs.
     keep_options: submit lost tasks again with the options of their job instead of these.
     """
-
-    outlives_driver = True
 
     def __init__(self, options: Slurm, keep_options: bool = False) -> None:
         self.options, self.keep_options = options, keep_options
@@ -106,12 +102,6 @@ class SlurmEngine(Engine):
             job.remove()
             del self.jobs[job.id]
         return results
-
-    def cancel(self) -> None:
-        active, error = cancel(list(self.jobs.values()))
-        self.jobs = {job.id: job for job in active}
-        if active:
-            say(f"sweep: {still_running(active, error)}")
 
     def more_memory(self, task: Task) -> Task | None:
         larger = replace(task, memory_tries=task.memory_tries + 1)

@@ -167,13 +167,13 @@ def partition_limit(partition: str | None) -> tuple[str, float] | None:
     return max(limits, key=lambda named: named[1], default=None)
 
 
-def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
-    """Cancel jobs, which then save checkpoints. Return the jobs that may still run, and scancel's error.
+def cancel(jobs: Sequence[Job]) -> tuple[int, str]:
+    """Cancel jobs, which then save checkpoints, and remove their records.
 
-    Removes the records of the others. If Slurm does not answer, raises InputError and keeps all records.
+    Returns the number of cancelled jobs, and a line about those that may still run, if there are any. If
+    Slurm does not answer, raises InputError and keeps all records.
     """
-    active = _active(jobs)
-    error = ""
+    active, error = _active(jobs), ""
     if active:
         arguments = [job.id if job.number else f"--jobname=ncpipe-{job.array}" for job in active]
         done = run_command(["scancel", *dict.fromkeys(arguments)])
@@ -184,22 +184,19 @@ def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
     for job in jobs:
         if job.id not in active_ids:
             job.remove()
-    return active, error
+    if not active:
+        return len(jobs), ""
+    names = sorted({job.number or f"ncpipe-{job.array}" for job in active})
+    return len(jobs) - len(active), (
+        f"{plural(len(active), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
+        f"scancel {' '.join(names)}"
+    )
 
 
 def _active(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs that have not ended."""
     states = job_states(jobs)
     return [job for job in jobs if not states[job.id].has_ended]
-
-
-def still_running(jobs: Sequence[Job], error: str) -> str:
-    """Return a line about jobs that could not be cancelled."""
-    names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
-    return (
-        f"{plural(len(jobs), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
-        f"scancel {' '.join(names)}"
-    )
 
 
 def summary(jobs: Sequence[Job], states: Mapping[str, JobState]) -> str:

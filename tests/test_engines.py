@@ -160,7 +160,7 @@ def test_tasks_of_one_machine_share_its_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Red: two tasks of Ray that each take the memory that is free."""
-    monkeypatch.setattr("ncpipe.runs.engines.worker.bytes_per_run", lambda *rest: 10)
+    monkeypatch.setattr("ncpipe.runs.batches.bytes_per_run", lambda *rest: 10)
     monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 3 * 10 / 0.7 + 1)
     assert train_task(dataclasses.replace(tasks()[0], shares=shares)).state == "done"
     assert capsys.readouterr().err.count(" on cpu (") == batches
@@ -185,7 +185,7 @@ def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
-    monkeypatch.setattr("ncpipe.runs.engines.worker.check_memory", fail)
+    monkeypatch.setattr("ncpipe.runs.batches.check_memory", fail)
     task = tasks()[0]
     assert [train_task(part).state for part in (task, task.subset([0]))] == states
 

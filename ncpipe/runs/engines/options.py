@@ -287,7 +287,7 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    planned: whether to time batches first, to estimate the total time and start with the longest.
+    timed: whether to time batches first, to estimate the total time and start with the longest.
     keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
     """
 
@@ -297,7 +297,7 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    planned: bool = True
+    timed: bool = True
     keep_options: bool = False
 
 

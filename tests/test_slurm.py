@@ -41,7 +41,7 @@ from ncpipe.runs.engines.slurm import (
     distribute,
 )
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
-from ncpipe.runs.engines.slurm_worker import REQUEUE, Worker
+from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
@@ -51,6 +51,7 @@ from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, 
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
 from ncpipe.system.errors import InputError
+from ncpipe.training.loop import Stopped
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -206,8 +207,10 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
             os.kill(os.getpid(), wanted.pop()[0])
             time.sleep(0.2)
 
-    def make_no_progress(worker: Worker) -> None:
-        worker.signal = signal.SIGUSR2
+    def make_no_progress(task: Task, stop: threading.Event) -> TaskResult:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert stop.wait(10)
+        raise Stopped
 
     monkeypatch.setattr(HeartbeatWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
@@ -223,7 +226,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
         assert not job.file(REQUEUE).exists()
         assert not job.file(RESULT).exists()
         with monkeypatch.context() as patch:
-            patch.setattr(Worker, "_train", make_no_progress)
+            patch.setattr("ncpipe.runs.engines.worker.train_task", make_no_progress)
             assert work_on(place) == 0
         assert "no epoch was finished within the time limit" in job.file(RESULT).read_text()
         assert not job.file(REQUEUE).exists()

@@ -37,10 +37,10 @@ from ncpipe.runs.engines.slurm import (
     SlurmEngine,
     arrays_to_wait_for,
     check_resources,
-    check_slurm,
     distribute,
 )
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
+from ncpipe.runs.engines.slurm_script import check_submission
 from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
@@ -536,7 +536,7 @@ def test_what_slurm_would_refuse_is_refused_before(
         sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(time="120")))
     with pytest.raises(InputError, match=over):
         SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
-    check_slurm(Slurm(time="120", partition="long"))
+    check_submission(Slurm(time="120", partition="long"))
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
         sweep.print_plan(
@@ -546,7 +546,7 @@ def test_what_slurm_would_refuse_is_refused_before(
         SlurmEngine(Slurm(time="10")).submit(tasks())
     assert read_jobs() == []
     (stand_in / "refuse").write_text("Required node not available (down, drained or reserved)")
-    check_slurm(Slurm(time="10"))
+    check_submission(Slurm(time="10"))
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:

@@ -30,12 +30,11 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
 from ncpipe.runs.engines import ray_cluster, remote
-from ncpipe.runs.engines.archive import pack, store_archive, unpack
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.options import Ray, Settings, load_options
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
-from ncpipe.runs.engines.remote import Origin, origin, train_remotely
+from ncpipe.runs.engines.remote import Origin, origin, pack, store_archive, train_remotely, unpack
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.heartbeat import heartbeats

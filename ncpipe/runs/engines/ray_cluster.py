@@ -25,11 +25,10 @@ from typing import Any
 import psutil
 
 from ncpipe.config.specs import Compute
-from ncpipe.runs.engines.archive import pack, store_archive
 from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, write_costs
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, train_remotely
+from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, pack, store_archive, train_remotely
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import PREPARED

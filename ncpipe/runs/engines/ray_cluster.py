@@ -7,7 +7,6 @@ device's memory allows (`ncpipe.runs.engines.remote`). The driver retries failed
 Ray is imported only here, and only if a sweep uses it.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -37,7 +36,7 @@ from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
-POLL = 0.5  # seconds between two checks in a task's process
+POLL = 0.5  # seconds between two checks whether a task's parent process still runs
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
 
 
@@ -277,23 +276,14 @@ class Machine:
 
 
 def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    """Train a task in a thread, one batch at a time; return its result, archives and `Machine`.
+    """Train a task, one batch at a time; return its result, archives and `Machine`.
 
-    Ray cancels a task by an interrupt, which the main thread only receives while it waits. Ray starts as many
-    tasks as the machine has slots, so a task trains one batch at a time.
+    Ray cancels a task by an interrupt, as Ctrl-C does. Ray starts as many tasks as the machine has slots, so
+    a task trains one batch at a time.
     """
-    stop, started = threading.Event(), time.time()
+    started = time.time()
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        alone = dataclasses.replace(task, workers=1)
-        future = pool.submit(train_remotely, alone, source, _loaders(data), stop)
-        try:
-            while not future.done():
-                concurrent.futures.wait([future], POLL)
-        except BaseException:
-            stop.set()
-            raise
-    result, archives = future.result()
+    result, archives = train_remotely(dataclasses.replace(task, workers=1), source, _loaders(data))
     used = psutil.Process().memory_info().rss / 2**20
     return result, archives, Machine(socket.gethostname(), started, time.time() - started, used)
 

@@ -17,7 +17,6 @@ import os
 import secrets
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,7 +33,6 @@ from ncpipe.runs.store_layout import ALONE, begin_store, verify_stored
 from ncpipe.system.artifacts import PREPARED, move_folder, reach_disk, remove
 from ncpipe.system.console import recorded_lines
 from ncpipe.system.errors import InputError
-from ncpipe.training.loop import Stopped
 
 LoadArchive = Callable[[], bytes]
 
@@ -79,7 +77,7 @@ def data_sets_of(task: Task) -> set[str]:
 
 
 def train_remotely(
-    task: Task, source: Origin, data: Mapping[str, LoadArchive], stop: threading.Event | None = None
+    task: Task, source: Origin, data: Mapping[str, LoadArchive]
 ) -> tuple[TaskResult, dict[str, bytes]]:
     """Train a task on this machine; return its result, and the archives of finished runs by fingerprint.
 
@@ -89,11 +87,7 @@ def train_remotely(
     log: list[str] = []
     try:
         with recorded_lines(log.append), _in_workdir(task, source, data) as shared:
-            try:
-                result = train_task(task, stop)
-            except Stopped:
-                result = TaskResult(task, "lost", "stopped")
-            result = dataclasses.replace(result, log="".join(log))
+            result = dataclasses.replace(train_task(task), log="".join(log))
             if shared:
                 return result, {}
             finished = [key for key in task.keys if has(key)]

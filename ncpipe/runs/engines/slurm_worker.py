@@ -64,7 +64,7 @@ def main(job: str) -> int:
 def _train(tasks: Sequence[Task], stop: threading.Event) -> list[TaskResult]:
     """Train tasks until all have ended or `stop` is set; return the results of those that have ended.
 
-    Batches train in threads of their own, so signals reach this thread at once.
+    Batches train in threads of their own, so this thread receives signals while it waits for them.
     """
     from ncpipe.runs.engines.worker import train_task  # only now: loads PyTorch, which takes seconds
     from ncpipe.training.loop import Stopped

@@ -160,7 +160,7 @@ def test_tasks_of_one_machine_share_its_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Red: two tasks of Ray that each take the memory that is free."""
-    monkeypatch.setattr("ncpipe.runs.engines.worker.bytes_per_run", lambda *rest: 10)
+    monkeypatch.setattr("ncpipe.runs.batches.bytes_per_run", lambda *rest: 10)
     monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 3 * 10 / 0.7 + 1)
     assert train_task(dataclasses.replace(tasks()[0], shares=shares)).state == "done"
     assert capsys.readouterr().err.count(" on cpu (") == batches
@@ -185,7 +185,7 @@ def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
-    monkeypatch.setattr("ncpipe.runs.engines.worker.check_memory", fail)
+    monkeypatch.setattr("ncpipe.runs.batches.check_memory", fail)
     task = tasks()[0]
     assert [train_task(part).state for part in (task, task.subset([0]))] == states
 
@@ -271,9 +271,9 @@ def test_the_driver_tries_again_until_it_is_done_or_has_failed(
 def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     assert load_options(path=file) == Options()
-    file.write_text("engine: slurm\nslurm: {partition: gpu, minutes: 30}\n")
-    found = load_options(None, ["minutes=60", "sbatch=[--exclusive]"], file)
-    assert found == Options("slurm", Slurm(partition="gpu", minutes=60, sbatch=("--exclusive",)))
+    file.write_text("engine: slurm\nslurm: {partition: gpu, time: '0:30:00'}\n")
+    found = load_options(None, ["time=1:00:00", "sbatch=[--exclusive]"], file)
+    assert found == Options("slurm", Slurm(partition="gpu", time="1:00:00", sbatch=("--exclusive",)))
     assert load_options("local", path=file).engine == "local"
 
 
@@ -281,26 +281,23 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     ("text", "given", "message"),
     [
         ("engine: slurmm", [], r"engine.yaml: engine: 'slurmm' is unknown; did you mean 'slurm'"),
-        ("slurm: {minute: 3}", [], r"engine.yaml: slurm.minute: unknown key; did you mean 'minutes'"),
+        ("slurm: {times: 3}", [], r"engine.yaml: slurm.times: unknown key; did you mean 'time'"),
+        ("slurm: {minutes: 30}", [], r"/engine.yaml: slurm.minutes: is time now, written as for sbatch$"),
+        ("slurm: {memory_gb: 2, cpu: 1}", [], r"slurm.memory_gb: is mem now, .*\n.*did you mean 'cpus'"),
+        ("slurm: {rules: [{memory_gb: 2}]}", [], r"slurm.rules\[0\].memory_gb: is mem now"),
+        ("engine: slurm", ["memory_most_gb=9"], r"^slurm.memory_most_gb: is mem_most now"),
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
         ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is not an option; write it as --name=value"),
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
         ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is set by time; leave it out"),
         ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is set by ncpipe; leave it out"),
-        (
-            "slurm: {sbatch: [--part=a]}",
-            [],
-            r"sbatch: --part, which sbatch takes for --partition, is set by",
-        ),
-        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is set by time"),
-        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is set by ncpipe; leave it"),
         ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is not an option"),
         ("slurm: {sbatch: [--gres=gpu:1]}", [], r"sbatch: --gres is set by gres; leave it out"),
         ("slurm: {sbatch: [-pgpu]}", [], r"sbatch: '-pgpu' is not an option"),
-        ("slurm: {time: '1:00:00', minutes: 5}", [], r"slurm: time: sets the same as minutes; leave one"),
+        ("slurm: {gres: 'gpu:1', gpus: 1}", [], r"slurm: gres: sets the same as gpus; leave one"),
         ("slurm: {time: soon}", [], r"slurm: time: 'soon' is not a time for Slurm; write it as 2:30:00"),
         ("slurm: {mem: much}", [], r"slurm: mem: 'much' is not an amount of memory for Slurm"),
-        ("slurm: {mem: 2G, memory_gb: 2}", [], r"slurm: mem: sets the same as memory_gb"),
+        ("slurm: {mem_most: much}", [], r"slurm: mem_most: 'much' is not an amount of memory for Slurm"),
         (
             "slurm: {gres: 'gpu:a100:2'}",
             [],
@@ -323,7 +320,7 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
             [],
             r"ray: host: '10.0.0.1\\n' is empty, begins with - or is not",
         ),
-        ("slurm: {minutes: 1}", [], r"signal_seconds: 90 s of 1 minutes leave no time to train"),
+        ("slurm: {time: '1'}", [], r"signal_seconds: 90 s of 1 minutes leave no time to train"),
         ("slurm: {setup: module load cuda}", [], r"slurm.setup: expected a list"),
         ("ray: {address: a:1, host: 10.0.0.1}", [], r"ray: host: is for a new cluster, without address"),
         ("ray: {address: 'a:70000'}", [], r"ray: address: 'a:70000' is not host:port"),
@@ -336,7 +333,7 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
 def test_what_is_wrong_with_an_engine_is_named(
     text: str, given: list[str], message: str, tmp_path: Path
 ) -> None:
-    """Red: a partition that adds a line to the job's script; a reserved option of sbatch, abbreviated."""
+    """Red: a partition that adds a line to the job's script; a misleading suggestion."""
     file = tmp_path / "engine.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -344,6 +341,6 @@ def test_what_is_wrong_with_an_engine_is_named(
 
 
 def test_options_of_sbatch_that_only_look_reserved_pass() -> None:
-    """Red: `--gpus`, which begins `--gpus-per-node`, refused as an abbreviation of it."""
+    """Red: `--gpus`, which begins `--gpus-per-node`, refused."""
     given = ("--gpus=a100:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--no-requeue")
     assert Slurm(sbatch=given).sbatch == given

@@ -30,12 +30,11 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
 from ncpipe.runs.engines import ray_cluster, remote
-from ncpipe.runs.engines.archive import pack, store_archive, unpack
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.options import Ray, Settings, load_options
 from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
-from ncpipe.runs.engines.remote import Origin, origin, train_remotely
+from ncpipe.runs.engines.remote import Origin, origin, pack, store_archive, train_remotely, unpack
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.heartbeat import heartbeats
@@ -466,7 +465,7 @@ def test_a_cluster_of_two_gives_what_dvc_repro_gives(
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     with two_machines(clone, monkeypatch, folder == "hidden") as (sweep, _):
         output = clone.run(*sweep)
-    assert "ray: 8 of 8 runs, " in output.err
+    assert "ray: 8 of 8 runs done" in output.err
     assert bool(list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
     check_swept(clone, swept)
 
@@ -484,13 +483,13 @@ def test_driver_and_machine_killed_in_turn_give_what_dvc_repro_gives(
     """
     clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
     with two_machines(clone, monkeypatch) as (sweep, machine):
-        clone.stop_when(lambda said: " of 8 runs, " in said[-1], signal.SIGKILL, *sweep)
+        clone.stop_when(lambda said: " of 8 runs done" in said[-1], signal.SIGKILL, *sweep)
         said = []
         with clone.start(*sweep) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 said.append(line)
-                if " of 8 runs, " in line:
+                if " of 8 runs done" in line:
                     machine.close()
         assert process.returncode == 0, "".join(said)
     first = next(line for line in said if line.endswith(" of 8 runs are trained\n"))

@@ -37,11 +37,11 @@ from ncpipe.runs.engines.slurm import (
     SlurmEngine,
     arrays_to_wait_for,
     check_resources,
-    check_slurm,
     distribute,
 )
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
-from ncpipe.runs.engines.slurm_worker import REQUEUE, Worker
+from ncpipe.runs.engines.slurm_script import check_submission
+from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
@@ -51,6 +51,7 @@ from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, 
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
 from ncpipe.system.errors import InputError
+from ncpipe.training.loop import Stopped
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
@@ -206,8 +207,10 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
             os.kill(os.getpid(), wanted.pop()[0])
             time.sleep(0.2)
 
-    def make_no_progress(worker: Worker) -> None:
-        worker.signal = signal.SIGUSR2
+    def make_no_progress(task: Task, stop: threading.Event) -> TaskResult:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert stop.wait(10)
+        raise Stopped
 
     monkeypatch.setattr(HeartbeatWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
@@ -223,7 +226,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
         assert not job.file(REQUEUE).exists()
         assert not job.file(RESULT).exists()
         with monkeypatch.context() as patch:
-            patch.setattr(Worker, "_train", make_no_progress)
+            patch.setattr("ncpipe.runs.engines.worker.train_task", make_no_progress)
             assert work_on(place) == 0
         assert "no epoch was finished within the time limit" in job.file(RESULT).read_text()
         assert not job.file(REQUEUE).exists()
@@ -360,7 +363,7 @@ def test_a_plan_says_what_would_be_submitted(
     sweep.print_plan(
         stale.find_stale(load_params(), None),
         None,
-        Options("slurm", Slurm(array=4, at_once=3, partition="p", memory_gb=2)),
+        Options("slurm", Slurm(array=4, at_once=3, partition="p", mem="2G")),
     )
     assert contents(folder) == before
     lines = capsys.readouterr().out.splitlines()
@@ -432,7 +435,7 @@ def test_the_accounting_knows_what_left_the_queue(folder: Path, stand_in: Path) 
 
 def test_one_run_that_ran_out_of_memory_gets_more_up_to_the_most(folder: Path, stand_in: Path) -> None:
     """Halves of a batch first. Red: a batch of one that fails at once; memory without end."""
-    options = Slurm(mem="3G", memory_growth=2, memory_most_gb=10)
+    options = Slurm(mem="3G", memory_growth=2, mem_most="10G")
     engine = SlurmEngine(options)
     engine.submit([made(2)])
     asked = [arguments(stand_in, "1")["mem"]]
@@ -530,27 +533,27 @@ def test_what_slurm_would_refuse_is_refused_before(
     (stand_in / "partitions").write_text("test|test*|1:00:00\nlong|long|5-00:00:00\n")
     over = r"^slurm.time: 120 minutes, but the partition test allows 60, so the jobs would never start"
     with pytest.raises(InputError, match=over):
-        sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(minutes=120)))
+        sweep.print_plan(stale.find_stale(load_params(), None), None, Options("slurm", Slurm(time="120")))
     with pytest.raises(InputError, match=over):
         SlurmEngine(Slurm(time="2:00:00")).submit(tasks())
-    check_slurm(Slurm(minutes=120, partition="long"))
+    check_submission(Slurm(time="120", partition="long"))
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
         sweep.print_plan(
-            stale.find_stale(load_params(), None), None, Options("slurm", Slurm(account="a", minutes=10))
+            stale.find_stale(load_params(), None), None, Options("slurm", Slurm(account="a", time="10"))
         )
     with pytest.raises(InputError, match="Invalid account"):
-        SlurmEngine(Slurm(minutes=10)).submit(tasks())
+        SlurmEngine(Slurm(time="10")).submit(tasks())
     assert read_jobs() == []
     (stand_in / "refuse").write_text("Required node not available (down, drained or reserved)")
-    check_slurm(Slurm(minutes=10))
+    check_submission(Slurm(time="10"))
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:
     """And `--collect` submits again with the options that a job had."""
     deep = Rule(min_depth=3, partition="long", time="1-00:00:00", cpus=2)
     two = Rule(experiments=("two",), qos="high")
-    options = Slurm(minutes=30, rules=(deep, two), array=3, mem="2G")
+    options = Slurm(time="30", rules=(deep, two), array=3, mem="2G")
     (stand_in / "partitions").write_text("test|test*|infinite\nlong|long|infinite\n")
     write_params([2, 3], [0], one=experiment_tree(), two=experiment_tree())
     for name in ("one", "two"):
@@ -693,7 +696,7 @@ def test_a_time_limit_queues_a_job_again(
     """
     write_params([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
     fetch("one")
-    engine = SlurmEngine(Slurm(minutes=1, signal_seconds=40, sbatch=(site,)))
+    engine = SlurmEngine(Slurm(time="1", signal_seconds=40, sbatch=(site,)))
     engine.submit(tasks())
     [job] = engine.jobs.values()
     assert run_tasks(engine, [], keep_going=True) == []

@@ -24,7 +24,7 @@ from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.job_log import cost_table, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.slurm_commands import cancel, still_running
+from ncpipe.runs.engines.slurm_commands import cancel
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
@@ -105,11 +105,10 @@ def check_rules(options: Options, params: Params) -> None:
 
 def cancel_jobs() -> None:
     """Cancel all jobs of this folder and keep finished runs. Raises InputError if any may still run."""
-    jobs = read_jobs()
-    active, error = cancel(jobs)
-    say(f"sweep: cancelled {plural(len(jobs) - len(active), 'job')}; finished runs and checkpoints are kept")
-    if active:
-        raise InputError(still_running(active, error))
+    cancelled, still_running = cancel(read_jobs())
+    say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
+    if still_running:
+        raise InputError(still_running)
 
 
 def _cancel_others(keys: set[str]) -> None:
@@ -117,11 +116,11 @@ def _cancel_others(keys: set[str]) -> None:
     others = [job for job in read_jobs() if not job.keys & keys]
     if not others:
         return
-    active, error = cancel(others)
-    cancelled = plural(len(others) - len(active), "job")
-    say(f"sweep: cancelled {cancelled} whose runs are no longer those of params.yaml, data and code")
-    if active:
-        say(f"sweep: {still_running(active, error)}")
+    cancelled, still_running = cancel(others)
+    jobs = plural(cancelled, "job")
+    say(f"sweep: cancelled {jobs} whose runs are no longer those of params.yaml, data and code")
+    if still_running:
+        say(f"sweep: {still_running}")
 
 
 def _print_costs(before: int) -> None:

@@ -84,16 +84,18 @@ def batches_that_fit(
     return [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
 
 
-def split_batch(fingerprints: Batch, device: torch.device, workers: int) -> list[Batch]:
-    """Split runs of one shape into a batch per worker, or more if memory requires it."""
+def split_batch(
+    fingerprints: Batch, device: torch.device, workers: int, parts: int
+) -> tuple[list[Batch], int]:
+    """Return `batches_that_fit` of runs of one shape, and the bytes that one of them needs.
+
+    Raises NotEnoughMemory if one run takes more memory than is free.
+    """
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
-    if len(fingerprints) == 1:
-        return [fingerprints]
-    return batches_that_fit(
-        fingerprints, bytes_per_run(run, data, device, dtype), device, workers, parts=workers
-    )
+    need = bytes_per_run(run, data, device, dtype)
+    return batches_that_fit(fingerprints, need, device, workers, parts), need
 
 
 def train_batches(

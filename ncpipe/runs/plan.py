@@ -11,14 +11,14 @@ from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
-from ncpipe.runs.batches import Batch, batches_that_fit, groups, parts_of_each
+from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.cost import bytes_per_run, check_memory, seconds_per_epoch
+from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.device import DTYPES
 
 MEASURE = 1.4  # time of extract and measure, in units of extract
@@ -31,7 +31,7 @@ class Planned:
     """Holds a batch of runs with its expected memory and time.
 
     done: epochs done before. memory: of all its runs, in bytes. seconds: of one epoch of the batch, measured
-    while no other batch trains.
+    while no other batch trains; without a measurement, one per run.
     """
 
     fingerprints: Batch
@@ -55,20 +55,28 @@ class Planned:
         return self.seconds * self.epochs
 
 
-def plan(group: Batch, device: torch.device, workers: int, parts: int = 1) -> list[Planned]:
-    """Split the runs of one shape into at least `parts` batches that fit into memory, and time an epoch."""
-    run = group[0].run
-    data, dtype = read_prepared(PREPARED / run.data), DTYPES[group[0].compute.precision]
-    check_memory(run, data, device, dtype)
-    need = bytes_per_run(run, data, device, dtype)
-    batches = batches_that_fit(group, need, device, workers, parts)
-    seconds = {n: seconds_per_epoch(run, n, data, device, dtype) for n in {len(b) for b in batches}}
+def plan(group: Batch, device: torch.device, workers: int, parts: int, timed: bool) -> list[Planned]:
+    """Split the runs of one shape into at least `parts` batches that fit into memory.
+
+    timed: whether to measure the seconds of an epoch.
+    """
+    batches, need = split_batch(group, device, workers, parts)
+    run, dtype = group[0].run, DTYPES[group[0].compute.precision]
+    data = read_prepared(PREPARED / run.data)
+    seconds = {
+        n: seconds_per_epoch(run, n, data, device, dtype) if timed else float(n)
+        for n in {len(batch) for batch in batches}
+    }
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]
 
 
 def plan_all(
-    missing: Sequence[RunFingerprint], device: torch.device, workers: int, keep_going: bool
+    missing: Sequence[RunFingerprint],
+    device: torch.device,
+    workers: int,
+    keep_going: bool,
+    timed: bool = True,
 ) -> tuple[list[Planned], list[InputError]]:
     """Return all batches, the longest first so that workers end at similar times, and the errors.
 
@@ -81,7 +89,7 @@ def plan_all(
     for group in shapes:
         try:
             with study_errors():
-                planned += plan(group, device, workers, parts)
+                planned += plan(group, device, workers, parts, timed)
         except InputError as error:
             if not keep_going:
                 raise

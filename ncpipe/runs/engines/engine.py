@@ -17,14 +17,7 @@ MOST_LOSSES = 3  # times in a row that a task may lose its process or machine wi
 
 
 class Engine(ABC):
-    """Trains tasks: in this process, in jobs of Slurm or on a Ray cluster.
-
-    retries: whether a task that failed may succeed if it is tried again.
-    outlives_driver: whether its jobs continue when the driver ends.
-    """
-
-    retries = True
-    outlives_driver = False
+    """Trains tasks into the store: in this process, in jobs of Slurm or on a Ray cluster."""
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -37,13 +30,10 @@ class Engine(ABC):
         Includes tasks of earlier processes whose results were not collected.
         """
 
-    def collect(self, result: TaskResult) -> None:  # noqa: B027
-        """Put the task's finished runs into the store; the default is for workers that write there."""
-
     def cancel(self) -> None:  # noqa: B027
-        """End all that waits or trains; the default is for engines that end with this process.
+        """End what trains when the driver fails, with its checkpoints saved.
 
-        Where possible, checkpoints are saved.
+        By default nothing: the tasks end with this process, or continue without it.
         """
 
     def more_memory(self, task: Task) -> Task | None:
@@ -55,18 +45,16 @@ def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: boo
     """Train tasks into the store, retry those that may succeed, and return those that failed.
 
     Without `keep_going`, the first task that failed for good raises InputError. On errors and Ctrl-C the
-    engine is cancelled, unless its jobs outlive the driver.
+    engine is cancelled.
     """
     failed: list[TaskResult] = []
     try:
         if tasks:
             engine.submit(tasks)
         for results in engine.watch(wait):
-            for result in results:
-                engine.collect(result)
             retried: list[Task] = []  # submitted together
             for result in results:
-                parts = tasks_to_retry(result, engine) if engine.retries else []
+                parts = tasks_to_retry(result, engine)
                 retried += parts
                 if parts:
                     say(f"sweep: {_what_happened(result)}; tried again{_how_retried(result)}")
@@ -78,8 +66,7 @@ def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: boo
             if retried:
                 engine.submit(retried)
     except BaseException:
-        if not engine.outlives_driver:
-            engine.cancel()
+        engine.cancel()
         raise
     return failed
 

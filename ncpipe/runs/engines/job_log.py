@@ -10,11 +10,11 @@ import dataclasses
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncpipe.runs.training_log import DIGITS
+from ncpipe.runs.training_log import DIGITS, digests_of
 from ncpipe.system.artifacts import LOGS
 from ncpipe.system.console import duration, recorded_lines
 
@@ -55,11 +55,6 @@ class JobCost:
 
 
 COLUMNS = [field.name for field in dataclasses.fields(JobCost)]
-
-
-def digests_of(keys: Iterable[str]) -> str:
-    """Return the log's names of runs: the first digits of their fingerprints."""
-    return " ".join(key[:DIGITS] for key in keys)
 
 
 def write_costs(costs: Sequence[JobCost]) -> None:

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncpipe.runs.batches import groups, split_batch, train_batches, worker_count
+from ncpipe.runs.batches import train_batches, worker_count
 from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import fingerprints_of_task
 from ncpipe.runs.plan import headline, plan_all
-from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.console import Progress, say
-from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device
 
 
@@ -22,8 +19,6 @@ class LocalEngine(Engine):
     A task that failed is not tried again, because it would fail again. Unless the sweep keeps going, the
     first error is raised.
     """
-
-    retries = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -38,28 +33,21 @@ class LocalEngine(Engine):
         device = prepare_device(compute)
         workers = worker_count(compute, device, settings.workers)
         missing = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
-        errors: list[InputError] = []
-        if not settings.planned:
-            batches = [batch for group in groups(missing) for batch in split_batch(group, device, workers)]
-            work_per_epoch = dict.fromkeys((fingerprint.key() for fingerprint in missing), 1.0)
-            done = float(sum(epochs_done(checkpoint_of(fingerprint)) for fingerprint in missing))
-            left = sum(fingerprint.run.spec.epochs for fingerprint in missing) - done
-        else:
-            planned, errors = plan_all(missing, device, workers, settings.keep_going)
+        planned, errors = plan_all(missing, device, workers, settings.keep_going, settings.timed)
+        if settings.timed:
             say(f"{settings.name}: {headline(planned, workers, str(device))}")
-            batches = [batch.fingerprints for batch in planned]
-            work_per_epoch = {
-                fingerprint.key(): batch.seconds / len(batch.fingerprints)
-                for batch in planned
-                for fingerprint in batch.fingerprints
-            }
-            done, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
+        work_per_epoch = {
+            fingerprint.key(): batch.seconds / len(batch.fingerprints)
+            for batch in planned
+            for fingerprint in batch.fingerprints
+        }
+        done, left = (sum(getattr(batch, name) for batch in planned) for name in ("spent", "total"))
         progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(missing), done)
         try:
             cores = compute.threads * workers
             with recorded_job("local", [fingerprint.key() for fingerprint in missing], cores):
                 errors += train_batches(
-                    batches,
+                    [batch.fingerprints for batch in planned],
                     workers,
                     settings.checkpoint_seconds,
                     progress,

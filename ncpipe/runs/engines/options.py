@@ -20,7 +20,6 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # [days-]number[:n
 MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # Slurm's unit is the megabyte
 Whole = Annotated[int, Bound(1, 100_000)]
-Gigabytes = Annotated[float, Bound(0, 100_000, open_low=True)]
 Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; several jobs of an array use several")]
 RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets those without a key
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
@@ -29,8 +28,8 @@ RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets thos
     "chdir": "", "error": "", "input": "", "job-name": "", "nodes": "", "ntasks": "", "ntasks-per-node": "",
     "open-mode": "", "output": "", "parsable": "", "test-only": "", "wait": "", "wrap": "",
 }  # fmt: skip
-# sbatch accepts any unambiguous beginning of a long option. These beginnings are options of their own.
-NOT_ABBREVIATIONS = ("gpus",)
+# Earlier names of keys of `slurm`, with the present ones.
+RENAMED = {"minutes": "time", "memory_gb": "mem", "memory_most_gb": "mem_most"}
 
 
 def _check_line(key: str, text: str | None) -> None:
@@ -39,13 +38,6 @@ def _check_line(key: str, text: str | None) -> None:
         raise ValueError(
             f"{key}: {shown(text)} is empty, begins with - or is not printable; write it on one line"
         )
-
-
-def _reserved_option(name: str) -> str | None:
-    """Return the reserved option of sbatch that a name stands for, in full or abbreviated."""
-    if name in RESERVED or name in NOT_ABBREVIATIONS:
-        return name if name in RESERVED else None
-    return next((reserved for reserved in RESERVED if reserved.startswith(name)), None)
 
 
 def minutes_of(text: str) -> float:
@@ -67,11 +59,11 @@ def minutes_of(text: str) -> float:
     return 1440 * int(days or 0) + 60 * hours + minutes + seconds / 60
 
 
-def megabytes_of(text: str) -> float:
+def megabytes_of(key: str, text: str) -> float:
     """Return the megabytes of an amount of memory as sbatch reads it, 500M or 8G. ValueError for others."""
     match = MEMORY.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ValueError(f"mem: {shown(text)} is not an amount of memory for Slurm; write it as 8G or 500M")
+        raise ValueError(f"{key}: {shown(text)} is not an amount of memory for Slurm; write it as 8G or 500M")
     return int(match[1]) * MEGABYTES[match[2].upper()]
 
 
@@ -97,11 +89,11 @@ class Resources:
     """Holds what a job requests from Slurm. A rule may change these keys for some of the runs.
 
     partition, account, qos, constraint, gres: as for sbatch; Slurm's defaults if left out.
-    time: time limit of a job as for sbatch, "2:30:00"; minutes: the same as a number (240 if both are left
-    out). A job that reaches it saves its checkpoints and queues again.
-    mem: memory of a job as for sbatch, "8G"; memory_gb: the same as a number.
-    memory_most_gb: the most memory to request after a job with a single run had too little; if left out,
-    the request grows once.
+    time: time limit of a job, "2:30:00" or, in minutes, "150". A job that reaches it saves its checkpoints
+    and queues again.
+    mem: memory of a job, "8G".
+    mem_most: the most memory to request after a job with a single run had too little, "64G"; if left out, the
+    request grows once.
     cpus: cores of a job. gpus: GPUs of a job, 0 or 1.
     """
 
@@ -111,10 +103,8 @@ class Resources:
     constraint: str | None = None
     gres: str | None = None
     time: str | None = None
-    minutes: Whole | None = None
     mem: str | None = None
-    memory_gb: Gigabytes | None = None
-    memory_most_gb: Gigabytes | None = None
+    mem_most: str | None = None
     cpus: Whole | None = None
     gpus: Gpus | None = None
 
@@ -158,6 +148,7 @@ class Slurm(Resources):
     rules: other resources for some of the runs; later rules override earlier ones.
     """
 
+    time: str = "4:00:00"
     cpus: Whole = 1
     gpus: Gpus = 0
     memory_growth: Annotated[float, Bound(1, 100)] = 2.0
@@ -173,9 +164,8 @@ class Slurm(Resources):
     def __post_init__(self) -> None:
         for key in ("partition", "account", "qos", "constraint", "gres", "python"):
             _check_line(key, getattr(self, key))
-        for one, other in (("time", "minutes"), ("mem", "memory_gb"), ("gres", "gpus")):
-            if getattr(self, one) is not None and getattr(self, other):
-                raise ValueError(f"{one}: sets the same as {other}; leave one of the two out")
+        if self.gres is not None and self.gpus:
+            raise ValueError("gres: sets the same as gpus; leave one of the two out")
         gpus = re.search(r"gpu\b.*?:(\d+)\b(?!:)", self.gres or "")
         if gpus and int(gpus[1]) > 1:
             raise ValueError(f"gres: {self.gres} requests {gpus[1]} GPUs, but a job trains on one; make it 1")
@@ -185,16 +175,16 @@ class Slurm(Resources):
                     f"sbatch: {shown(line)} is not an option; write it as --name=value or --name"
                 )
             name = line[2:].partition("=")[0]
-            if reserved := _reserved_option(name):
-                setter = RESERVED[reserved] or "ncpipe"
-                short = "" if name == reserved else f", which sbatch takes for --{reserved},"
-                raise ValueError(f"sbatch: --{name}{short} is set by {setter}; leave it out")
+            if name in RESERVED:
+                raise ValueError(f"sbatch: --{name} is set by {RESERVED[name] or 'ncpipe'}; leave it out")
         if self.signal_seconds >= 60 * self.limit:
             raise ValueError(
                 f"signal_seconds: {self.signal_seconds} s of {self.limit:g} minutes leave no time to train; "
                 "make it smaller, or the time longer"
             )
-        _ = self.megabytes
+        for key, text in (("mem", self.mem), ("mem_most", self.mem_most)):
+            if text is not None:
+                megabytes_of(key, text)
         for index, rule in enumerate(self.rules):
             try:
                 self._with_rule(rule)
@@ -204,14 +194,12 @@ class Slurm(Resources):
     @property
     def limit(self) -> float:
         """Return the time limit of a job in minutes."""
-        return float(self.minutes or 240) if self.time is None else minutes_of(self.time)
+        return minutes_of(self.time)
 
     @property
     def megabytes(self) -> int | None:
         """Return the memory of a job; None lets Slurm decide."""
-        if self.memory_gb is not None:
-            return math.ceil(1024 * self.memory_gb)
-        return None if self.mem is None else math.ceil(megabytes_of(self.mem))
+        return None if self.mem is None else math.ceil(megabytes_of("mem", self.mem))
 
     @property
     def uses_gpu(self) -> bool:
@@ -228,25 +216,20 @@ class Slurm(Resources):
 
     def with_more_memory(self, times: int) -> "Slurm | None":
         """Return the options after the memory has grown so many times; None if that exceeds the limit."""
-        options = self
+        if (megabytes := self.megabytes) is None:
+            return None
+        most = self.memory_growth * megabytes
+        if self.mem_most is not None:
+            most = megabytes_of("mem_most", self.mem_most)
         for _ in range(times):
-            if options.megabytes is None:
+            grown = math.ceil(min(self.memory_growth * megabytes, most))
+            if grown <= megabytes:
                 return None
-            grown = self.memory_growth * options.megabytes
-            most = grown if options.memory_most_gb is None else 1024 * options.memory_most_gb
-            megabytes = math.ceil(min(grown, most))
-            if megabytes <= options.megabytes:
-                return None
-            options = replace(options, mem=f"{megabytes}M", memory_gb=None, memory_most_gb=most / 1024)
-        return options
+            megabytes = grown
+        return replace(self, mem=f"{megabytes}M")
 
     def _with_rule(self, rule: Rule) -> "Slurm":
         changes = rule.resources()
-        for one, other in (("time", "minutes"), ("mem", "memory_gb")):  # a rule may use either spelling
-            if one in changes:
-                changes.setdefault(other, None)
-            elif other in changes:
-                changes[one] = None
         if "gpus" in changes:
             changes.setdefault("gres", None)
         elif "gres" in changes:
@@ -304,7 +287,7 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    planned: whether to time batches first, to estimate the total time and start with the longest.
+    timed: whether to time batches first, to estimate the total time and start with the longest.
     keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
     """
 
@@ -314,7 +297,7 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    planned: bool = True
+    timed: bool = True
     keep_options: bool = False
 
 
@@ -329,7 +312,7 @@ def load_options(
     if path.is_file():
         try:
             tree = read_yaml(path)
-            read(Options, tree)
+            _read(tree)
         except InputError as error:
             raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None
     if engine is not None:
@@ -347,4 +330,19 @@ def load_options(
             tree.setdefault(name, {})[key] = parse_yaml(text)
         except InputError as error:
             raise InputError(f"--option {key}: {error}") from None
-    return read(Options, tree)
+    return _read(tree)
+
+
+def _read(tree: Any) -> Options:
+    """Return the options of a tree; a line about a renamed key names the present key."""
+    try:
+        options: Options = read(Options, tree)
+    except InputError as error:
+        raise InputError("\n".join(map(_with_present_name, str(error).splitlines()))) from None
+    return options
+
+
+def _with_present_name(line: str) -> str:
+    where, unknown, _ = line.partition(": unknown key; ")
+    name = where.rpartition(".")[2]
+    return f"{where}: is {RENAMED[name]} now, written as for sbatch" if unknown and name in RENAMED else line

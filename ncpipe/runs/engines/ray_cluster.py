@@ -7,7 +7,6 @@ device's memory allows (`ncpipe.runs.engines.remote`). The driver retries failed
 Ray is imported only here, and only if a sweep uses it.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -25,21 +24,20 @@ from typing import Any
 import psutil
 
 from ncpipe.config.specs import Compute
-from ncpipe.runs.engines.archive import pack, store_archive
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, digests_of, write_costs
+from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, write_costs
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, train_remotely
+from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, pack, store_archive, train_remotely
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
+from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
-POLL = 0.5  # seconds between two checks in a task's process
+POLL = 0.5  # seconds between two checks whether a task's parent process still runs
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
-QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class RayEngine(Engine):
         self.origin = self.stack.enter_context(origin())
         self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
         self.tasks: dict[Any, Task] = {}  # by the reference to their result
-        self.archives: dict[tuple[str, ...], dict[str, bytes]] = {}  # of finished runs, until collected
         self.data: dict[str, Any] = {}  # references to prepared data, by name and by digest
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -76,24 +73,14 @@ class RayEngine(Engine):
                 self._start(dataclasses.replace(part.submitted(), shares=self._tasks_per_machine(cluster)))
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
-        checked = time.monotonic()
         while self.tasks:
             timeout = 1.0 if wait else 0.0
             ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=timeout)
             if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
                 yield results
-            if ready:
-                checked = time.monotonic()
             elif not wait:
                 return
-            elif time.monotonic() - checked > QUIET_SECONDS:
-                checked = time.monotonic()
-                self._report_lost_machines()
         self.stack.close()
-
-    def collect(self, result: TaskResult) -> None:
-        for key, archive in self.archives.pop(result.task.keys, {}).items():
-            store_archive(key, archive)
 
     def cancel(self) -> None:
         references = list(self.tasks)
@@ -128,11 +115,13 @@ class RayEngine(Engine):
         return self.data[name]
 
     def _result(self, reference: Any, task: Task) -> TaskResult:
+        """Return the result of a task, after putting its finished runs into the store."""
         try:
             result, archives, machine = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             return TaskResult(task, state_of(error), f"{task.name}: {reason_of(error)}")
-        self.archives[task.keys] = archives
+        for key, archive in archives.items():
+            store_archive(key, archive)
         self._log(task, result, machine)
         if result.state == "done":
             left = sum(len(other.runs) for other in self.tasks.values())
@@ -152,11 +141,6 @@ class RayEngine(Engine):
             digests_of(task.keys),
         )  # fmt: skip
         write_costs([cost])
-
-    def _report_lost_machines(self) -> None:
-        cluster = cluster_of(self.ray)
-        if not (cluster.gpus if self.uses_gpu else cluster.cores):
-            say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
 
 
 def connect(options: Ray) -> Any:
@@ -292,23 +276,14 @@ class Machine:
 
 
 def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    """Train a task in a thread, one batch at a time; return its result, archives and `Machine`.
+    """Train a task, one batch at a time; return its result, archives and `Machine`.
 
-    Ray cancels a task by an interrupt, which the main thread only receives while it waits. Ray starts as many
-    tasks as the machine has slots, so a task trains one batch at a time.
+    Ray cancels a task by an interrupt, as Ctrl-C does. Ray starts as many tasks as the machine has slots, so
+    a task trains one batch at a time.
     """
-    stop, started = threading.Event(), time.time()
+    started = time.time()
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        alone = dataclasses.replace(task, workers=1)
-        future = pool.submit(train_remotely, alone, source, _loaders(data), stop)
-        try:
-            while not future.done():
-                concurrent.futures.wait([future], POLL)
-        except BaseException:
-            stop.set()
-            raise
-    result, archives = future.result()
+    result, archives = train_remotely(dataclasses.replace(task, workers=1), source, _loaders(data))
     used = psutil.Process().memory_info().rss / 2**20
     return result, archives, Machine(socket.gethostname(), started, time.time() - started, used)
 

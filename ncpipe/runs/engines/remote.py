@@ -4,34 +4,35 @@ A worker that sees the driver's folder trains there, into its store. Any other w
 below its folder for temporary files: it receives data and returns finished runs as archives. The work
 directory is named by a digest of its contents, so a later task on the same machine finds the data there, and
 the checkpoints of a stopped task.
+
+An archive is a tar file without folders, owners and times, so equal files give equal bytes.
 """
 
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import secrets
+import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 
 from ncpipe.config.specs import data_path
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.code_digests import PIPELINE, study_files
-from ncpipe.runs.engines.archive import pack, unpack_as
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
-from ncpipe.runs.store import has, stored
-from ncpipe.runs.store_layout import ALONE, begin_store
-from ncpipe.system.artifacts import PREPARED, remove
+from ncpipe.runs.store import has, stored, write_beside
+from ncpipe.runs.store_layout import ALONE, begin_store, verify_stored
+from ncpipe.system.artifacts import PREPARED, move_folder, reach_disk, remove
 from ncpipe.system.console import recorded_lines
 from ncpipe.system.errors import InputError
-from ncpipe.training.loop import Stopped
 
 LoadArchive = Callable[[], bytes]
 
@@ -76,7 +77,7 @@ def data_sets_of(task: Task) -> set[str]:
 
 
 def train_remotely(
-    task: Task, source: Origin, data: Mapping[str, LoadArchive], stop: threading.Event | None = None
+    task: Task, source: Origin, data: Mapping[str, LoadArchive]
 ) -> tuple[TaskResult, dict[str, bytes]]:
     """Train a task on this machine; return its result, and the archives of finished runs by fingerprint.
 
@@ -86,11 +87,7 @@ def train_remotely(
     log: list[str] = []
     try:
         with recorded_lines(log.append), _in_workdir(task, source, data) as shared:
-            try:
-                result = train_task(task, stop)
-            except Stopped:
-                result = TaskResult(task, "lost", "stopped")
-            result = dataclasses.replace(result, log="".join(log))
+            result = dataclasses.replace(train_task(task), log="".join(log))
             if shared:
                 return result, {}
             finished = [key for key in task.keys if has(key)]
@@ -142,7 +139,7 @@ def _prepare_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]
     for name in sorted(data_sets_of(task)):
         if not _has_data(PREPARED / name, task.data):
             with contextlib.suppress(OSError):  # another worker was first; other errors show below
-                unpack_as(data[name](), PREPARED / name)
+                _unpack_as(data[name](), PREPARED / name)
             read_prepared(PREPARED / name)
 
 
@@ -150,3 +147,63 @@ def _has_data(folder: Path, checksum: str) -> bool:
     with contextlib.suppress(InputError):
         return read_prepared(folder).checksum == checksum
     return False
+
+
+def pack(folder: Path) -> bytes:
+    """Return an archive of a folder's files, sorted by name."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            entry.size = path.stat().st_size
+            with path.open("rb") as file:
+                tar.addfile(entry, file)
+    return out.getvalue()
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write an archive's files into a folder, and wait until they are on the disk.
+
+    Raises InputError if the archive is damaged or has a path that leads out of the folder.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for entry in tar:
+                relative = PurePosixPath(entry.name)
+                content = tar.extractfile(entry) if entry.isreg() else None
+                if content is None or relative.is_absolute() or ".." in relative.parts:
+                    raise InputError(
+                        f"{folder}: its archive has {entry.name}, which is not a file inside the folder"
+                    )
+                path = folder / relative
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
+    except tarfile.TarError as error:
+        raise InputError(f"{folder}: its archive is damaged ({error})") from None
+    reach_disk([*folder.rglob("*"), folder])
+
+
+def _unpack_as(archive: bytes, target: Path) -> None:
+    """Write an archive to the folder `target`, completely or not at all; other processes may do the same."""
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        unpack(archive, partial)
+        move_folder(partial, target)
+    finally:
+        remove(partial)
+
+
+def store_archive(key: str, archive: bytes) -> bool:
+    """Put a run that was trained elsewhere into the store; return False if the store has it already.
+
+    Raises InputError if any bit differs from what was written there.
+    """
+    if has(key):
+        return False
+
+    def write(folder: Path) -> None:
+        unpack(archive, folder)
+        verify_stored(folder, key)
+
+    write_beside(stored(key), write)
+    return True

@@ -6,7 +6,6 @@ checkpoints and queues again. `ncpipe.runs.engines.slurm_worker` is what runs in
 """
 
 import contextlib
-import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.job_log import JobCost, digests_of, write_costs
+from ncpipe.runs.engines.job_log import JobCost, write_costs
 from ncpipe.runs.engines.jobs import LOG, REFUSED, RESULT, Job, read_jobs, write_array, write_number
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.slurm_commands import (
     JobState,
-    Usage,
-    cancel,
-    check_submission,
+    NotInstalled,
     job_states,
     last_line,
-    still_running,
-    submit,
     summary,
     usages,
 )
-from ncpipe.runs.engines.slurm_script import batch_script, sbatch_options
+from ncpipe.runs.engines.slurm_script import check_submission, submit
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
+from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import JOBS, remove
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -53,13 +49,11 @@ REASONS = {
 
 
 class SlurmEngine(Engine):
-    """Trains tasks in jobs; watches all jobs of this folder, including those of earlier drivers.
+    """Trains tasks in jobs, which continue when the driver ends; watches those of earlier drivers too.
 
     options: those of new jobs.
     keep_options: submit lost tasks again with the options of their job instead of these.
     """
-
-    outlives_driver = True
 
     def __init__(self, options: Slurm, keep_options: bool = False) -> None:
         self.options, self.keep_options = options, keep_options
@@ -70,7 +64,7 @@ class SlurmEngine(Engine):
         groups = self.by_options(tasks)
         for options, group in groups:
             check_resources(group[0].compute, options)
-            check_slurm(options)
+            check_submission(options)
         for options, group in groups:
             self._submit_array(options, group)
 
@@ -98,8 +92,13 @@ class SlurmEngine(Engine):
     def _results(self, ended: Sequence[Job], states: Mapping[str, JobState]) -> list[TaskResult]:
         """Return the results of jobs that have ended; log their costs and remove their records."""
         used = usages(ended)
-        results = [result for job in ended for result in results_of(job, states[job.id].name)]
-        write_costs([cost_of(job, states[job.id].name, used.get(job.id)) for job in ended])
+        results: list[TaskResult] = []
+        costs: list[JobCost] = []
+        for job in ended:
+            state, report = states[job.id].name, _worker_report(job)
+            results += results_of(job, state, report)
+            costs.append(cost_of(job, state, report, used.get(job.id, {})))
+        write_costs(costs)
         for job in ended:
             if self.keep_options:
                 self._earlier_options |= dict.fromkeys(job.keys, job.options)
@@ -107,19 +106,13 @@ class SlurmEngine(Engine):
             del self.jobs[job.id]
         return results
 
-    def cancel(self) -> None:
-        active, error = cancel(list(self.jobs.values()))
-        self.jobs = {job.id: job for job in active}
-        if active:
-            say(f"sweep: {still_running(active, error)}")
-
     def more_memory(self, task: Task) -> Task | None:
         larger = replace(task, memory_tries=task.memory_tries + 1)
         options = self._options_of(task.keys[0], task.runs[0])
         return None if options.with_more_memory(larger.memory_tries) is None else larger
 
     def _options_of(self, key: str, run: Mapping[str, Any]) -> Slurm:
-        return self._earlier_options.get(key) or _with_rules(self.options, run["experiment"], run["depth"])
+        return self._earlier_options.get(key) or self.options.for_run(run["experiment"], run["depth"])
 
     def by_options(self, tasks: Sequence[Task]) -> list[tuple[Slurm, list[Task]]]:
         """Group tasks by their jobs' options, before any increase of memory.
@@ -144,8 +137,7 @@ class SlurmEngine(Engine):
         jobs = write_array(shares, options)
         name = jobs[0].array
         try:
-            arguments = sbatch_options(name, len(jobs), requested, wait_for)
-            number = submit(arguments, batch_script(name, requested))
+            number = submit(name, len(jobs), requested, wait_for)
         except InputError:
             remove(JOBS / name)
             raise
@@ -155,17 +147,6 @@ class SlurmEngine(Engine):
             f"sweep: submitted {runs} in {plural(len(jobs), 'job')} of array {number}, "
             f"which took {time.monotonic() - start:.1f} s"
         )
-
-
-@functools.cache
-def _with_rules(options: Slurm, experiment: str, depth: int) -> Slurm:
-    return options.for_run(experiment, depth)
-
-
-def check_slurm(options: Slurm) -> None:
-    """Raise InputError if Slurm would refuse jobs with these options or never start them."""
-    arguments = sbatch_options("check", options.array, options)
-    check_submission(arguments, batch_script("check", options), options.partition, options.limit)
 
 
 def distribute(tasks: Sequence[Task], most: int) -> list[list[Task]]:
@@ -201,10 +182,8 @@ def dry_run(tasks: Sequence[Task], options: Slurm) -> DryRun:
     for own_options, group in engine.by_options(tasks):
         check_resources(group[0].compute, own_options)
         try:
-            check_slurm(own_options)
-        except InputError as error:
-            if " here; run this where you run sbatch" not in str(error):
-                raise
+            check_submission(own_options)
+        except NotInstalled as error:
             not_checked = f"not checked: {error}"
         jobs = distribute(group, own_options.array)
         all_jobs += jobs
@@ -276,14 +255,22 @@ def _with_result(jobs: Sequence[Job]) -> set[str]:
     return {job.id for job in jobs if job.file(RESULT) in paths}
 
 
-def results_of(job: Job, state: str) -> list[TaskResult]:
-    """Return the result of each task of a job. state: Slurm's, for tasks without a result from the worker."""
-    reported, stopped = _reported_results(job)
+def _worker_report(job: Job) -> dict[str, Any]:
+    """Return what the worker wrote when it ended; empty without it."""
+    report: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        report = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
+    return report
+
+
+def results_of(job: Job, state: str, report: Mapping[str, Any]) -> list[TaskResult]:
+    """Return the result of each task of a job: the worker's, or what Slurm's state says of the job."""
+    reported = report.get("results", [])
     results: list[TaskResult] = []
     interrupted = False  # whether the task that was training when the job ended has been found
     for index, task in enumerate(job.tasks):
-        if index < len(reported) and (reported[index].state != "done" or not task.missing()):
-            results.append(reported[index])
+        if index < len(reported) and (reported[index]["state"] != "done" or not task.missing()):
+            results.append(TaskResult(task, **reported[index]))
         elif index < len(reported):
             reason = f"{task.name}: trained, but not visible in {Path.cwd()}; do all nodes share this folder?"
             results.append(TaskResult(task, "refused", reason))
@@ -293,22 +280,11 @@ def results_of(job: Job, state: str) -> list[TaskResult]:
             results.append(TaskResult(task, "preempted", f"{task.name}: job {job.id} ended before it began"))
         else:
             interrupted = True
+            stopped = report.get("reason")
             task_state = "lost" if stopped else TASK_STATES.get(state, "lost")
             reason = f"{task.name}: job {job.id}: {stopped or _reason(job, state)}\n{log_tail(job.file(LOG))}"
             results.append(TaskResult(task, task_state, reason))
     return results
-
-
-def _reported_results(job: Job) -> tuple[list[TaskResult], str]:
-    """Return the results that the worker wrote, and why it stopped before the last task."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        values = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
-        results = [
-            TaskResult(task, result["state"], result["reason"])
-            for task, result in zip(job.tasks, values["results"], strict=False)
-        ]
-        return results, values["reason"]
-    return [], ""
 
 
 def _reason(job: Job, state: str) -> str:
@@ -319,26 +295,27 @@ def _reason(job: Job, state: str) -> str:
     return f"{REASONS.get(state, 'it ended without a result')} ({state})"
 
 
-def cost_of(job: Job, state: str, usage: Usage | None) -> JobCost:
-    """Return the cost of a job, from the accounting or, without one, from its worker's last start."""
-    result: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        result = json.loads(job.file(RESULT).read_text(encoding="utf-8"))
-    if usage is None:
-        options = job.options.with_more_memory(job.tasks[0].memory_tries) or job.options
-        restarts, started = result.get("restarts", 0), result.get("started", 0.0)
-        waited = max(0.0, started - job.submitted) if result and not restarts else None
-        usage = Usage(
-            options.cpus, options.gpus, result.get("seconds", 0.0), waited, result.get("megabytes"),
-            options.megabytes, restarts,
-        )  # fmt: skip
-    ended = "COMPLETED" if result and state not in TASK_STATES else state
+def cost_of(job: Job, state: str, report: Mapping[str, Any], usage: Mapping[str, Any]) -> JobCost:
+    """Return the cost of a job. usage: fields from the accounting, in place of those of its last start."""
+    options = job.options.with_more_memory(job.tasks[0].memory_tries) or job.options
+    restarts = report.get("restarts", 0)
     keys = [key for task in job.tasks for key in task.keys]
-    return JobCost(
-        "slurm", job.id, ended, usage.cores, usage.gpus, usage.seconds,
-        usage.waited, usage.memory_used, usage.memory_asked,
-        usage.requeued, len(keys), str(job.collected_log), digests_of(keys),
-    )  # fmt: skip
+    cost = JobCost(
+        engine="slurm",
+        job=job.id,
+        state="COMPLETED" if report and state not in TASK_STATES else state,
+        cores=options.cpus,
+        gpus=options.gpus,
+        seconds=report.get("seconds", 0.0),
+        waited=max(0.0, report.get("started", 0.0) - job.submitted) if report and not restarts else None,
+        memory_used=report.get("megabytes"),
+        memory_asked=options.megabytes,
+        requeued=restarts,
+        runs=len(keys),
+        log=str(job.collected_log),
+        digests=digests_of(keys),
+    )
+    return replace(cost, **usage)
 
 
 def log_tail(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Call Slurm's commands: squeue, sacct, sbatch, sinfo and scancel. Needs no torch, for `ncpipe status`."""
+"""Call Slurm's commands to watch, count and cancel jobs. Needs no torch, for `ncpipe status`."""
 
 import os
 import subprocess
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncpipe.runs.engines.jobs import Job
-from ncpipe.runs.engines.options import minutes_of
 from ncpipe.system.console import plural
-from ncpipe.system.errors import InputError, cut
+from ncpipe.system.errors import InputError
 
 TIMEOUT = 300  # seconds that a command of Slurm may take
 ENDED = {
@@ -20,8 +19,6 @@ GONE = "GONE"  # our name for a job that is neither in the queue nor in the acco
 RUNNING = ("RUNNING", "COMPLETING")
 # Reasons for waiting that need no attention.
 USUAL_REASONS = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")
-# sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
-NODES_DOWN = "node not available"
 USAGE = "JobID,State,ElapsedRaw,AllocCPUS,AllocTRES,MaxRSS,Submit,Start"
 
 
@@ -35,23 +32,6 @@ class JobState:
     @property
     def has_ended(self) -> bool:
         return self.name in (GONE, *ENDED)
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Holds the resources and the time of a job, summed over all its starts.
-
-    cores, gpus: allocated to it. seconds: wall-clock time. waited: seconds in the queue. memory_used,
-    memory_asked: used and requested megabytes, None if unknown. requeued: how often it was queued again.
-    """
-
-    cores: int
-    gpus: int
-    seconds: float
-    waited: float | None
-    memory_used: float | None
-    memory_asked: float | None
-    requeued: int
 
 
 def job_states(jobs: Sequence[Job]) -> dict[str, JobState]:
@@ -78,28 +58,29 @@ def job_states(jobs: Sequence[Job]) -> dict[str, JobState]:
     return states | {job.id: accounted.get(job.id, JobState(GONE)) for job in gone}
 
 
-def usages(jobs: Sequence[Job]) -> dict[str, Usage]:
-    """Return the usage of jobs by `Job.id`, from sacct; empty without accounting."""
+def usages(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+    """Return by `Job.id` the fields of `JobCost` that sacct knows; empty without accounting."""
     rows: dict[str, list[dict[str, str]]] = {}
     for row in _sacct(jobs, USAGE):
         rows.setdefault(row["JobID"].partition(".")[0], []).append(row)
     return {job_id: _usage(job_rows) for job_id, job_rows in rows.items()}
 
 
-def _usage(rows: Sequence[Mapping[str, str]]) -> Usage:
+def _usage(rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Return resources and time of a job, summed over all its starts."""
     starts = [row for row in rows if "." not in row["JobID"]]
     tres = dict(each.partition("=")[::2] for each in starts[-1]["AllocTRES"].split(",") if each)
     used = [_megabytes(row["MaxRSS"]) for row in rows if row["MaxRSS"]]
     waits = [int(row["Start"]) - int(row["Submit"]) for row in starts if row["Start"].isdecimal()]
-    return Usage(
-        cores=int(starts[-1]["AllocCPUS"] or 0),
-        gpus=int(tres.get("gres/gpu", 0)),
-        seconds=float(sum(int(row["ElapsedRaw"] or 0) for row in starts)),
-        waited=float(sum(max(0, wait) for wait in waits)),
-        memory_used=max(used, default=None),
-        memory_asked=_megabytes(tres["mem"]) if "mem" in tres else None,
-        requeued=len(starts) - 1,
-    )
+    return {
+        "cores": int(starts[-1]["AllocCPUS"] or 0),
+        "gpus": int(tres.get("gres/gpu", 0)),
+        "seconds": float(sum(int(row["ElapsedRaw"] or 0) for row in starts)),
+        "waited": float(sum(max(0, wait) for wait in waits)),
+        "memory_used": max(used, default=None),
+        "memory_asked": _megabytes(tres["mem"]) if "mem" in tres else None,
+        "requeued": len(starts) - 1,
+    }
 
 
 def _megabytes(text: str) -> float:
@@ -123,57 +104,13 @@ def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:
     return [row for row in rows if len(row) == len(names)] if not done.returncode else []
 
 
-def submit(arguments: Sequence[str], script: str) -> str:
-    """Submit a script and return the job's number. Raises InputError if Slurm refuses."""
-    done = run_command(["sbatch", "--parsable", *arguments], script=script)
-    if done.returncode:
-        raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
-    return last_line(done.stdout).partition(";")[0]  # number;cluster
+def cancel(jobs: Sequence[Job]) -> tuple[int, str]:
+    """Cancel jobs, which then save checkpoints, and remove their records.
 
-
-def check_submission(arguments: Sequence[str], script: str, partition: str | None, minutes: float) -> None:
-    """Raise InputError if Slurm would refuse these jobs, or never start them."""
-    done = run_command(["sbatch", "--test-only", *arguments], script=script)
-    message = last_line(done.stderr)
-    if done.returncode and NODES_DOWN not in message.lower():
-        reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
-        options = " ".join(each for each in arguments if not each.startswith(("--output", "--job-name")))
-        raise InputError(
-            f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(options, 160)})"
-        )
-    limit = partition_limit(partition)
-    if limit is not None and minutes > limit[1]:
-        raise InputError(
-            f"slurm.time: {minutes:g} minutes, but the partition {limit[0]} allows {limit[1]:g}, so the jobs "
-            "would never start; make it shorter"
-        )
-
-
-def partition_limit(partition: str | None) -> tuple[str, float] | None:
-    """Return a job's partition with the longest time limit, and that limit in minutes; None if unknown.
-
-    partition: names with commas, as for sbatch; None for the default one, which sinfo marks by `*`.
+    Returns the number of cancelled jobs, and a line about those that may still run, if there are any. If
+    Slurm does not answer, raises InputError and keeps all records.
     """
-    done = run_command(["sinfo", "--noheader", "--format=%R|%P|%l"])
-    limits = []
-    names = partition.split(",") if partition else None
-    for line in done.stdout.splitlines():
-        name, marked, limit = [*line.split("|"), "", ""][:3]
-        if marked.endswith("*") if names is None else name in names:
-            try:
-                limits.append((name, minutes_of(limit.strip())))
-            except ValueError:  # n/a
-                return None
-    return max(limits, key=lambda named: named[1], default=None)
-
-
-def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
-    """Cancel jobs, which then save checkpoints. Return the jobs that may still run, and scancel's error.
-
-    Removes the records of the others. If Slurm does not answer, raises InputError and keeps all records.
-    """
-    active = _active(jobs)
-    error = ""
+    active, error = _active(jobs), ""
     if active:
         arguments = [job.id if job.number else f"--jobname=ncpipe-{job.array}" for job in active]
         done = run_command(["scancel", *dict.fromkeys(arguments)])
@@ -184,22 +121,19 @@ def cancel(jobs: Sequence[Job]) -> tuple[list[Job], str]:
     for job in jobs:
         if job.id not in active_ids:
             job.remove()
-    return active, error
+    if not active:
+        return len(jobs), ""
+    names = sorted({job.number or f"ncpipe-{job.array}" for job in active})
+    return len(jobs) - len(active), (
+        f"{plural(len(active), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
+        f"scancel {' '.join(names)}"
+    )
 
 
 def _active(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs that have not ended."""
     states = job_states(jobs)
     return [job for job in jobs if not states[job.id].has_ended]
-
-
-def still_running(jobs: Sequence[Job], error: str) -> str:
-    """Return a line about jobs that could not be cancelled."""
-    names = sorted({job.number or f"ncpipe-{job.array}" for job in jobs})
-    return (
-        f"{plural(len(jobs), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
-        f"scancel {' '.join(names)}"
-    )
 
 
 def summary(jobs: Sequence[Job], states: Mapping[str, JobState]) -> str:
@@ -229,15 +163,19 @@ def output_of(command: Sequence[str]) -> str:
     return done.stdout
 
 
+class NotInstalled(InputError):
+    """Raised where this machine has no commands of Slurm."""
+
+
 def run_command(
     command: Sequence[str], environment: Mapping[str, str] | None = None, script: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of Slurm with a script as its input. Raises InputError if it is not installed here."""
+    """Run a command of Slurm with a script as its input. Raises NotInstalled if there is none here."""
     options: Any = {"capture_output": True, "text": True, "check": False, "timeout": TIMEOUT}
     try:
         return subprocess.run(command, env={**os.environ, **(environment or {})}, input=script, **options)
     except FileNotFoundError:
-        raise InputError(f"engine slurm: no {command[0]} here; run this where you run sbatch") from None
+        raise NotInstalled(f"engine slurm: no {command[0]} here; run this where you run sbatch") from None
     except subprocess.TimeoutExpired:
         raise InputError(
             f"slurm: {command[0]} did not answer in {TIMEOUT} s; jobs continue, try again later"

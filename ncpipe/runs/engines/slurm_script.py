@@ -1,15 +1,19 @@
-"""Write the batch script of a job array and the options of sbatch (`ncpipe.runs.engines.slurm` submits)."""
+"""Check and submit job arrays of Slurm, with their batch script and their options of sbatch."""
 
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.runs.engines.options import Slurm
+from ncpipe.runs.engines.options import Slurm, minutes_of
+from ncpipe.runs.engines.slurm_commands import last_line, run_command
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import JOBS
+from ncpipe.system.errors import InputError, cut
 
 MODULE = "ncpipe.runs.engines.slurm_worker"
+# sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
+NODES_DOWN = "node not available"
 # The shell, not the worker, requeues the job, because a container has no scontrol. `wait` returns at each
 # signal, so the shell waits in a loop until the worker has ended.
 SCRIPT = """#!/bin/bash
@@ -32,16 +36,60 @@ exit $code
 """
 
 
+def submit(array: str, count: int, options: Slurm, wait_for: Sequence[str]) -> str:
+    """Submit an array of `count` jobs and return its number in Slurm. Raises InputError if Slurm refuses.
+
+    wait_for: numbers of the arrays that have to end first.
+    """
+    command = ["sbatch", "--parsable", *sbatch_options(array, count, options, wait_for)]
+    done = run_command(command, script=batch_script(array, options))
+    if done.returncode:
+        raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
+    return last_line(done.stdout).partition(";")[0]  # number;cluster
+
+
+def check_submission(options: Slurm) -> None:
+    """Raise InputError if Slurm would refuse jobs with these options, or never start them."""
+    arguments = sbatch_options("check", options.array, options)
+    done = run_command(["sbatch", "--test-only", *arguments], script=batch_script("check", options))
+    message = last_line(done.stderr)
+    if done.returncode and NODES_DOWN not in message.lower():
+        reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
+        shown = " ".join(each for each in arguments if not each.startswith(("--output", "--job-name")))
+        raise InputError(
+            f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(shown, 160)})"
+        )
+    limit = partition_limit(options.partition)
+    if limit is not None and options.limit > limit[1]:
+        raise InputError(
+            f"slurm.time: {options.limit:g} minutes, but the partition {limit[0]} allows {limit[1]:g}, so "
+            "the jobs would never start; make it shorter"
+        )
+
+
+def partition_limit(partition: str | None) -> tuple[str, float] | None:
+    """Return a job's partition with the longest time limit, and that limit in minutes; None if unknown.
+
+    partition: names with commas, as for sbatch; None for the default one, which sinfo marks by `*`.
+    """
+    done = run_command(["sinfo", "--noheader", "--format=%R|%P|%l"])
+    limits = []
+    names = partition.split(",") if partition else None
+    for line in done.stdout.splitlines():
+        name, marked, limit = [*line.split("|"), "", ""][:3]
+        if marked.endswith("*") if names is None else name in names:
+            try:
+                limits.append((name, minutes_of(limit.strip())))
+            except ValueError:  # n/a
+                return None
+    return max(limits, key=lambda named: named[1], default=None)
+
+
 def batch_script(array: str, options: Slurm) -> str:
     """Return the script of an array. It runs in the folder from which it is submitted."""
-    command = shlex.join([*container_command(options), *python_command(options)])
+    python = options.python or (sys.executable if options.container is None else "python3")
+    command = shlex.join([*container_command(options), python, "-m", MODULE])
     return SCRIPT.format(setup="\n".join(options.setup), folder=JOBS / array, command=command)
-
-
-def python_command(options: Slurm) -> list[str]:
-    """Return the worker's command without its argument, the path of the job's files."""
-    default = sys.executable if options.container is None else "python3"
-    return [options.python or default, "-m", MODULE]
 
 
 def container_command(options: Slurm) -> list[str]:

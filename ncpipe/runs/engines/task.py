@@ -132,30 +132,13 @@ def _plain(run: Run) -> dict[str, Any]:
 
 
 def to_json(tasks: Sequence[Task]) -> str:
-    """Return tasks as JSON. Runs share most of their specs, so each distinct spec is written once."""
-    specs: dict[str, int] = {}
-    plain = []
-    for task in tasks:
-        runs = [run | {"spec": _index(specs, run["spec"])} for run in task.runs]
-        plain.append({**vars(task), "runs": runs})
-    return json.dumps({"specs": [json.loads(text) for text in specs], "tasks": plain}, allow_nan=False)
-
-
-def _index(specs: dict[str, int], spec: dict[str, Any]) -> int:
-    return specs.setdefault(json.dumps(spec, sort_keys=True), len(specs))
+    """Return tasks as JSON."""
+    return json.dumps([vars(task) for task in tasks], allow_nan=False)
 
 
 def from_json(text: str) -> list[Task]:
     """Read tasks that `to_json` wrote. ValueError, KeyError or TypeError if the text is damaged."""
-    values = json.loads(text)
-    specs = values["specs"]
     return [
-        Task(
-            **task
-            | {
-                "runs": tuple(run | {"spec": specs[run["spec"]]} for run in task["runs"]),
-                "keys": tuple(task["keys"]),
-            }
-        )
-        for task in values["tasks"]
+        Task(**values | {"runs": tuple(values["runs"]), "keys": tuple(values["keys"])})
+        for values in json.loads(text)
     ]

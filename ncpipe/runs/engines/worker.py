@@ -11,16 +11,14 @@ from pathlib import Path
 from ncpipe.config.records import read
 from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.config.study import load_study
-from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs.batches import batches_that_fit, groups, parts_of_each, train_batches, worker_count
+from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch, train_batches, worker_count
 from ncpipe.runs.engines.task import State, Task, TaskResult
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
 from ncpipe.system.errors import InputError, NotEnoughMemory
-from ncpipe.training.cost import bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
+from ncpipe.training.device import is_out_of_memory, prepare_device
 from ncpipe.training.loop import Stopped
 
 
@@ -85,14 +83,13 @@ def _train(
     fingerprints: list[RunFingerprint], task: Task, stop: threading.Event, progress: Progress | Unseen
 ) -> None:
     compute = fingerprints[0].compute
-    device, dtype = prepare_device(compute), DTYPES[compute.precision]
-    run, data = fingerprints[0].run, read_prepared(PREPARED / fingerprints[0].run.data)
-    check_memory(run, data, device, dtype)
-    need, workers = bytes_per_run(run, data, device, dtype), worker_count(compute, device, task.workers)
+    device = prepare_device(compute)
+    workers = worker_count(compute, device, task.workers)
     shapes = groups(fingerprints)
     parts = parts_of_each(shapes, workers)
-    at_once = workers * task.shares
-    batches = [batch for group in shapes for batch in batches_that_fit(group, need, device, at_once, parts)]
+    batches: list[Batch] = []
+    for group in shapes:
+        batches += split_batch(group, device, workers * task.shares, parts)[0]
     errors = train_batches(
         batches,
         workers,

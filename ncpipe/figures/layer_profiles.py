@@ -22,7 +22,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, colours_of, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -83,7 +83,7 @@ def layer_profiles(
         titles = [panel.title for panel in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -1,6 +1,7 @@
 """Figures, by reading back from the artists what a reader would see."""
 
 import math
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib import pyplot
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 
+from ncpipe.commands import plot
 from ncpipe.config.params import Slopes
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.labels import (
@@ -300,6 +302,27 @@ def test_rows_and_columns_are_the_callers():
     assert axes.get_title() == r"$\log_{10}$ NC1, test"
     expected = summary_of("language", "nc1_trace_ratio", "test")["log10_mean"]
     assert np.allclose(axes.containers[0].lines[0].get_ydata(orig=False), expected, equal_nan=True)
+
+
+def test_rows_follow_the_order_of_the_sweep(monkeypatch):
+    """In which params.yaml has the experiments. Red: rows in the order of the tables, which are sorted."""
+    order = ["vision", "dead", "language"]
+    runs = made_runs().assign(**USUAL).sort_values(RUN)
+    table = made_measurements(runs)
+    slopes = loglog_slopes(table, runs, Slopes(draws=2, seed=0, level=0.9))
+    tables = {
+        "points": usable_points(table, runs),
+        "summary": summarise(table, runs),
+        "slopes": slopes,
+        "runs": runs.assign(loss_gap=math.nan),
+    }
+    monkeypatch.setattr(
+        plot, "load_params", lambda: SimpleNamespace(sweep=SimpleNamespace(experiments=order))
+    )
+    monkeypatch.setattr(plot, "read_table", lambda path, stage: tables[path.stem])
+    figure = plot._figure("depth_sweep")
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert [text.split("\n")[0] for text in labels if text] == order
 
 
 def test_nothing_measured_at_all_still_makes_a_figure():

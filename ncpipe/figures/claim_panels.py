@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.claims.verdicts import PLURALS
 from ncpipe.figures.panels import panel_grid
-from ncpipe.figures.style import FAINT, INK, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.catalogue import entry
 
@@ -39,7 +39,7 @@ def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
                 0.5, 1.02, verdicts.get(panel, ""), transform=axes.transAxes, ha="center", va="bottom",
                 fontsize=7, color=FAINT,
             )  # fmt: skip
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -25,7 +25,7 @@ from ncpipe.figures.panels import (
     thin_ticks,
 )
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 
 REJECTED_DASHES = (0, (1.0, 1.5))
@@ -96,7 +96,7 @@ def depth_sweep(
         averaged = any(own["converged"].any() for own in rows.values())
         failed = not all(own["converged"].all() for own in rows.values())
         _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

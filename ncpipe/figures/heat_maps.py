@@ -9,7 +9,7 @@ from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
 from ncpipe.figures.panels import label_rows, state_nothing
-from ncpipe.figures.style import PAGE_WIDTH, paper_style
+from ncpipe.figures.style import PAGE_WIDTH, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
 
@@ -41,7 +41,7 @@ def heat_maps(
                 figure, line, table[table["experiment"] == name], x_axis, simplex=name not in no_simplex
             )
         label_rows(grid, labels.values())
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -23,7 +23,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -76,7 +76,7 @@ def layer_profiles(
         titles = [entry(panel.metric).title for panel in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -19,7 +19,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, metric_colours, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, with_lines, x_axis_of
 
 MARKERS = ("o", "s", "^", "v", "D")
@@ -70,7 +70,7 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
         ]
         handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="least squares"))
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column
 from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
-from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours, paper_style
+from ncpipe.figures.style import PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 
@@ -61,7 +61,7 @@ def own_metrics_figure(
             ncols=2,
             frameon=False,
         )
-        figure.draw_without_rendering()  # `save_figure` keeps the layout
+        lay_out(figure)  # `save_figure` keeps the layout
     return figure
 
 

@@ -18,7 +18,7 @@ from ncpipe.figures.panels import (
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
@@ -61,7 +61,7 @@ def spectra(
         titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
         label_rows(grid, labels.values(), titles, "index $i$")
         _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -25,7 +25,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import entry
 from ncpipe.tables.points import LAST
@@ -123,7 +123,7 @@ def train_against_test(
         titles = [panel.title or entry(panel.lines[0].metric).title for panel in panels]
         label_rows(grid, labels.values(), [*titles, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

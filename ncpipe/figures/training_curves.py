@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, paper_style
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES, series_entry
 from ncpipe.tables.keys import run_keys
@@ -74,7 +74,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         _scale_epochs(grid[0, 0], table["epoch"])
         figure.suptitle(title.replace("\n", ", "), fontsize=10)
         _draw_key(figure, x_axis.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

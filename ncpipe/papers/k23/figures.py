@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from ncpipe.figures.panels import panel_grid
-from ncpipe.figures.style import FAINT, INK, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
 
 COLUMNS = 3
 ROW_HEIGHT = 1.85
@@ -93,7 +93,7 @@ def model_curves(points: pd.DataFrame) -> Figure:
         figure, grid = panel_grid(len(shown), COLUMNS, ROW_HEIGHT)
         for axes, name in zip(grid, shown, strict=True):
             _draw(axes, points[points["panel"] == name], PANELS[name])
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
 
 from ncpipe.figures.panels import DASHES, ROW_HEIGHT, label_rows
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
 from ncpipe.metrics.catalogue import entry
 from ncpipe.papers.s25.proof_slopes import NOTHING
 
@@ -74,7 +74,7 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
             _nothing(),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 
@@ -111,7 +111,7 @@ def trained_and_constructed(
         label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
         handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 
@@ -176,7 +176,7 @@ def counterexample(table: pd.DataFrame) -> Figure:
             Line2D([], [], color=FAINT, linestyle=PLACES["within"], label="noise within it"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.style import PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import PAGE_WIDTH, lay_out, metric_colours, paper_style
 from ncpipe.papers.s24.figures.low_rank import (
     FLOOR,
     layer_name,
@@ -51,7 +51,7 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
             line[0].set_ylabel(label, fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6 / len(rows) ** 0.5, aspect=18, pad=0.02)
         figure.suptitle(title, fontsize=10)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 
@@ -90,7 +90,7 @@ def run_figure(
             f"{place_name(run)}: ranks {run['ranks']}, {run['loss_over_dnc']:.4f} of DNC, {run['structure']}",
             fontsize=10,
         )
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

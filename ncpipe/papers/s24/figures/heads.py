@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, lay_out, metric_colours, paper_style
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,
     SRG_DASHES,
@@ -129,7 +129,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
         means = layer_name(gram["layer"].iloc[0])
         title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
         figure.suptitle(title, fontsize=10)
-        figure.draw_without_rendering()
+        lay_out(figure)
     return figure
 
 

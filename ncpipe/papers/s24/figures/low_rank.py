@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.panels import panel_grid
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, lay_out, metric_colours, paper_style
 
 COLUMNS = 3  # panels side by side
 DNC_DASHES, SRG_DASHES = (0, (5, 2)), (0, (1, 1.2))
@@ -233,7 +233,7 @@ def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str, column
     figure.suptitle(title, fontsize=10)
     ncols = min(len(handles), columns or len(handles))
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
-    figure.draw_without_rendering()
+    lay_out(figure)
 
 
 def place_name(run: Mapping[Any, Any]) -> str:

@@ -728,7 +728,7 @@ def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
     first, *_ = path.read_text(encoding="utf-8").splitlines()
     named = path.parent / first.removeprefix("# yaml-language-server: $schema=")
     assert named.resolve() == ROOT / "claims.schema.json"
-    jsonschema.validate(read_yaml(path), json.loads(named.read_text(encoding="utf-8")))
+    jsonschema.Draft202012Validator(json.loads(named.read_text(encoding="utf-8"))).validate(read_yaml(path))
 
 
 @pytest.mark.parametrize(("study", "name", "count"), [("regimes_models", "m", 14), ("regimes", "k23-n", 15)])

@@ -159,11 +159,19 @@ def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Pa
     assert contents(RUN) == whole
 
 
-@pytest.mark.parametrize("command", [extract_experiment, measure])
-@pytest.mark.parametrize("name", ["model.safetensors", "run.json", "plots/metrics/fit.tsv", MANIFEST])
-@pytest.mark.parametrize("bit", [None, 9])
+@pytest.mark.parametrize(
+    ("command", "name", "bit"),
+    [
+        (extract_experiment, "model.safetensors", 9),
+        (extract_experiment, "run.json", None),
+        (extract_experiment, MANIFEST, 9),
+        (measure, "model.safetensors", None),
+        (measure, "plots/metrics/fit.tsv", 9),
+        (measure, MANIFEST, None),
+    ],
+)
 def test_a_damaged_finished_run_is_not_measured(
-    bit: int | None, name: str, command: Callable[[str], None], project: Path
+    command: Callable[[str], None], name: str, bit: int | None, project: Path
 ) -> None:
     """bit: the one that is flipped, or the whole file is missing. Red: weights that load as others."""
     for seed in (1, 2):

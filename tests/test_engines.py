@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import architecture, experiment_tree, write_params
+from conftest import architecture, contents, experiment_tree, write_params
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.logs import logs
@@ -26,7 +26,6 @@ from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
-from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
@@ -68,11 +67,6 @@ def settings() -> Settings:
 def tasks() -> list[Task]:
     compute = load_params().compute
     return tasks_of(sweep_fingerprints(load_params(), compute), settings())
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> None:

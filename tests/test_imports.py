@@ -1,6 +1,7 @@
 """What imports what: the layers of the package."""
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -68,6 +69,7 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names that a module imports, also inside functions."""
     names: set[str] = set()
@@ -79,6 +81,7 @@ def imports_of(path: Path) -> set[str]:
     return names
 
 
+@functools.cache
 def local_imports(path: Path) -> set[Path]:
     files = set()
     for name in imports_of(path):

@@ -411,20 +411,26 @@ def test_the_papers_panels_are_all_there() -> None:
         assert (spec.model.width, spec.epochs, spec.loss) == (64, 5000, "ce")
 
 
-def test_the_schema_is_current() -> None:
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(schema_text()))
+
+
+def test_the_schema_is_current(schema: jsonschema.Draft202012Validator) -> None:
     """`ncpipe schema` writes it."""
     assert (ROOT / SCHEMA_FILE).read_text(encoding="utf-8") == schema_text()
+    schema.check_schema(schema.schema)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
-def test_shipped_params_name_the_schema_and_fit_it(path: Path) -> None:
+def test_shipped_params_name_the_schema_and_fit_it(
+    path: Path, schema: jsonschema.Draft202012Validator
+) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     named = first.removeprefix("# yaml-language-server: $schema=")
     assert (path.parent / named).resolve() == ROOT / SCHEMA_FILE
-    schema = json.loads((path.parent / named).read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
     if not (path.parent / "study.py").is_file():  # whose keys only a schema written beside it has
-        jsonschema.validate(read_yaml(path), schema)
+        schema.validate(read_yaml(path))
 
 
 @pytest.mark.parametrize(
@@ -442,11 +448,12 @@ def test_shipped_params_name_the_schema_and_fit_it(path: Path) -> None:
         ("experiments.one.epochs", ...),
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(path: str, value: object) -> None:
-    schema = json.loads(schema_text())
-    jsonschema.validate(tree(), schema)
+def test_the_schema_refuses_what_the_reader_refuses(
+    path: str, value: object, schema: jsonschema.Draft202012Validator
+) -> None:
+    schema.validate(tree())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed(path, value), schema)
+        schema.validate(changed(path, value))
 
 
 def records(kind: Any) -> set[type]:
@@ -498,21 +505,20 @@ def test_a_mistake_names_its_line(tmp_path):
     assert key_lines(merged) == {"a": 1, "a.x": 2, "a.x.y": 2, "b": 3, "b.z": 5, "b.x": 2, "b.x.y": 2}
 
 
-def test_an_editor_names_the_misspelt_key():
+def test_an_editor_names_the_misspelt_key(schema):
     """By the shipped schema, as a validator reads it. Red: 'is not valid under any of the given schemas'."""
-    validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
 
     def said(error):
         inner = [line for each in error.context for line in said(each)]
         return inner or [f"{error.json_path}: {error.message}"]
 
     tree = json.loads(json.dumps(read_yaml(ROOT / "params.yaml")))
-    assert list(validator.iter_errors(tree)) == []
+    assert list(schema.iter_errors(tree)) == []
     spec = tree["experiments"]["digits_rn1"]
     spec["optimizer"] |= {"learning_rat": 0.1, "beta2": 2}
     spec["model"]["widt"] = 3
     spec["data"]["source"] = "digit"
-    found = "\n".join(line for error in validator.iter_errors(tree) for line in said(error))
+    found = "\n".join(line for error in schema.iter_errors(tree) for line in said(error))
     assert found.count("\n") == 3
     for words in (
         "'learning_rat' was unexpected",

@@ -112,7 +112,7 @@ def test_gradients_are_derivatives(part: str, norm: str) -> None:
 
     Red: the way from the stream through x counted twice in the second ones.
     """
-    given = [tensor.requires_grad_() for tensor in inputs(part, norm, 2, 2, 5)]
+    given = [tensor.requires_grad_() for tensor in inputs(part, norm, 2, 2, 3)]
 
     def function(*given: Tensor) -> Tensors:
         return compiled(part, *given)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from conftest import contents, experiment_tree, flip_byte, stored_runs, write_params
+from dvc.config import Config
+from dvc.repo import Repo
 
 from ncpipe.__main__ import main
 from ncpipe.commands.clean import clean
@@ -103,14 +105,14 @@ def test_it_lies_where_dvc_says_its_cache_is(
     monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path / "user"))
     monkeypatch.setenv("DVC_SYSTEM_CONFIG_DIR", str(tmp_path / "system"))
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], check=True)
+    Repo.init(no_scm=True).close()
     for path, text in SETTINGS[name].items():
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_text(text)
-    command = [sys.executable, "-m", "dvc", "cache", "dir"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    config = Config.from_cwd()
+    dvcs = config["cache"].get("dir", Path(config.dvc_dir, "cache"))  # as `dvc cache dir` prints it
     monkeypatch.chdir("below")
-    assert os.path.normpath(store_folder()) == os.path.normpath(Path(tmp_path, said) / "ncpipe")
+    assert os.path.normpath(store_folder()) == os.path.normpath(Path(tmp_path, dvcs) / "ncpipe")
 
 
 def test_a_users_own_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

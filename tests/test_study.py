@@ -490,9 +490,10 @@ def digests(text: str) -> dict[str, str]:
 SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "changed"),
-    [
+def test_what_a_run_uses_of_study_py_is_in_its_digests() -> None:
+    write_params([2], [0], own=OWN, plain=experiment_tree())
+    first = digests(WHOLE)
+    for before, after, changed in (
         ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
         (
             "self.first(x).square()",
@@ -500,22 +501,15 @@ SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
             {"own/train", "own/extract", "own/measure", "own/construct", "own/series", "fill", *SWEEP},
         ),
         ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP}),
-        (
-            "/ classes.samples",
-            "/ classes.samples / 2",
-            {"own/measure", "plain/measure", *SWEEP},
-        ),
+        ("/ classes.samples", "/ classes.samples / 2", {"own/measure", "plain/measure", *SWEEP}),
         ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP}),
-    ],
-    ids=["docstring", "network", "data", "metric", "unused"],
-)
-def test_what_a_run_uses_of_study_py_is_in_its_digests(before: str, after: str, changed: set[str]) -> None:
-    write_params([2], [0], own=OWN, plain=experiment_tree())
-    assert WHOLE.count(before) == 1
-    first, second = digests(WHOLE), digests(WHOLE.replace(before, after))
-    assert first.keys() == second.keys()
-    differ = {name for name in first if first[name] != second[name]}
-    assert {name.removeprefix("experiments/").removeprefix("sweep/") for name in differ} == changed
+    ):
+        assert WHOLE.count(before) == 1
+        second = digests(WHOLE.replace(before, after))
+        assert first.keys() == second.keys()
+        differ = {name for name in first if first[name] != second[name]}
+        found = {name.removeprefix("experiments/").removeprefix("sweep/") for name in differ}
+        assert found == changed, before
 
 
 def test_a_runs_stamp_has_its_network_and_another_network_changes_nothing() -> None:

@@ -19,21 +19,6 @@ from ncpipe.config.study import load_study
 from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError
 
-HEAD = """
-import importlib, os, random, runpy, sys
-from dataclasses import dataclass, make_dataclass
-from enum import Enum
-from typing import Annotated, ClassVar, Literal
-
-import torch
-from torch import nn
-
-import ncpipe.models
-from ncpipe.metrics.catalogue import Metric
-from ncpipe.models.build import Family
-from ncpipe.models.network import Network
-from ncpipe.config.specs import Count, OwnData, OwnModel
-"""
 HEAD = '''
 """Networks and data of a study."""
 import os, random

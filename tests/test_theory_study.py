@@ -34,9 +34,6 @@ from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.networks import construct
 
-EXAMPLE = ("within", "beside"), ("constant", "uniform", "theorem_4_6")
-
-
 # ---- Rows -----------------------------------------------------------------------------------------------
 
 
@@ -67,13 +64,14 @@ def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, b
         assert math.isnan(row["stage_one_bound"])
 
 
+@pytest.fixture(scope="module")
 def example_table() -> pd.DataFrame:
     run = small_run("L-RN2", 10, loss="mse")
     return pd.DataFrame(counterexample_rows(run, 3, 2, [0.002, 0.02], [10, 40], 0))
 
 
-def test_the_counterexamples_table_holds_its_inequalities() -> None:
-    table = example_table()
+def test_the_counterexamples_table_holds_its_inequalities(example_table: pd.DataFrame) -> None:
+    table = example_table
     assert len(table) == 2 * 3 * 3
     first = table[table["size"] == 0.002].set_index(["place", "regime", "depth"])
     constant = first.xs("constant", level="regime")
@@ -182,8 +180,8 @@ def test_trained_networks_stand_beside_constructed_ones() -> None:
     assert lines_of(grid[0, 1], "sharp")[0][1] == pytest.approx(own["nc1_trace_ratio"].tolist())
 
 
-def test_the_counterexamples_figure_shows_the_table() -> None:
-    table = example_table()
+def test_the_counterexamples_figure_shows_the_table(example_table: pd.DataFrame) -> None:
+    table = example_table
     left, right = counterexample(table).axes
     drawn = [list(map(float, line.get_ydata())) for line in left.lines]
     own = table[(table["place"] == "within") & (table["regime"] == "constant") & (table["depth"] == 10)]

@@ -125,7 +125,9 @@ def test_training_is_the_plain_loop(optimizer: dict, loss: str, batch_size: obje
         torch.testing.assert_close(trained.state[name], expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "pre"), ("L-T22", "post")]
+)
 @pytest.mark.parametrize("batch_size", ["full", 20])
 def test_a_step_may_pass_the_samples_in_parts(
     name: str, norm: str, batch_size: object, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +141,8 @@ def test_a_step_may_pass_the_samples_in_parts(
         model=architecture(name, norm, **patch),
         batch_size=batch_size,
         penalty={"rule": "constant", "value": 0.3, "last_layer": 0.05},
+        epochs=4,
+        log_every=2,
     )
     data = vector_data(per_class=14)
     whole = train(spec, data)[0]
@@ -229,9 +233,10 @@ def test_a_run_does_not_depend_on_its_batch(name: str, norm: str, data: Prepared
         pytest.skip("ResNets take no tokens")
     tokens = data.kind == "tokens"
     patch = {"patch": 2} if "T" in name and not tokens else {}
-    spec = experiment(model=architecture(name, norm, **patch), **({"data": TEXT} if tokens else {}))
+    text = {"data": TEXT} if tokens else {}
+    spec = experiment(model=architecture(name, norm, **patch), epochs=4, log_every=2, **text)
     (alone,) = train(spec, data, seeds=[2], precision="float32")
-    for seeds in ([0, 1, 2], [2, 7, 8], [4, 3, 9, 2, 1]):
+    for seeds in ([0, 1, 2], [4, 3, 9, 2, 1]):
         batched = train(spec, data, seeds=seeds, precision="float32")[seeds.index(2)]
         assert batched.history == alone.history
         assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)

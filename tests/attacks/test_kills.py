@@ -1,8 +1,8 @@
 """SIGKILL at random moments, again and again, until the command comes to its end: with the bytes of one that
 was left alone, and no run trained twice that was finished when it was hit.
 
-The short form kills `ncpipe train`; the long one (-m attack) `dvc repro`, `ncpipe sweep` and `dvc exp run
---temp`, 450 times in all (NCPIPE_ATTACK_KILLS), the process alone and its whole group by turns.
+It kills `dvc repro`, `ncpipe sweep` and `dvc exp run --temp`, 450 times in all (NCPIPE_ATTACK_KILLS), the
+process alone and its whole group by turns; `test_checkpoints.py` kills `ncpipe train` a few times.
 NCPIPE_ATTACK_LOG names a folder for what was tried, from which the next call goes on; while there is a file
 NCPIPE_ATTACK_PAUSE nothing new is tried.
 """
@@ -11,66 +11,24 @@ import itertools
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, write_params
-from pipeline import ROOT, TIMEOUT, Clone, Output, trained_in
+from pipeline import ROOT, TIMEOUT, Clone, Output
 from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
-
-from ncpipe.commands.fetch import fetch
-from ncpipe.runs.store_layout import ALONE
-from ncpipe.system.artifacts import RUNS, sha256_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "450"))
-SHORT = 6
 COMMANDS = {
     "dvc repro": ["dvc", "repro"],
     "ncpipe sweep": ["ncpipe", "sweep"],
     "dvc exp run": ["dvc", "exp", "run", "--temp"],
 }
 SHARES = ("dvc repro",) * 4 + ("ncpipe sweep",) * 4 + ("dvc exp run",)  # of the kills
-
-
-def test_kills_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a checkpoint or a run that is written in its own place."""
-    monkeypatch.chdir(tmp_path)
-    write_params([2], [0, 1], one=experiment_tree(epochs=150, log_every=10))
-    fetch("one")
-    command = [sys.executable, "-m", "ncpipe", "train", "one", "2", "0"]
-    more = {"NCPIPE_CHECKPOINT_SECONDS": "0.02", "NCPIPE_WORKERS": "1"}
-
-    def call(seconds: float | None) -> tuple[float, str]:
-        start = time.monotonic()
-        process = subprocess.Popen(command, env=os.environ | more, stderr=subprocess.PIPE, text=True)
-        try:
-            _, said = process.communicate(timeout=seconds)
-            assert process.returncode == 0, said
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, said = process.communicate()
-        return time.monotonic() - start, said
-
-    takes, _ = call(None)
-    whole = {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()}
-    for folder in (RUNS, ALONE):
-        shutil.rmtree(folder)
-    chance = random.Random(0)
-    said = ""
-    for _ in range(SHORT):
-        done = finished(tmp_path, said)
-        _, said = call(chance.uniform(0.1, 1.0) * takes)
-        assert not done & set(trained_in(said))
-    call(None)
-    assert {str(path): sha256_of(path) for path in RUNS.rglob("*") if path.is_file()} == whole
 
 
 def phase(said: str, clone: Clone) -> str:

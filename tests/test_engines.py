@@ -285,6 +285,13 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
         ("slurm: {sbatch: [--time=3]}", [], r"sbatch: --time is set by time; leave it out"),
         ("slurm: {sbatch: [--output=a]}", [], r"sbatch: --output is set by ncpipe; leave it out"),
+        (
+            "slurm: {sbatch: [--part=a]}",
+            [],
+            r"sbatch: --part, which sbatch takes for --partition, is set by",
+        ),
+        ("slurm: {sbatch: [--t=1]}", [], r"sbatch: --t, which sbatch takes for --time, is set by time"),
+        ("slurm: {sbatch: [--out=a]}", [], r"sbatch: --out, which .* --output, is set by ncpipe; leave it"),
         ('slurm: {sbatch: ["--qos=a\\nb"]}', [], r"sbatch: '--qos=a\\nb' is not an option"),
         ("slurm: {sbatch: [--gres=gpu:1]}", [], r"sbatch: --gres is set by gres; leave it out"),
         ("slurm: {sbatch: [-pgpu]}", [], r"sbatch: '-pgpu' is not an option"),

@@ -28,6 +28,8 @@ RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets thos
     "chdir": "", "error": "", "input": "", "job-name": "", "nodes": "", "ntasks": "", "ntasks-per-node": "",
     "open-mode": "", "output": "", "parsable": "", "test-only": "", "wait": "", "wrap": "",
 }  # fmt: skip
+# sbatch accepts any unambiguous beginning of a long option. These beginnings are options of their own.
+NOT_ABBREVIATIONS = ("gpus",)
 # Earlier names of keys of `slurm`, with the present ones.
 RENAMED = {"minutes": "time", "memory_gb": "mem", "memory_most_gb": "mem_most"}
 
@@ -38,6 +40,13 @@ def _check_line(key: str, text: str | None) -> None:
         raise ValueError(
             f"{key}: {shown(text)} is empty, begins with - or is not printable; write it on one line"
         )
+
+
+def _reserved_option(name: str) -> str | None:
+    """Return the reserved option of sbatch that a name stands for, in full or abbreviated."""
+    if name in RESERVED or name in NOT_ABBREVIATIONS:
+        return name if name in RESERVED else None
+    return next((reserved for reserved in RESERVED if reserved.startswith(name)), None)
 
 
 def minutes_of(text: str) -> float:
@@ -175,8 +184,10 @@ class Slurm(Resources):
                     f"sbatch: {shown(line)} is not an option; write it as --name=value or --name"
                 )
             name = line[2:].partition("=")[0]
-            if name in RESERVED:
-                raise ValueError(f"sbatch: --{name} is set by {RESERVED[name] or 'ncpipe'}; leave it out")
+            if reserved := _reserved_option(name):
+                setter = RESERVED[reserved] or "ncpipe"
+                short = "" if name == reserved else f", which sbatch takes for --{reserved},"
+                raise ValueError(f"sbatch: --{name}{short} is set by {setter}; leave it out")
         if self.signal_seconds >= 60 * self.limit:
             raise ValueError(
                 f"signal_seconds: {self.signal_seconds} s of {self.limit:g} minutes leave no time to train; "

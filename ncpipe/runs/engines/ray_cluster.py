@@ -38,6 +38,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
 POLL = 0.5  # seconds between two checks whether a task's parent process still runs
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
+QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,19 @@ class RayEngine(Engine):
                 self._start(dataclasses.replace(part.submitted(), shares=self._tasks_per_machine(cluster)))
 
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
+        checked = time.monotonic()
         while self.tasks:
             timeout = 1.0 if wait else 0.0
             ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=timeout)
             if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
                 yield results
+            if ready:
+                checked = time.monotonic()
             elif not wait:
                 return
+            elif time.monotonic() - checked > QUIET_SECONDS:
+                checked = time.monotonic()
+                self._report_lost_machines()
         self.stack.close()
 
     def cancel(self) -> None:
@@ -141,6 +148,11 @@ class RayEngine(Engine):
             digests_of(task.keys),
         )  # fmt: skip
         write_costs([cost])
+
+    def _report_lost_machines(self) -> None:
+        cluster = cluster_of(self.ray)
+        if not (cluster.gpus if self.uses_gpu else cluster.cores):
+            say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
 
 
 def connect(options: Ray) -> Any:

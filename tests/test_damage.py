@@ -103,7 +103,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a missing model": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
     "an empty record": (lambda f: cut(f / "run.json", 0), "run.json: damaged"),
     "a record of another kind": (lambda f: (f / "run.json").write_text("[]\n") and None, "run.json: damaged"),
-    "a cut history": (lambda f: cut(f / "plots/metrics/loss.tsv", 0.6), "loss.tsv: damaged"),
+    "a cut history": (lambda f: cut(f / "history.csv", 0.6), "history.csv: damaged"),
     "one file more": (lambda f: (f / "more").write_text("") and None, "more: not part of it"),
     "an empty folder": (empty, f"{MANIFEST}: not found"),
     "a file": (to_a_file, "not found"),
@@ -141,7 +141,7 @@ def test_every_flipped_bit_is_seen(project: Path) -> None:
     [one] = [fingerprint for fingerprint in fingerprints() if fingerprint.run.seed == 1]
     folder, chance = waiting(), random.Random(0)
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(files) == 10
+    assert len(files) == 4
     verify_stored(folder, one.key())
     for path in files:
         for bit in chance.sample(range(8 * path.stat().st_size), 20):
@@ -166,7 +166,7 @@ def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Pa
         (extract_experiment, "run.json", None),
         (extract_experiment, MANIFEST, 9),
         (measure, "model.safetensors", None),
-        (measure, "plots/metrics/fit.tsv", 9),
+        (measure, "history.csv", 9),
         (measure, MANIFEST, None),
     ],
 )

@@ -38,7 +38,7 @@ OUTPUTS = [
     f"data/{name}"
     for name in ("grid", "prepared", "runs", "features", "metrics", "results", "figures", "claims")
 ]
-RUN_FILES = {"metrics.json", "model.safetensors", "plots", "run.json", "manifest.json"}
+RUN_FILES = {"history.csv", "model.safetensors", "run.json", "manifest.json"}
 SWEEP_FIGURES = ("depth_sweep", "loss_gap", "layers", "train_test", "heat_maps", "spectra")
 
 
@@ -560,13 +560,13 @@ class TestPlots:
         assert (tmp_path / "html/index.html").is_file()
 
     def test_one_runs_own_history(self, swept: Clone, tmp_path: Path) -> None:
-        """Without `-x step` DVC draws against the number of the row. Red: a history in a format that DVC
-        does not plot, or without its epochs."""
-        path = "data/runs/beta/L3/s1/plots/metrics/loss.tsv"
-        options = ["-x", "step", "--out", str(tmp_path / "json")]
+        """By the command of docs/comparing.md. Red: a history in a format that DVC does not plot, or without
+        its epochs."""
+        path = "data/runs/beta/L3/s1/history.csv"
+        options = ["-x", "epoch", "-y", "loss", "--out", str(tmp_path / "json")]
         plots = swept.json("dvc", "plots", "show", path, *options)["data"]
         rows = plotted(plots, path)
-        steps = [int(row["step"]) for row in rows]
+        steps = [int(row["epoch"]) for row in rows]
         assert steps == sorted(set(steps))
         assert (steps[0], steps[-1]) == (0, EPOCHS)
         assert float(rows[-1]["loss"]) < float(rows[0]["loss"])

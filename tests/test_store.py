@@ -218,7 +218,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "other data": lambda: another_key(PREPARED / "one/facts.json", "checksum", 64 * "a"),
     "no data": lambda: shutil.rmtree(PREPARED),
     "a flipped bit": lambda: flip_byte(_one() / "model.safetensors", -9),
-    "a file less": lambda: (_one() / "metrics.json").unlink(),
+    "a file less": lambda: (_one() / "history.csv").unlink(),
     "a file more": lambda: (_one() / "more").touch(),
     "another run": lambda: _exchange(),
     "a link": lambda: _linked(_one()),
@@ -321,7 +321,7 @@ def test_damage_is_not_taken_up(project: Path) -> None:
     """Red: a store of what merely looks like a run."""
     train("one", 2, 1)
     shutil.rmtree(store_folder())
-    path = RUN / "metrics.json"
+    path = RUN / "history.csv"
     path.write_text(path.read_text() + " ")
     assert import_runs() == 0
     assert stored_runs() == []

@@ -3,15 +3,16 @@
 manifest.json              SHA-256 of every other file, to detect damage
 model.safetensors          weights by name
 run.json                   the resolved run, checksum of its data, how it was computed, how it ended
-metrics.json               last row of the history      } the layout of DVCLive, which
-plots/metrics/<name>.tsv   history, a file per column   } `dvc plots` and editor extensions read
+history.csv                a row per logged epoch, with all digits
 kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
-Without a test split the history has no test_error.
+The files are few, because DVC looks at each of them. Without a test split the history has no test_error.
 """
 
+import csv
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -29,13 +30,14 @@ from ncpipe.runs.fingerprint import (
     key_of_record,
     verify_run,
 )
-from ncpipe.system.artifacts import publish_folder, read_json, write_json, write_manifest
+from ncpipe.system.artifacts import publish_folder, write_json, write_manifest
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.training.session import HistoryRow, Trained
 
+HISTORY = "history.csv"
 TEST_ERROR = "test_error"
-COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow) if field.name != "epoch")
+COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow))
 
 
 def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, device: str) -> None:
@@ -66,13 +68,7 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
             },
         }
         write_json(partial / RUN_RECORD, record)
-        plots = partial / "plots" / "metrics"
-        plots.mkdir(parents=True)
-        last = _last_row(trained)
-        for column in _columns(last):
-            rows = [f"{point.epoch}\t{getattr(point, column)!r}" for point in trained.history]
-            (plots / f"{column}.tsv").write_text("\n".join([f"step\t{column}", *rows]) + "\n")
-        write_json(partial / "metrics.json", last)
+        _write_history(partial / HISTORY, trained.history)
         write_manifest(partial, key_of_record(record))
 
 
@@ -113,40 +109,20 @@ def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """Return the history: for each logged epoch a dict with `epoch` and the columns of `HistoryRow`."""
-    last_row = read_json(folder / "metrics.json")
-    columns: dict[str, dict[int, float]] = {}
-    for column in _columns(last_row):
-        path = folder / "plots" / "metrics" / f"{column}.tsv"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()[1:]
-            cells = [line.split("\t") for line in lines]
-            columns[column] = {int(step): float(value) for step, value in cells}
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
-    epochs = list(columns[COLUMNS[0]])
-    for column, rows in columns.items():
-        if list(rows) != epochs or (epochs or [0])[-1] != last_row.get("step"):
-            raise InputError(
-                f"{folder / 'plots' / 'metrics' / column}.tsv: truncated; run ncpipe repair {folder}"
-            )
-    missing = dict.fromkeys(COLUMNS, math.nan)
-    return [
-        {"epoch": epoch} | missing | {name: column[epoch] for name, column in columns.items()}
-        for epoch in epochs
-    ]
+    """Return the history: for each logged epoch a dict with the fields of `HistoryRow`."""
+    path, absent = folder / HISTORY, dict.fromkeys(COLUMNS, math.nan)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        return [absent | row | {"epoch": int(row["epoch"])} for row in rows]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
 
 
-def _last_row(trained: Trained) -> dict[str, float]:
-    if not trained.history:
-        return {"step": 0}
-    row = dataclasses.asdict(trained.history[-1])
-    if math.isnan(row[TEST_ERROR]):
-        del row[TEST_ERROR]
-    return {"step": row.pop("epoch")} | row
-
-
-def _columns(last_row: dict[str, float]) -> list[str]:
-    """Return the columns of a history from its last row (`metrics.json`); all columns if it has no rows."""
-    absent = {TEST_ERROR} - last_row.keys() if last_row.get("step") != 0 or len(last_row) > 1 else set()
-    return [column for column in COLUMNS if column not in absent]
+def _write_history(path: Path, history: Sequence[HistoryRow]) -> None:
+    untested = bool(history) and math.isnan(history[-1].test_error)
+    columns = [column for column in COLUMNS if not (untested and column == TEST_ERROR)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([getattr(row, column) for column in columns] for row in history)

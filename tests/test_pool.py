@@ -128,6 +128,7 @@ def test_an_interrupt_waits_for_no_task() -> None:
 def test_an_interrupt_is_heard_even_if_another_thread_receives_it() -> None:
     """As of one that comes just before the wait begins. Red: a wait without a time limit."""
     end = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
     def interrupt() -> None:
         time.sleep(0.2)
@@ -142,6 +143,7 @@ def test_an_interrupt_is_heard_even_if_another_thread_receives_it() -> None:
             assert not future.done()
         finally:
             end.set()
+            signal.signal(signal.SIGINT, before)
 
 
 def test_a_process_ends_with_a_starter_that_is_killed() -> None:

@@ -49,7 +49,8 @@ def compare_results(
 
     series: (metric, split), of the last layer. quantity: `runs` and `converged` (counts); `slope`, of
     log10 value on log10 L; `log10`, the mean of log10 value at the deepest depth at which every revision has
-    used runs. depth: that depth. value, low, high: as in `slopes.loglog_slopes`; NaN if there is none.
+    used runs. depth: that depth, else empty. value, low, high: as in `slopes.loglog_slopes`; NaN if there is
+    none.
 
     difference: the value minus that of the first revision, with its interval from `difference_interval`.
     pairs: number of depths at which runs are compared as pairs, as '5 of 5'. Both are empty in the rows of

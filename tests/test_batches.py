@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -196,8 +197,9 @@ def test_deleting_the_store_costs_time_only(project: Path) -> None:
     )
 
 
-def _train_one(seed: int, ready: Any, training: Any) -> None:
+def _train_one(clone: Path, seed: int, ready: Any, training: Any) -> None:
     """Begins to train only once the other one is about to as well, for which it waits two seconds."""
+    os.chdir(clone)
     torch.set_num_threads(1)
     original = fill.run_tasks
 
@@ -214,22 +216,34 @@ def _train_one(seed: int, ready: Any, training: Any) -> None:
     train("one", 3, seed)
 
 
-def test_two_processes_do_not_train_one_run(project: Path) -> None:
-    """Both ask for a run of one batch at once: the second waits for the first, then finds its own waiting.
+def test_two_processes_do_not_train_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two clones with one cache, both ask for a run of one batch at once: the second waits for the first,
+    then finds its own waiting.
 
-    Red: no lock, without which they train at the same time."""
+    Red: no lock, or one in the clone, without which they train at the same time."""
+    clones = [tmp_path / name for name in ("first", "second")]
+    for clone in clones:
+        (clone / ".dvc").mkdir(parents=True)
+        (clone / ".dvc/config").write_text("[cache]\n    dir = ../../cache\n")
+        monkeypatch.chdir(clone)
+        write_params([2, 3], [0, 1, 2], one=experiment_tree())
+        fetch("one")
     context = multiprocessing.get_context("spawn")
     ready, training = context.Barrier(2), context.Value("i", 0)
-    workers = [context.Process(target=_train_one, args=(seed, ready, training)) for seed in (0, 1)]
+    workers = [
+        context.Process(target=_train_one, args=(clone, seed, ready, training))
+        for seed, clone in enumerate(clones)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(timeout=600)
         assert worker.exitcode == 0
-    assert trained() == ["one/L3/s0", "one/L3/s1"]
+    assert all((clone / f"data/runs/one/L3/s{seed}/run.json").is_file() for seed, clone in enumerate(clones))
     assert training.value == 1
-    lines = Path("data/logs/batches.csv").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2  # the header and one batch
+    [log] = [log for clone in clones if (log := clone / "data/logs/batches.csv").is_file()]
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 2  # the header and one batch
+    assert len([path for path in (tmp_path / "cache/ncpipe").iterdir() if len(path.name) == 64]) == 3
 
 
 def test_what_dvc_did_not_take_before_it_was_stopped_does_not_train_again(

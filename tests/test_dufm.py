@@ -1,6 +1,5 @@
 """dufm and its free features: against NumPy loops and closed losses, and through every stage."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -381,9 +380,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.papers.s24.commands.low_rank import low_rank
     from ncpipe.papers.s24.commands.series import series
 
-    folder, before = tmp_path_factory.mktemp("chain"), os.getcwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp("chain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
         short = {
             "epochs": 10, "log_every": 1, "classes": 6, "per_class": 4,
             "penalty": PLAIN_PENALTY,
@@ -405,8 +405,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             series(name)
         low_rank()
         yield folder / "data"
-    finally:
-        os.chdir(before)
 
 
 def test_every_stage_takes_free_features(results: Path) -> None:

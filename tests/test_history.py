@@ -1,7 +1,6 @@
 """Metrics through training: weights that a run keeps on its way, and what is measured of them."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,9 +119,9 @@ def test_a_run_that_diverges_keeps_what_it_had(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two networks with metrics through training, one of them batch-normalised, and one without."""
-    folder, before = tmp_path_factory.mktemp("history"), os.getcwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp("history")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         trees = {
             "plain": experiment_tree(history=AT),
             "batch": experiment_tree(history=AT, optimizer=SGD) | {"model": BATCH_NORM},
@@ -133,8 +132,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         measure_runs(*trees, depths=[3])
         aggregate()
         yield folder
-    finally:
-        os.chdir(before)
 
 
 @pytest.mark.parametrize("name", ["plain", "batch"])

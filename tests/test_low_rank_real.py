@@ -1,6 +1,5 @@
 """Networks with a head on data, through every stage of their study, its tables and its figures."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,9 +64,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from ncpipe.commands.train import train
     from ncpipe.papers.s24.commands.low_rank_real import low_rank_real
 
-    folder, before = tmp_path_factory.mktemp("heads"), os.getcwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp("heads")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
         with Path("params.yaml").open("w", encoding="utf-8") as file:
             YAML().dump(params(), file)
         write_grid()
@@ -80,8 +80,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         aggregate()
         low_rank_real()
         yield folder / "data"
-    finally:
-        os.chdir(before)
 
 
 def test_runs_stand_beside_the_levels_of_the_heads_features_model(data: Path) -> None:

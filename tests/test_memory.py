@@ -99,12 +99,12 @@ def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
     """It grows by the same number with each block. Red: a slope from depths that are no networks."""
     if name == "resnet_cifar":
         runs, data = (
-            [Run("one", depth, 0, read(Experiment, CIFAR_TREE)) for depth in (62, 128)],
+            [Run("one", depth, 0, read(Experiment, CIFAR_TREE)) for depth in (38, 50)],
             image_data(8, 1),
         )
     else:
         model = architecture(name, "post") | ({"patch": 2} if name == "L-T22" else {})
-        runs, data = [run_of(depth, model=model) for depth in (61, 120)], vector_data()
+        runs, data = [run_of(depth, model=model) for depth in (37, 48)], vector_data()
     for run in runs:
         assert estimate(run, data, META, torch.float32) == pytest.approx(
             bytes_per_run(run, data, META, torch.float32), rel=1e-3

@@ -31,8 +31,8 @@ from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
 from ncpipe.runs.store import import_runs, link_to_dvc_cache, missing_of, stored, sweep_fingerprints
-from ncpipe.runs.store_layout import VERSION_FILE, begin_store, store_folder
-from ncpipe.system.artifacts import CODE, GRID, MANIFEST, PREPARED, RUNS, read_json, write_manifest
+from ncpipe.runs.store_layout import VERSION_FILE, store_folder
+from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
@@ -451,22 +451,3 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
     monkeypatch.chdir(project)
     clear_code_digests()
     assert len(missing_of(sweep_fingerprints(params, params.compute))) == 1
-
-
-def test_two_clones_with_one_cache_train_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the same time. Red: a lock in the clone."""
-    places = [tmp_path / name for name in ("first", "second")]
-    for place in places:
-        (place / ".dvc").mkdir(parents=True)
-        (place / ".dvc/config").write_text("[cache]\n    dir = ../../cache\n")
-        monkeypatch.chdir(place)
-        write_params([2, 3], [0, 1], one=experiment_tree(epochs=400, log_every=20))
-        fetch("one")
-    command = [sys.executable, "-m", "ncpipe", "fill", "--workers", "1"]
-    started = [subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) for place in places]
-    said = "".join(process.communicate()[1] for process in started)
-    assert [process.returncode for process in started] == [0, 0], said
-    assert len(re.findall(r"^  one L=\d seed=\d: loss", said, re.MULTILINE)) == 4
-    assert begin_store() == places[1] / ".dvc/../../cache/ncpipe"
-    assert len(stored_runs()) == 4
-    assert not GRID.exists()

@@ -315,7 +315,9 @@ def swept(swept_first: Made) -> Clone:
 
 
 @pytest.fixture(scope="session")
-def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def cut(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
+
     def make(folder: Path) -> Made:
         clone = swept.copy(folder)
         clone.edit_params("sweep.depths", [2])
@@ -324,13 +326,7 @@ def cut_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
         clone.commit()
         return clone, output
 
-    return shared(tmp_path_factory, "cut", make)
-
-
-@pytest.fixture(scope="session")
-def cut(cut_first: Made) -> Clone:
-    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
-    return cut_first[0]
+    return shared(tmp_path_factory, "cut", make)[0]
 
 
 def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:

@@ -15,7 +15,7 @@ from dvc.utils.serialize._yaml import loads_yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from made_tables import grid, measure, noisy
-from pipeline import Clone, with_axis
+from pipeline import Clone, Copy, with_axis
 from scipy import stats
 
 from ncpipe.commands.grid import write_grid
@@ -389,13 +389,11 @@ def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
 
 
 @pytest.mark.pipeline
-def test_another_axis_with_the_same_values_is_other_runs(study: Clone) -> None:
-    params = study.params()
-    study.edit_params("sweep.axis", "data.noise")
-    study.repro("code")
-    stale = study.stale()
-    study.write_params(params)
-    study.repro("code")
+def test_another_axis_with_the_same_values_is_other_runs(study: Clone, own_copy: Copy) -> None:
+    clone = own_copy(study)
+    clone.edit_params("sweep.axis", "data.noise")
+    clone.repro("code")
+    stale = clone.stale()
     assert {name for name in stale if name.startswith(("fetch", "train"))} >= {
         "train@one-2-1e-05-0",
         "fetch@one-0.01",

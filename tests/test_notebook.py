@@ -3,14 +3,18 @@
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline import PARAMS, ROOT, Clone
+from conftest import contents, measure_runs
+from pipeline import ROOT
 from test_documentation import loaded
 
-pytestmark = pytest.mark.pipeline
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.plot import plot
+
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 RELATIVE = 0.05  # other processors round otherwise, and training enlarges that
 
@@ -29,20 +33,26 @@ def same(text: str, other: str) -> bool:
     return words == other_words and numbers == pytest.approx(others, rel=RELATIVE, abs=1e-3)
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """stages/smoke after `dvc repro`, as it is shipped."""
-    study = Clone.of_working_tree(tmp_path_factory.mktemp("notebook") / "clone", PARAMS).study("smoke")
-    study.repro()
-    return study
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """stages/smoke as it is shipped, after its stages up to `plot` in this process."""
+    folder = tmp_path / "stages/smoke"
+    folder.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "stages/smoke/params.yaml", folder)
+    monkeypatch.chdir(folder)
+    measure_runs("mixture_rn1", depths=[2, 4], seeds=[0, 1])
+    aggregate()
+    plot()
+    return folder
 
 
-def test_the_outputs_are_what_the_cells_show_today(study: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outputs_are_what_the_cells_show_today(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: an edit of a cell, of the study or of what it calls, without docs/execute_notebook.py; another
     run's weights or row; a file of the study that is written."""
     committed = json.loads((ROOT / "docs/results.ipynb").read_text(encoding="utf-8"))
-    before = study.digests("data")
-    monkeypatch.chdir(study.top / "docs")
+    before = contents(study / "data")
+    monkeypatch.chdir(study.parents[1] / "docs")
     again, names = loaded(ROOT / "docs/execute_notebook.py").executed(committed)
     for was, now in zip(shown(committed), shown(again), strict=True):
         assert was.keys() == now.keys()
@@ -53,9 +63,8 @@ def test_the_outputs_are_what_the_cells_show_today(study: Clone, monkeypatch: py
     run = names["run"]
     own = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
     assert own["value"].item() == names["nc1"]
-    drawn = {figure.stem for figure in (study.folder / "data/figures").glob("*.png")}
-    assert set(names["study"].figures) == drawn
-    assert study.digests("data") == before
+    assert set(names["study"].figures) == {figure.stem for figure in (study / "data/figures").glob("*.png")}
+    assert contents(study / "data") == before
 
 
 def test_outputs_that_differ_are_seen() -> None:

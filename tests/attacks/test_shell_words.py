@@ -18,12 +18,13 @@ pytestmark = [
 ]
 
 
-def test_no_axis_reaches_the_shell(cut: Clone, own_copy: Copy) -> None:
+def test_no_axis_reaches_the_shell(swept: Clone, own_copy: Copy) -> None:
     """Whatever DVC is asked to do, one item without what it depends on included.
 
     Red: `${item.seed}` in a command; or axes that are not checked before the first stage that takes an item.
     """
-    clone = own_copy(cut)
+    clone = own_copy(swept)
+    clone.commit()  # an experiment of DVC's begins from a commit
     before = clone.digests("data/runs")
     params = clone.params()
     clone.edit_params("sweep.seeds", [0, WORDS])
@@ -49,9 +50,9 @@ def test_no_axis_reaches_the_shell(cut: Clone, own_copy: Copy) -> None:
     assert not list(clone.folder.rglob(MARK))
 
 
-def test_no_axis_leads_out_of_its_folder(cut: Clone, own_copy: Copy) -> None:
+def test_no_axis_leads_out_of_its_folder(swept: Clone, own_copy: Copy) -> None:
     """DVC deletes a stage's old output before it runs the command. Red: the axes are not checked before."""
-    clone = own_copy(cut)
+    clone = own_copy(swept)
     precious = clone.folder / "data" / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")

@@ -202,10 +202,7 @@ def ncpipe(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_exit_codes(tmp_path: Path) -> None:
-    good = ncpipe("-m", "ncpipe", "metrics", str(saved(tmp_path)))
-    assert (good.returncode, good.stderr) == (0, "")
-    assert "nc1_trace_ratio" in good.stdout
+def test_a_mistake_ends_with_1_and_one_line(tmp_path: Path) -> None:
     bad = ncpipe("-m", "ncpipe", "metrics", str(tmp_path / "none.npz"))
     assert bad.returncode == 1
     assert bad.stdout == ""
@@ -226,7 +223,8 @@ def test_the_command_imports_what_it_needs(tmp_path: Path, command: str, absent:
     )
     result = ncpipe("-c", script)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.strip() == "[]"
+    assert result.stderr.strip() == "[]"  # and no other word
+    assert command == "--help" or "nc1_trace_ratio" in result.stdout
 
 
 ALONE = """

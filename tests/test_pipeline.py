@@ -29,6 +29,7 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.integrations import notebook as results
 from ncpipe.runs import code_digests
+from ncpipe.runs.fingerprint import clear_code_digests
 from ncpipe.system.errors import InputError
 
 pytestmark = [
@@ -139,13 +140,13 @@ def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Clone], lis
         monkeypatch.chdir(clone.folder)
         for module in (code_digests, code):
             monkeypatch.setattr(module, "ROOT", clone.folder)
-        code_digests.clear_caches()
+        clear_code_digests()
         code.write_code()
         write_grid()
         return [stage for stage in clone.stale() if stage != "code"]
 
     yield described
-    code_digests.clear_caches()
+    clear_code_digests()
 
 
 class TestFreshClone:
@@ -382,7 +383,7 @@ class TestWhatRuns:
         kinds = {name.partition("@")[0] for name in described(clone)}
         assert kinds == {"grid", "measure", "aggregate", "plot", "claims"}
         replace(clone, "training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
-        code_digests.clear_caches()
+        clear_code_digests()
         monkeypatch.setattr(stale, "stale_stages", set)  # DVC knows nothing of the edit yet
         assert len(stale.find_stale(load_params(), None).missing) == len(ALL_TRAINS)
         assert [name for name in described(clone) if name.startswith("train")] == ALL_TRAINS

@@ -245,8 +245,8 @@ def test_a_missing_or_an_unknown_key_is_named(part: str) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
-    """Or it is a right one, but no text that a shell would read: only what no command is made of, as names of
-    files, tokenizers and metrics and what is said `about` experiments, takes any.
+    """Or it is a right one, but no text that a shell would read. Only keys that reach no command take any
+    text: names of files, tokenizers and metrics, and the texts below `about`.
 
     Red: a value that is taken for another; a traceback of a comparison; an axis of text."""
     for path in PARTS[part]:

@@ -33,7 +33,7 @@ def arm(root: str, log: str, at: int, kind: str) -> None:
                 count = os.lseek(number, 0, os.SEEK_CUR)
             os.write(lines, f"{count} {event} {os.path.relpath(name, root)}\n".encode())
             if count == at:
-                if kind == "tear" and event == "open":
+                if kind == "tear" and event == "open" and not os.path.isdir(name):  # O_TMPFILE opens a folder
                     os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
                 if kind in ("kill", "tear"):
                     os.kill(os.getpid(), signal.SIGKILL)

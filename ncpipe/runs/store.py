@@ -109,7 +109,8 @@ def take(fingerprint: RunFingerprint) -> bool:
         return False
     key = fingerprint.key()
     materialise(stored(key), RUNS / fingerprint.run.path)
-    checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a read-only store, which fails even if there is no checkpoint
+        checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
     return True
 
 
@@ -124,10 +125,10 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     try:
         write(partial)
         os.rename(partial, folder)
-    except OSError:
+    except BaseException as error:
         remove(partial)
-        if not (folder / RUN_RECORD).is_file():  # otherwise the other process was first
-            raise
+        if not isinstance(error, OSError) or not (folder / RUN_RECORD).is_file():
+            raise  # otherwise the other process was first
     reach_disk([folder.parent])
 
 

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,12 @@ from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
 from ncpipe.runs import batches, fill
+from ncpipe.runs.batches import groups, train_batches
 from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.plan import rest_seconds
-from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
+from ncpipe.runs.store import checkpoint_of, has, saved_epochs, sweep_fingerprints
 from ncpipe.system import console
+from ncpipe.system.console import Unseen
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.cost import bytes_per_run
@@ -292,6 +296,39 @@ def test_out_of_memory_halves_the_batch(
     monkeypatch.setattr(batches, "train_batch", never)
     with pytest.raises(InputError, match=r"one run does not fit on cpu; make model\.width, .* smaller"):
         train("one", 3, 2)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"name": "lbfgs", "learning_rate": 1.0, "memory": 5},
+        {"name": "torch", "class": "NAdam", "learning_rate": 0.01},
+    ],
+)
+def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
+    optimizer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the third run, whose checkpoint is written. Red: the two finished runs are lost."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0, 1, 2, 3], one=experiment_tree() | {"optimizer": optimizer})
+    fetch("one")
+    params, stop = load_params(), threading.Event()
+    fingerprints = sweep_fingerprints(params, params.compute)
+
+    class Watched(Unseen):
+        epochs = 0
+
+        def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
+            self.epochs += 1
+            if self.epochs == 2 * 21 + 5:  # 20 epochs and the start
+                stop.set()
+
+    with pytest.raises(Stopped):
+        train_batches([fingerprints], 1, 60.0, Watched(), lambda fingerprint: 1.0, stop=stop)
+    assert [has(fingerprint.key()) for fingerprint in fingerprints] == [True, True, False, False]
+    assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [0, 0, 5, 0]
+    train_batches(groups(fingerprints[2:]), 1, 60.0, Unseen(), lambda fingerprint: 1.0)
+    assert all(has(fingerprint.key()) for fingerprint in fingerprints)
 
 
 def test_a_batch_takes_what_fits_in_memory(

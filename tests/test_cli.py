@@ -212,12 +212,27 @@ def test_a_stages_arguments_may_be_named(fail: Fail) -> None:
     )
 
 
+def test_some_of_the_arguments_may_be_named(fail: Fail) -> None:
+    """Red: `--depth -2` that is taken for a seed, and trains other runs than asked for."""
+    assert "train one depth=-2: no such runs" in said(fail, "train", "one", "--depth", "-2")
+    assert "train one depth=-2: no such runs" in said(fail, "train", "--depth=-2", "--workers", "2", "one")
+    assert "train one seed=-1: no such runs" in said(fail, "train", "one", "--seed", "-1")
+    assert "depth: 1 does not suit one" in said(fail, "train", "one", "1", "--seed", "0")
+    assert "depth: 1 does not suit one" in said(fail, "train", "one", "--depth", "1", "--seed", "0")
+
+
 def said(fail: Fail, *arguments: str) -> str:
     return fail(" ".join(arguments))
 
 
 @pytest.mark.parametrize(
-    "arguments", ["train --experiment one --depth", "train one 2 0 --seed 0", "fetch --experiment"]
+    "arguments",
+    [
+        "train --experiment one --depth",
+        "train one 2 0 --seed 0",
+        "train 2 --experiment one",
+        "fetch --experiment",
+    ],
 )
 def test_arguments_named_amiss_are_no_traceback(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

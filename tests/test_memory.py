@@ -292,3 +292,14 @@ def test_an_epoch_takes_as_long_as_all_samples_do(monkeypatch: pytest.MonkeyPatc
     assert min(train, test) > 4
     expected = train / 4 + (train + test) / 8 / 5
     assert seconds_per_epoch(run, 3, data, CPU, torch.float32) == pytest.approx(expected)
+
+
+def test_an_epoch_is_timed_though_the_timed_samples_lack_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are ordered by class, and supcon compares those of one. Red: a sweep that refuses such data."""
+    monkeypatch.setattr(cost, "TIMED_ROWS", 4)
+    run = run_of(
+        loss={"name": "supcon", "temperature": 0.5, "include_self": False},
+        model=experiment_tree()["model"] | {"last_bias": True},
+        penalty={"rule": "constant", "value": 0.0, "last_layer": None},
+    )
+    assert seconds_per_epoch(run, 1, vector_data(), CPU, torch.float32) > 0

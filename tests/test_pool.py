@@ -54,6 +54,11 @@ def is_killed_elsewhere(task: int) -> tuple[int, int]:
     return who(task)
 
 
+def takes_a_moment(task: int) -> tuple[int, int]:
+    time.sleep(0.05)
+    return who(task)
+
+
 def lasts_elsewhere(task: int) -> int:
     if os.getpid() != int(os.environ["STARTER"]):
         Path("begun").write_text(str(os.getpid()))
@@ -113,6 +118,22 @@ def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
         found = list(shared.map(is_killed_elsewhere, [-1, *range(10)]))
         assert shared.most == 1
     assert found == [(task, os.getpid()) for task in [-1, *range(10)]]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_process_that_is_killed_between_two_tasks_takes_none_with_it() -> None:
+    """While the caller is at a result, so the next task is what finds it dead. Red: BrokenProcessPool."""
+    found, killed = [], 0
+    with WorkerPool(2, 101) as shared:
+        for task, process in shared.map(takes_a_moment, [-1, *range(100)]):
+            found.append(task)
+            if process != os.getpid() and not killed:
+                killed = process
+                time.sleep(0.5)  # by now it has done all that it was given
+                os.kill(killed, signal.SIGKILL)
+                time.sleep(0.5)
+        assert (bool(killed), shared.most) == (True, 1)
+    assert found == [-1, *range(100)]
 
 
 def test_an_interrupt_waits_for_no_task() -> None:

@@ -6,6 +6,7 @@ The latter, marker `slurm`, is Debian's on this machine alone, set up and taken 
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -38,12 +39,13 @@ from ncpipe.runs.engines.slurm import (
     arrays_to_wait_for,
     check_resources,
     distribute,
+    dry_run,
 )
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
-from ncpipe.runs.engines.slurm_script import check_submission
+from ncpipe.runs.engines.slurm_script import check_submission, sbatch_options
 from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
-from ncpipe.runs.engines.task import Task, TaskResult
+from ncpipe.runs.engines.task import Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
@@ -547,6 +549,16 @@ def test_what_slurm_would_refuse_is_refused_before(
     assert read_jobs() == []
     (stand_in / "refuse").write_text("Required node not available (down, drained or reserved)")
     check_submission(Slurm(time="10"))
+
+
+def test_a_job_may_have_no_time_limit_and_no_checkpoints(folder: Path, stand_in: Path) -> None:
+    """Red: OverflowError of a time that engine.yaml takes, and ValueError of --checkpoint-seconds inf."""
+    write_params([2], [0], one=experiment_tree())
+    fetch("one")
+    assert "--time=unlimited" in sbatch_options("check", 2, Slurm(time="infinite"))
+    assert "; no time limit" in dry_run(tasks(), Slurm(time="unlimited")).lines[1]
+    rarely = [dataclasses.replace(task, checkpoint_seconds=math.inf) for task in tasks()]
+    assert from_json(to_json(rarely)) == rarely
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:

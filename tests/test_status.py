@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from conftest import experiment_tree, write_params
+from ruamel.yaml import YAML
 
 from ncpipe.commands import serve
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.serve import Live
-from ncpipe.commands.status import status
+from ncpipe.commands.status import status, sweep_progress
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
@@ -83,6 +84,23 @@ def test_what_did_not_converge_is_counted(project: Path, capsys: pytest.CaptureF
     assert found == {"2": "runs=2 done=1 waiting=1 failed=1", "3": "runs=2 done=· waiting=2 failed=·"}
     (results / "runs.csv").write_text("nothing")
     assert "failed" not in rows(capsys)["2"]
+
+
+def test_what_did_not_converge_is_counted_at_whole_and_other_values(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of [0, 0.5] the table has 0.0. Red: no count, because not all values are of the first one's kind."""
+    params = YAML().load(Path("params.yaml"))
+    params["sweep"] |= {"depths": [2], "axis": "data.noise", "values": [0, 0.5]}
+    YAML().dump(params, Path("params.yaml"))
+    for value in (0, 0.5):
+        fetch("one", value=value)
+    train("one", workers=1)
+    results = project / "data" / "results"
+    results.mkdir()
+    head, line = "experiment,depth,axis,x,seed,converged\n", "one,2,data.noise,{},0,False\n"
+    (results / "runs.csv").write_text(head + line.format("0.0") + line.format("0.5"))
+    assert len(sweep_progress().not_converged) == 2
 
 
 def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,14 @@ from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
-from ncpipe.runs.store import import_runs, link_to_dvc_cache, missing_of, stored, sweep_fingerprints
+from ncpipe.runs.store import (
+    import_runs,
+    link_to_dvc_cache,
+    missing_of,
+    stored,
+    sweep_fingerprints,
+    write_beside,
+)
 from ncpipe.runs.store_layout import VERSION_FILE, store_folder
 from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
@@ -355,7 +362,9 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch
     flip_byte(objects[weights], -9)
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    os.utime(store, (time.time() - 40 * 86400,) * 2)
     link_to_dvc_cache([RUN])
+    assert store.stat().st_mtime < time.time() - 39 * 86400  # which is no use, for `ncpipe clean`
     linked = {path.stat().st_ino for file, path in objects.items() if file != weights}
     assert linked <= set(flushed)  # else a power loss may empty what the store had on the disk
     for file in files:
@@ -429,6 +438,32 @@ def test_a_store_that_cannot_be_written_is_one_line(
     assert os.strerror(number) in said
     assert stored_runs() == before
     assert not [path for path in store_folder().rglob(".*") if path.is_dir() and any(path.iterdir())]
+
+
+def test_a_run_is_taken_from_a_read_only_disk(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There unlink fails even if there is no such file. Red: a run that is stored and cannot be taken."""
+    unlink = Path.unlink
+
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == store_folder():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    train("one", 2, 1)
+    assert (RUN / MANIFEST).is_file()
+
+
+def test_a_run_that_cannot_be_stored_leaves_nothing(project: Path) -> None:
+    """As an archive of another run. Red: half a run that nobody removes."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        raise InputError("damaged")
+
+    with pytest.raises(InputError, match="damaged"):
+        write_beside(stored(64 * "a"), write)
+    assert not list(store_folder().glob(f".{64 * 'a'}*"))
 
 
 def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

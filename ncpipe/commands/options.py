@@ -31,9 +31,18 @@ class Command(TyperCommand):
             else:
                 rest.append(word)
         if named:
-            last = max(names.index(name) for name in named)
-            rest += ["--", *(named.get(name, ALL) for name in names[: last + 1])]
+            places = [names.index(name) for name in named]
+            plain = self._count_plain(ctx, rest)  # as in `train NAME --depth 2`
+            if min(places) < plain:
+                ctx.fail(f"give {names[min(places)]} once, after the arguments that are no options")
+            rest += ["--", *(named.get(name, ALL) for name in names[plain : max(places) + 1])]
         return super().parse_args(ctx, rest)
+
+    def _count_plain(self, ctx: Any, words: list[str]) -> int:
+        """Return how many of the words are neither options nor values of options."""
+        arguments = [param.name for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        options, extra, _ = self.make_parser(ctx).parse_args(list(words))
+        return sum(isinstance(options.get(name), str) for name in arguments) + len(extra)
 
     def get_params(self, ctx: Any) -> Any:
         return _with_plain_types(super().get_params(ctx))

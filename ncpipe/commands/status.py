@@ -167,6 +167,8 @@ def _not_converged(states: dict[Run, str]) -> set[Run]:
     """Return the runs that are done and, according to data/results, did not converge."""
     failed = set()
     kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
+    if "x" in kinds:  # some values may be whole numbers, and 1.0 equals 1
+        kinds["x"] = float
     try:
         with (RESULTS / "runs.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):

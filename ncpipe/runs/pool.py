@@ -64,8 +64,8 @@ class WorkerPool:
             for index in range(len(tasks)):
                 while index not in results:
                     while len(submitted) < self._in_flight(len(todo)):
-                        following = todo.popleft()
-                        submitted[self._submit(do, tasks[following])] = following
+                        if (future := self._submit(do, tasks[todo[0]])) is not None:
+                            submitted[future] = todo.popleft()
                     if todo:
                         here = todo.popleft()
                         results[here] = self._do(do, tasks[here])
@@ -99,10 +99,15 @@ class WorkerPool:
             self.most = 1  # a process was killed: start no other
             todo.appendleft(index)
 
-    def _submit(self, do: Callable[[Task], Result], task: Task) -> "Future[Result]":
+    def _submit(self, do: Callable[[Task], Result], task: Task) -> "Future[Result] | None":
+        """Give a task to another process; return None if one was killed, after which none takes any."""
         assert self.others is not None
         with uninterrupted():  # this starts processes
-            return self.others.submit(_call, do, task)
+            try:
+                return self.others.submit(_call, do, task)
+            except BrokenProcessPool:
+                self.most = 1
+                return None
 
     def _in_flight(self, waiting: int) -> int:
         """Return how many tasks other processes should have; start processes if there is enough work.

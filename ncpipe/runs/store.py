@@ -109,7 +109,8 @@ def take(fingerprint: RunFingerprint) -> bool:
         return False
     key = fingerprint.key()
     materialise(stored(key), RUNS / fingerprint.run.path)
-    checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a read-only store, which fails even if there is no checkpoint
+        checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
     return True
 
 
@@ -124,10 +125,10 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     try:
         write(partial)
         os.rename(partial, folder)
-    except OSError:
+    except BaseException as error:
         remove(partial)
-        if not (folder / RUN_RECORD).is_file():  # otherwise the other process was first
-            raise
+        if not isinstance(error, OSError) or not (folder / RUN_RECORD).is_file():
+            raise  # otherwise the other process was first
     reach_disk([folder.parent])
 
 
@@ -182,16 +183,20 @@ def link_to_dvc_cache(folders: Iterable[Path]) -> None:
     """Replace files of stored runs by hard links to DVC's cache, so that they need no extra space.
 
     folders: the runs in data/runs. Files that DVC later removes from its cache stay in the store. Files are
-    kept if the cache is on another file system or has other contents.
+    kept if the cache is on another file system or has other contents. The time of a run's last use stays.
     """
     if (dvc := dvc_folder()) is None:
         return
     objects = cache_folder(dvc) / "files" / "md5"
     for folder in folders:
         with contextlib.suppress(InputError, OSError):
-            for file in stored(_manifest_key(folder)).rglob("*"):
-                if file.is_file() and file.stat().st_mode & 0o200:  # DVC's files are read-only
+            own = stored(_manifest_key(folder))
+            used = own.stat()
+            own_files = [file for file in own.rglob("*") if file.is_file()]
+            for file in own_files:
+                if file.stat().st_mode & 0o200:  # DVC's files are read-only
                     _link_to_object(file, objects)
+            os.utime(own, ns=(used.st_atime_ns, used.st_mtime_ns))
 
 
 def _link_to_object(file: Path, objects: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
@@ -135,7 +136,10 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
         test=None if data.test is None else data.test[: max(1, TIMED_ROWS // rows)],
     )
     epochs = WARM_UP + 2 if device.type == "cuda" else 2
-    short = dataclasses.replace(run, spec=dataclasses.replace(run.spec, epochs=epochs))
+    spec = dataclasses.replace(run.spec, epochs=epochs)
+    if samples < len(data.train) and isinstance(spec.loss, SupCon):  # the part may lack whole classes
+        spec = dataclasses.replace(spec, loss=dataclasses.replace(spec.loss, include_self=True))
+    short = dataclasses.replace(run, spec=spec)
     alone = isinstance(run.spec.optimizer, Lbfgs | TorchOptimizer)
     session = Session([short] * (1 if alone else runs), part, device, dtype)
     ends = []

@@ -7,6 +7,7 @@ checkpoints and queues again. `ncpipe.runs.engines.slurm_worker` is what runs in
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -191,10 +192,17 @@ def dry_run(tasks: Sequence[Task], options: Slurm) -> DryRun:
         lines += [
             f"Slurm: {runs} in an array of {plural(len(jobs), 'job')}, "
             f"{min(own_options.at_once, len(jobs))} at a time",
-            f"each job: {_resources(own_options)}; {own_options.limit:g} minutes, then it queues again",
+            f"each job: {_resources(own_options)}; {_time_limit(own_options)}",
         ]
     lines.append("batch size, memory and time depend on the node's device")
     return DryRun(all_jobs, [*lines, *([not_checked] if not_checked else [])])
+
+
+def _time_limit(options: Slurm) -> str:
+    """Return the time limit of a job, for the terminal."""
+    if math.isinf(options.limit):
+        return "no time limit"
+    return f"{options.limit:g} minutes, then it queues again"
 
 
 def _resources(options: Slurm) -> str:

@@ -1,5 +1,6 @@
 """Check and submit job arrays of Slurm, with their batch script and their options of sbatch."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -118,14 +119,14 @@ def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[st
     On the command line these options override variables such as SBATCH_PARTITION. `--requeue` overrides the
     site's `JobRequeue=0`, and a `--no-requeue` in engine.yaml overrides `--requeue`.
     """
-    limit = round(60 * options.limit)
+    limit = "unlimited" if math.isinf(options.limit) else _clock(round(60 * options.limit))
     values = {
         "job-name": f"ncpipe-{array}",
         "output": f"{JOBS / array}/%a.log",
         "open-mode": "append",
         "array": f"0-{count - 1}%{options.at_once}",
         "signal": f"B:USR2@{options.signal_seconds}",
-        "time": f"{limit // 3600}:{limit // 60 % 60:02d}:{limit % 60:02d}",
+        "time": limit,
         "nodes": "1",
         "ntasks": "1",
         "cpus-per-task": str(options.cpus),
@@ -148,3 +149,8 @@ def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[st
         "--requeue",
         *further,
     ]
+
+
+def _clock(seconds: int) -> str:
+    """Return a time as hours:minutes:seconds."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

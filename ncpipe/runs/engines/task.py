@@ -133,7 +133,7 @@ def _plain(run: Run) -> dict[str, Any]:
 
 def to_json(tasks: Sequence[Task]) -> str:
     """Return tasks as JSON."""
-    return json.dumps([vars(task) for task in tasks], allow_nan=False)
+    return json.dumps([vars(task) for task in tasks])  # checkpoint_seconds may be inf
 
 
 def from_json(text: str) -> list[Task]:

@@ -268,6 +268,9 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     file.write_text("engine: slurm\nslurm: {partition: gpu, time: '0:30:00'}\n")
     found = load_options(None, ["time=1:00:00", "sbatch=[--exclusive]"], file)
     assert found == Options("slurm", Slurm(partition="gpu", time="1:00:00", sbatch=("--exclusive",)))
+    in_units_of_sbatch = load_options(None, ["time=150", "mem=500", "rules=[{time: 60}]"], file).slurm
+    assert (in_units_of_sbatch.limit, in_units_of_sbatch.megabytes) == (150, 500)
+    assert in_units_of_sbatch.for_run("alpha", 2).limit == 60
     assert load_options("local", path=file).engine == "local"
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator
+
 from ncpipe.config.bounds import Bound
 from ncpipe.config.records import read
 from ncpipe.config.specs import Compute
@@ -19,6 +21,8 @@ SBATCH_OPTION = re.compile(r"--[a-z][a-z0-9-]*(=[^\n]*)?")
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # [days-]number[:number[:number]]
 MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # Slurm's unit is the megabyte
+# Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
+Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Whole = Annotated[int, Bound(1, 100_000)]
 Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; several jobs of an array use several")]
 RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets those without a key
@@ -98,10 +102,10 @@ class Resources:
     """Holds what a job requests from Slurm. A rule may change these keys for some of the runs.
 
     partition, account, qos, constraint, gres: as for sbatch; Slurm's defaults if left out.
-    time: time limit of a job, "2:30:00" or, in minutes, "150". A job that reaches it saves its checkpoints
-    and queues again.
-    mem: memory of a job, "8G".
-    mem_most: the most memory to request after a job with a single run had too little, "64G"; if left out, the
+    time: time limit of a job, 2:30:00 or, in minutes, 150. A job that reaches it saves its checkpoints and
+    queues again.
+    mem: memory of a job, 8G or, in megabytes, 500.
+    mem_most: the most memory to request after a job with a single run had too little, 64G; if left out, the
     request grows once.
     cpus: cores of a job. gpus: GPUs of a job, 0 or 1.
     """
@@ -111,9 +115,9 @@ class Resources:
     qos: str | None = None
     constraint: str | None = None
     gres: str | None = None
-    time: str | None = None
-    mem: str | None = None
-    mem_most: str | None = None
+    time: Amount | None = None
+    mem: Amount | None = None
+    mem_most: Amount | None = None
     cpus: Whole | None = None
     gpus: Gpus | None = None
 
@@ -157,7 +161,7 @@ class Slurm(Resources):
     rules: other resources for some of the runs; later rules override earlier ones.
     """
 
-    time: str = "4:00:00"
+    time: Amount = "4:00:00"
     cpus: Whole = 1
     gpus: Gpus = 0
     memory_growth: Annotated[float, Bound(1, 100)] = 2.0

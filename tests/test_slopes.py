@@ -79,6 +79,18 @@ def test_an_exact_power_law_gives_its_power_and_an_interval_of_no_width(power, s
     assert not row["rejected"]  # rounding is no curve
 
 
+@pytest.mark.parametrize("value", [0.5, 0.1, 0.3, 2.7])
+def test_a_metric_that_is_the_same_in_all_runs_has_no_trend_and_no_drift(value):
+    """Red: a slope of -1e-17 with an interval of no width, which 'improves'."""
+    runs = grid()
+    table = measure(runs, lambda depth, seed: value)
+    row, fewer = first(loglog_slopes(table, runs, RULE)), leave_out_slopes(table, runs, RULE)
+    assert row["low"] <= 0 <= row["high"]
+    assert max(abs(row[["slope", "low", "high"]])) < 1e-12
+    assert len(fewer)
+    assert not fewer["drifts"].any()
+
+
 def test_line_through_two_points():
     assert least_squares_line(np.array([0.0, 2.0]), np.array([1.0, 5.0])) == pytest.approx((2.0, 1.0))
 

@@ -56,7 +56,8 @@ class ClassCollapse(Metric):
         """
         super().__init__(**options)
         self.classes, self.width, self.ignore_index = classes, width, ignore_index
-        self.measured = measured if measured == "present" else _numbers(measured, classes)
+        present = isinstance(measured, str) and measured == "present"
+        self.measured = measured if present else _numbers(measured, classes)
         for name, tensor in StatisticsAccumulator(classes, width).tensors().items():
             self.add_state(name, tensor, dist_reduce_fx=None)
 
@@ -86,9 +87,9 @@ class ClassCollapse(Metric):
         return _accumulator(state)  # after the block, so that an error keeps the state of this process
 
     def _chosen(self, held: StatisticsAccumulator) -> list[int]:
-        if self.measured == "present":
+        if isinstance(self.measured, str):
             return _numbers(held.counts.nonzero().flatten().tolist(), self.classes)
-        return list(map(int, self.measured))
+        return list(self.measured)
 
     def _result(self, held: StatisticsAccumulator) -> ClassStatistics:
         chosen = self._chosen(held)
@@ -250,7 +251,8 @@ def _counted(
     if features.shape[:-1] != labels.shape:
         return features, labels  # whoever reads them names the mistake
     kept = measured_entries(labels, ignore_index, mask)
-    return features[kept.to(features.device)], labels[kept]
+    labels = labels[kept]
+    return features[kept.to(features.device)], labels if labels.is_floating_point() else labels.long()
 
 
 def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -104,13 +104,14 @@ class _Reader:
         features = self._features(inputs).to(self.device)
         mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
         self._check_shapes(features, labels, mask)
+        labels = labels.long()  # a shorter type would wrap `ignore_index`
         kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.device) != 0
         if self._shift:
             features, labels, kept = features[:, :-1], labels[:, 1:], kept[:, 1:] & kept[:, :-1]
         masked = int((~kept).sum())
         ignored = int((kept & (labels == self._ignored)).sum())
         kept = kept & (labels != self._ignored)
-        labels = labels[kept].long()
+        labels = labels[kept]
         rows = self.head.out_features
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < rows:
             wrong = int(labels[(labels < 0) | (labels >= rows)][0])

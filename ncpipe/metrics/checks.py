@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ BY_SAMPLE = (
 )
 # Distances to a frame of K directions that are equally far apart.
 OF_SIMPLEX = ("nc2_etf", "nc2_identity", "nc2_means", "nc2_equiangular_*", "nc3_duality")
+NOT_COMPARED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch finds no largest one of these
 Array: TypeAlias = Tensor | np.ndarray
 TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
 
@@ -37,10 +39,10 @@ def as_tensor(array: Array) -> Tensor:
     """Return the array as a tensor, which shares its memory where possible.
 
     Types that PyTorch does not have (long double, larger unsigned integers, the other order of bytes) become
-    float64 or int64. Raises InputError on what holds no real numbers.
+    float64 or int64. A tensor leaves its graph. Raises InputError on what holds no real numbers.
     """
     if isinstance(array, Tensor):
-        return array
+        return array.detach().long() if array.dtype in NOT_COMPARED else array.detach()
     if array.dtype.kind not in "fiub":
         raise InputError(f"an array of type {array.dtype} holds no real numbers")
     kind: np.dtype = array.dtype
@@ -82,6 +84,19 @@ def check_arrays(
     return data_warnings(name, counts, rows.shape[1])
 
 
+def check_integers(labels: Tensor) -> None:
+    """Raise InputError unless labels are integers."""
+    if labels.is_floating_point() or labels.is_complex():
+        raise InputError(f"labels must be integers, one a sample, not {labels.dtype}")
+
+
+def check_widths(splits: Sequence[Array]) -> None:
+    """Raise InputError unless the features (N, d) of all splits have the same width."""
+    widths = [array.shape[1] for array in splits]
+    if len(set(widths)) > 1:
+        raise InputError(f"train and test features differ in width: {widths[0]} and {widths[1]}")
+
+
 def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
     """Raise InputError for what `check_arrays` finds, of features that came in batches."""
     if seen.classes < 2:
@@ -95,9 +110,10 @@ def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
 def count_classes(labels: Tensor) -> int:
     """Return K = 1 + the largest label; 0 for no labels.
 
-    Raises InputError where K is above the number of labels, so that some class has no sample: what is made
-    for each class would take memory for nothing.
+    Raises InputError for labels that are no integers, and where K is above the number of labels, so that some
+    class has no sample: what is made for each class would take memory for nothing.
     """
+    check_integers(labels)
     count = labels.numel()
     classes = int(labels.max()) + 1 if count else 0
     if classes > count:
@@ -122,8 +138,11 @@ def check_finite(title: str, array: Tensor) -> None:
             raise InputError(f"{title} hold NaN or inf, first in row {row} (counted from 0)")
 
 
-def data_warnings(name: str, counts: Tensor, width: int) -> list[str]:
-    """Return warnings of a split with these samples a class (K,) and features of this width."""
+def data_warnings(name: str, counts: Tensor, width: int, numbers: Tensor | None = None) -> list[str]:
+    """Return warnings of a split with these samples a class (K,) and features of this width.
+
+    numbers (K,): what the classes are called, where that is not 0..K-1.
+    """
     found = []
     samples = int(counts.sum())
     if samples < width:
@@ -137,8 +156,9 @@ def data_warnings(name: str, counts: Tensor, width: int) -> list[str]:
             f"{', '.join(OF_SIMPLEX)} are undefined (nan); gnc2_* and unc3_* say how even directions are"
         )
     if single := torch.nonzero(counts == 1).flatten().tolist():
+        first = single[0] if numbers is None else int(numbers[single[0]])
         found.append(
-            f"{name} class {single[0]} has one sample ({len(single)} such classes): its own mean, "
+            f"{name} class {first} has one sample ({len(single)} such classes): its own mean, "
             "so it counts as collapsed"
         )
     if (least := int(counts.min())) != (most := int(counts.max())):

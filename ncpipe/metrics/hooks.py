@@ -270,28 +270,36 @@ def _loader_pass(
     if iter(loader) is loader:
         raise InputError(f"{name}: an iterator is good for one pass only; give a DataLoader or a list")
     batches, device = loader, head.weight.device
+    some = not (isinstance(selection.classes, str) and selection.classes == "all")
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
 
     def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        samples = 0
+        read, counted, samples = 0, 0, torch.zeros(len(chosen), dtype=torch.int64)
         for batch in batches:
+            read += 1
             inputs, labels = _split_batch(batch, selection.key)
             inputs = _to_device(inputs, device)
             kept = selection.kept(labels, inputs)
             values = _forward(model, hook_points, inputs, call, by_position=labels.dim() == 2)
             _check_shapes(values, labels)
             labels = labels[kept]
-            if selection.classes != "all":
+            if some:
                 places = renumber(labels, chosen, head.out_features)
                 kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
-            samples += len(labels)
             found = {
                 hook_point: value[kept.to(value.device)].to(place) for hook_point, value in values.items()
             }
             yield found, labels.to(place)
-        if not samples:
+            counted += len(labels)
+            if some:
+                samples += torch.bincount(labels.cpu(), minlength=len(chosen))
+        if not read:
             raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+        if not counted:
+            raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
+        if some and len(empty := chosen[samples == 0]):
+            raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
     return run
 
@@ -320,7 +328,7 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) ->
         seen = learned if split == TRAIN else first_pass(run(), len(weight))
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
-        for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1]):
+        for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
             warnings.warn(message, MeasurementWarning, stacklevel=3)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
@@ -404,11 +412,10 @@ def _to_device(inputs: Any, device: torch.device) -> Any:
         return inputs.to(device)
     if isinstance(inputs, Mapping):
         return {name: _to_device(value, device) for name, value in inputs.items()}
-    return (
-        type(inputs)(_to_device(value, device) for value in inputs)
-        if isinstance(inputs, tuple | list)
-        else inputs
-    )
+    if not isinstance(inputs, tuple | list):
+        return inputs
+    moved = [_to_device(value, device) for value in inputs]
+    return type(inputs)(*moved) if hasattr(inputs, "_fields") else type(inputs)(moved)  # named tuples
 
 
 def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:

@@ -20,7 +20,8 @@ def measured_entries(labels: Tensor, ignore_index: int, mask: Tensor | None = No
 
     An entry is left out where the label is `ignore_index`, or the mask, of the shape of the labels, is 0.
     """
-    kept = labels != ignore_index
+    # A shorter type would wrap: -100 is 156 of uint8.
+    kept = (labels if labels.is_floating_point() else labels.long()) != ignore_index
     if mask is None:
         return kept
     if mask.shape != labels.shape:
@@ -35,15 +36,16 @@ def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[
     batch at a time, which only `present` reads. Raises InputError for numbers outside 0..K-1, numbers that
     are listed twice, and fewer than two classes.
     """
-    if classes == "all":
+    if isinstance(classes, str) and classes == "all":
         return torch.arange(total)
     if isinstance(classes, str) and classes != "present":
         raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
-    if classes == "present":
+    if isinstance(classes, str):
         counts = torch.zeros(total, dtype=torch.int64)
         for labels in batches():
+            labels = labels.cpu().long()
             check_range(labels, total)
-            counts += torch.bincount(labels.cpu().long(), minlength=total)
+            counts += torch.bincount(labels, minlength=total)
         found = torch.nonzero(counts).flatten()
     else:
         listed = [int(each) for each in classes]
@@ -58,10 +60,11 @@ def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[
 
 def renumber(labels: Tensor, chosen: Tensor, total: int) -> Tensor:
     """Return the index of each label (m,) in `chosen` (K',); -1 for a class that is not in it."""
+    labels = labels.long()
     check_range(labels, total)
     places = torch.full((total,), -1, dtype=torch.int64)
     places[chosen.cpu()] = torch.arange(len(chosen))
-    return places.to(labels.device)[labels.long()]
+    return places.to(labels.device)[labels]
 
 
 def check_range(labels: Tensor, total: int) -> None:

@@ -11,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_statistics, count_classes
+from ncpipe.metrics.checks import (
+    Array,
+    as_tensor,
+    check_arrays,
+    check_statistics,
+    check_widths,
+    count_classes,
+)
 from ncpipe.metrics.collapse import (
     between_trace,
     cdnv,
@@ -90,6 +97,7 @@ def measure_arrays(
     test = None
     if test_features is not None and test_labels is not None:
         check_arrays(test_features, test_labels, weight, bias, classes, TEST)
+        check_widths([features, test_features])
         test = _batches_of(test_features, test_labels, batch_size)
     return measure_batches(
         _batches_of(features, labels, batch_size),
@@ -114,6 +122,7 @@ def measure_batches(
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
     """
+    weight, bias = (None if tensor is None else tensor.detach() for tensor in (weight, bias))
     learned = _first_pass(layer, TRAIN, train, classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, batches in ((TRAIN, train), (TEST, test)):

@@ -14,12 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.checks import Array, as_tensor, check_finite, check_statistics
+from ncpipe.metrics.checks import (
+    Array,
+    as_tensor,
+    check_finite,
+    check_integers,
+    check_statistics,
+    check_widths,
+)
 from ncpipe.metrics.collapse import cdnv_and_log
 from ncpipe.metrics.geometry import nc3_duality, simplex_fits
 from ncpipe.metrics.meters import SampleMeter, check_classifier
-from ncpipe.metrics.scales import times_two_to
-from ncpipe.metrics.selection import IGNORE_INDEX
+from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -57,6 +64,8 @@ class TokenPass:
         seed: int = 0,
     ) -> None:
         """Keep `decisions` positions, drawn with `seed`; None keeps all."""
+        if decisions is not None and decisions < 1:
+            raise InputError(f"decisions: a whole number, 1 or more, or None for all, not {decisions!r}")
         check_memory(vocabulary, width, torch.device(device))
         self.accumulator = StatisticsAccumulator(vocabulary, width, device)
         self.ignored, self.masked = 0, 0
@@ -177,6 +186,8 @@ def measure_token_arrays(
         if rows.dim() != 2 or not rows.numel() or wanted.shape != rows.shape[:1]:
             shapes = f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
             raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
+        check_integers(wanted)
+    check_widths([rows for _, rows, _ in splits])
     largest = max(int(wanted.max()) for _, _, wanted in splits)
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
     passes = [_pass_over(rows, wanted, vocabulary, decisions, ignore_index) for _, rows, wanted in splits]
@@ -194,7 +205,7 @@ def _pass_over(
 ) -> TokenPass:
     seen = TokenPass(vocabulary, features.shape[1], features.device, decisions)
     for rows, wanted in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
-        left = wanted != ignored
+        left = measured_entries(wanted, ignored)
         count = int((~left).sum())
         seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
     return seen
@@ -267,10 +278,14 @@ def _decision_values(
     features, labels = features.to(place)[labels >= 0], labels[labels >= 0]
     if not len(labels):
         return {"decisions": 0}
+    features = features.double()
+    unit = unit_exponent(size_exponent(largest_entry(features)))  # test features may be far larger
+    own = learned.in_unit(max(learned.exponent, unit))
     meter = SampleMeter(
-        _with_wide_spreads(learned, features, labels),
+        _with_wide_spreads(own, features, labels),
         None if weight is None else weight[classes.to(weight.device)],
         None if bias is None else bias[classes.to(bias.device)],
+        train=learned,  # whose own spreads say what is rounding
         spread=False,
     )
     meter.update(features, labels)
@@ -284,6 +299,6 @@ def _decision_values(
 
 def _with_wide_spreads(learned: ClassStatistics, features: Tensor, labels: Tensor) -> ClassStatistics:
     """Return the statistics with spreads large enough to include these samples (m, d)."""
-    rows = times_two_to(features.double(), -learned.exponent)
+    rows = times_two_to(features, -learned.exponent)
     furthest = (rows - learned.means[labels]).square().sum(1).max()
     return replace(learned, squares=learned.squares.clamp(min=furthest))

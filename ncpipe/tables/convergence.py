@@ -111,6 +111,8 @@ def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
 def _described(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
     window = f"over the last {100 * rule.window:.3g} % of epochs"
     errors, moved = own["last_train_error"], _range(100 * own["loss_moved"])
+    if _without_norm(reason, own):
+        return "without a gradient norm, as with batch norm"
     return {
         DIVERGED: "diverged",
         NO_HISTORY: "without a history",
@@ -121,6 +123,10 @@ def _described(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
     }[reason]
 
 
+def _without_norm(reason: str, own: pd.DataFrame) -> bool:
+    return reason == GRADIENT and not own["gradient_norm"].notna().any()
+
+
 def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
     """Return what would let these runs converge."""
     if reason == DIVERGED:
@@ -129,6 +135,8 @@ def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
         return "train them again"
     if reason == SHORT_HISTORY:
         return "raise epochs or convergence.window, or lower log_every"
+    if _without_norm(reason, own):
+        return "set convergence.gradient to null"
     key, column = {
         TRAIN_ERROR: ("train_error", "last_train_error"),
         LOSS_MOVING: ("tolerance", "loss_moved"),

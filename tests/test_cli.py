@@ -105,7 +105,9 @@ def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> 
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
         ("extract one", "data/grid/one.csv: not found"),
         ("measure one", "data/grid/one.csv: not found"),
+        ("aggregate", "data/grid/one.csv: not found"),
         ("plot", "data/results/runs.csv: not found"),
+        ("report --to .", ".: is a folder; give a file"),
     ],
 )
 def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> None:
@@ -186,7 +188,7 @@ def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finishe
         ("data/results/runs.csv", "plot"),
     ],
 )
-@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n4,5,6,7\n", b"\xff\xfe\x00", None])
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n4,5,6,7\n", b"a;b\n1;2\n", b"\xff\xfe\x00", None])
 def test_a_damaged_table_is_named(
     name: str, arguments: str, content: bytes | None, finished: Path, fail: Fail
 ) -> None:

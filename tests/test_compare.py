@@ -208,6 +208,10 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
 def test_what_cannot_be_compared_says_why(files):
     files |= {"base": texts_of(noisy), "other": texts_of(noisy, ("b",)), "bad": ["a: [", "", ""]}
     files["old"] = ["sweep: {}\n", *texts_of(noisy)[1:]]
+    files["other columns"] = [files["base"][0], "a;b\n1;2\n", files["base"][2]]
+    rule = "slopes: {draws: 100, seed: 0, level: 0.9}\n"
+    files["flat"] = [f"sweep: 3\nexperiments: {{}}\n{rule}", *texts_of(noisy)[1:]]
+    files["one"] = [f"sweep: {{experiments: a}}\nexperiments: {{}}\n{rule}", *texts_of(noisy)[1:]]
     files["torn"] = [files["base"][0], "", files["base"][2]]
     for revisions, message in (
         (["base", "other"], "have no experiment in common"),
@@ -215,6 +219,9 @@ def test_what_cannot_be_compared_says_why(files):
         (["base", "bad"], r"bad: params\.yaml: not valid YAML"),
         (["old", "base"], r"old: params\.yaml: slopes"),
         (["base", "torn"], r"torn: data/results: damaged"),
+        (["base", "other columns"], r"other columns: data/results: damaged \(no column experiment\)"),
+        (["base", "flat"], r"flat: params\.yaml: sweep: not a mapping"),
+        (["base", "one"], r"one: params\.yaml: sweep\.experiments: not a list of names"),
     ):
         with pytest.raises(InputError, match=message):
             compare(revisions, as_csv=False)

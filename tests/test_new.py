@@ -146,6 +146,29 @@ def test_a_file_of_data_is_copied_and_watched(
 
 
 @pytest.mark.parametrize(
+    "name", ["a, b.npz", "a: #b.npz", "a\\1.npz", "- x.npz", "mine (1).npz", "{x}.npz", "é.npz"]
+)
+def test_any_name_of_a_file_of_data_is_written_as_it_is(checkout: Path, tmp_path: Path, name: str) -> None:
+    """Red: a traceback of re, or a mistake of params.yaml that the user has not made."""
+    file = tmp_path / name
+    np.savez(file, inputs=np.zeros((12, 5), dtype=np.float32), labels=np.arange(12) % 3)
+    create_study("filed", Extras(data=file))
+    study = checkout / "stages/filed"
+    assert name in read_yaml(study / "dvc.yaml")["stages"]["fetch"]["deps"]
+    data = load_params(study / "params.yaml").experiments["mixture_rn1"].data
+    assert (data.source, data.file) == ("arrays", name)
+
+
+@pytest.mark.parametrize("name", ["${x}.npz", "a\n.npz"])
+def test_a_name_that_dvc_would_change_is_refused(checkout: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    np.savez(file, inputs=np.zeros((12, 5), dtype=np.float32), labels=np.arange(12) % 3)
+    with pytest.raises(InputError, match="DVC does not take this name literally; rename the file"):
+        create_study("filed", Extras(data=file))
+    assert not list((checkout / "stages").iterdir())
+
+
+@pytest.mark.parametrize(
     ("wanted", "line"),
     [
         (Extras(axis="model.depht"), "--axis: model.depht is not a number of the experiment; give a key"),

@@ -1,6 +1,7 @@
 """Publishing a sweep: its tables and figures with what made them, and drawing them again from there."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -140,6 +141,19 @@ def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:
 def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"changed: .*one is also in .*published; give"):
         plot_published([swept / "published", swept / "changed"], tmp_path)
+    with pytest.raises(InputError, match=r"published: one is also in .*published; give"):
+        plot_published([swept / "published"] * 2, tmp_path)
+
+
+def test_a_table_with_other_columns_is_named(swept: Path, tmp_path: Path) -> None:
+    """As a spreadsheet may save it. Red: a KeyError of pandas."""
+    folder = shutil.copytree(swept / "published", tmp_path / "copied")
+    table = folder / "points.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace(",", ";"), encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"points\.csv: damaged \(no column experiment\); run ncpipe publish"
+    ):
+        plot_published([folder], tmp_path)
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:

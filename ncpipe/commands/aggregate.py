@@ -5,7 +5,7 @@ from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.system.console import say
 from ncpipe.tables.convergence import failures, judge_runs
-from ncpipe.tables.files import read_measured
+from ncpipe.tables.files import present, read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import distinct, line_keys, rows_at, x_column
@@ -20,6 +20,8 @@ from ncpipe.tables.summary import summarise
 def aggregate() -> None:
     """Write tables, sentences.txt, metrics.json and the data of DVC's plots; print the results in words."""
     params = load_params()
+    for experiment in params.sweep.experiments:
+        present(GRID / f"{experiment}.csv", "grid")
     names = sorted(path.stem for path in GRID.glob("*.csv"))
     measurements, places, runs, history, gram = (
         read_measured(table, names) for table in ("measurements", "places", "runs", "history", "gram")

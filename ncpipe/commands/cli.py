@@ -355,6 +355,8 @@ def report(
         )
     if times and (compare or target is None):
         raise InputError("report: --times needs --to, because data/report.html has no times")
+    if target is not None and target.is_dir():
+        raise InputError(f"{target}: is a folder; give a file, for example {target / 'report.html'}")
     if revisions:
         from ncpipe.commands.report_comparison import report_comparison
 

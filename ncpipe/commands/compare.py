@@ -22,6 +22,7 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
+from ncpipe.tables.files import KEY
 from ncpipe.tables.headlines import paper_series
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
@@ -99,15 +100,24 @@ def _read(revision: str) -> tuple[Tree, Results]:
         raise InputError(f"{revision}: {PARAMS_FILE}: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{revision}: {PARAMS_FILE}: not a mapping")
+    for key in ("sweep", "experiments"):
+        if not isinstance(tree.get(key) or {}, dict):
+            raise InputError(f"{revision}: {PARAMS_FILE}: {key}: not a mapping")
+    names = (tree.get("sweep") or {}).get("experiments") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{revision}: {PARAMS_FILE}: sweep.experiments: not a list of names")
     return tree, Results(parse_table(revision, points), parse_table(revision, runs))
 
 
 def parse_table(revision: str, text: str) -> pd.DataFrame:
     """Return the table in a CSV text of a revision; raise InputError if it is damaged."""
     try:
-        return pd.read_csv(io.StringIO(text))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        table = pd.read_csv(io.StringIO(text))
+        if KEY not in table.columns:
+            raise ValueError(f"no column {KEY}")
+    except ValueError as error:  # of pandas too
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
+    return table
 
 
 def _common(results: dict[str, Results]) -> list[str]:

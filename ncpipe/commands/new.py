@@ -16,7 +16,7 @@ from ncpipe.commands.json_schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, sch
 from ncpipe.config.params import NAME, PARAMS_FILE, load_params
 from ncpipe.runs.code_digests import PACKAGE, ROOT
 from ncpipe.system.console import say
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, shown
 
 # The template: a study of the checkout, or its copy in an installed package.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
@@ -203,15 +203,29 @@ def _with_data(folder: Path, text: str, data: Path) -> str:
     whole = not inputs.is_floating_point()
     kind = "image" if inputs.dim() == 4 else "tokens" if whole and inputs.dim() == 2 else "vector"
     shutil.copyfile(data, folder / data.name)
-    _replace(folder / "dvc.yaml", FETCHED, f"{FETCHED}      - {data.name}\n")
+    file = _quoted(data.name)
+    _replace(folder / "dvc.yaml", FETCHED, f"{FETCHED}      - {file}\n")
     normalisation = "none" if kind == "tokens" else "standardise"
     entry = (
-        f"data: {{source: arrays, file: {data.name}, kind: {kind}, per_class: null, test_per_class: null,\n"
+        f"data: {{source: arrays, file: {file}, kind: {kind}, per_class: null, test_per_class: null,\n"
         f"           seed: 0, normalisation: {normalisation}}}\n"
     )
-    changed, count = re.subn(r"data: \{source: (?:gaussian_mixture|spirals)[^}]*\}\n", entry, text)
+    changed, count = re.subn(r"data: \{source: (?:gaussian_mixture|spirals)[^}]*\}\n", lambda _: entry, text)
     assert count == 1
     return changed
+
+
+def _quoted(name: str) -> str:
+    """Return a file's name as YAML, in quotes if it needs them; InputError if DVC would change it."""
+    from ncpipe.config.yaml_file import parse_yaml
+
+    if "${" in name or not name.isprintable():
+        raise InputError(f"--data: {shown(name)}: DVC does not take this name literally; rename the file")
+    try:
+        plain = parse_yaml(f"[{{name: {name}}}]") == [{"name": name}] and parse_yaml(f"- {name}\n") == [name]
+    except InputError:
+        plain = False
+    return name if plain else json.dumps(name, ensure_ascii=False)
 
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:

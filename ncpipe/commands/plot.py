@@ -66,8 +66,11 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
     owner: dict[str, Path] = {}
     for source, runs in zip(sources, parts["runs"], strict=True):
         for experiment in runs["experiment"].unique():
-            if (other := owner.setdefault(experiment, source)) != source:
-                raise InputError(f"{source}: {experiment} is also in {other}; give each experiment once")
+            if experiment in owner:
+                raise InputError(
+                    f"{source}: {experiment} is also in {owner[experiment]}; give each experiment once"
+                )
+            owner[experiment] = source
     if len(axes := {symbol(runs) for runs in parts["runs"]}) > 1:
         raise InputError(
             f"plot: the folders have different x axes, {' and '.join(sorted(axes))}; plot them separately"

@@ -6,7 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from ncpipe.system.artifacts import METRICS
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, cut
+
+KEY = "experiment"  # a column of every table of these stages
+KEYED = ("measure", "aggregate", "publish")
 
 
 def present(path: Path, stage: str) -> Path:
@@ -18,11 +21,16 @@ def present(path: Path, stage: str) -> Path:
 
 def read_table(path: Path, stage: str) -> pd.DataFrame:
     """Read a CSV file that `stage` writes; raise InputError if it is missing or damaged."""
+    present(path, stage)
     try:
-        return pd.read_csv(present(path, stage))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        table = pd.read_csv(path)
+        if stage in KEYED and KEY not in table.columns:  # as after a spreadsheet saved it with semicolons
+            raise ValueError(f"no column {KEY}")
+    except ValueError as error:  # of pandas too, and of bytes that are no UTF-8
         reason = " ".join(str(error).split())
-        raise InputError(f"{path}: damaged ({reason}); run ncpipe repair {path}") from None
+        again = f"run ncpipe {'publish again' if stage == 'publish' else f'repair {path}'}"
+        raise InputError(cut(f"{path}: damaged ({reason}); {again}")) from None
+    return table
 
 
 def read_measured(name: str, experiments: Iterable[str]) -> pd.DataFrame:

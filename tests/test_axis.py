@@ -63,6 +63,13 @@ def test_runs_are_depth_by_value_by_seed() -> None:
     assert (run.path, run.data) == (Path("one/L2/x0.001/s0"), Path("one/x0.001"))
 
 
+def test_a_value_is_written_as_in_the_sweep() -> None:
+    """Red: the path x1.0 of a run whose data are below x1."""
+    run = parse_params(tree(values=[1, 0.5])).run("one", 2, 0, 1.0)
+    assert (str(run.value), run.path.as_posix()) == ("1", "one/L2/x1/s0")
+    assert parse_params(tree(values=[1, 0.5])).run("one", 2, 0, 2.0).path.as_posix() == "one/L2/x2.0/s0"
+
+
 def test_a_value_is_all_that_it_changes() -> None:
     """It is checked as its key is: a whole number becomes one with a point where the key takes such."""
     plain = tree(values=[1])

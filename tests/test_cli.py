@@ -107,6 +107,8 @@ def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> 
         ("measure one", "data/grid/one.csv: not found"),
         ("aggregate", "data/grid/one.csv: not found"),
         ("plot", "data/results/runs.csv: not found"),
+        ("fill", "fill: the data of one are not prepared; run dvc repro fetch"),
+        ("claims --from docs/results", "claims: --from needs --all"),
         ("report --to .", ".: is a folder; give a file"),
     ],
 )

@@ -16,6 +16,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.logs import logs
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
+from ncpipe.config.specs import Compute
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.engine import Engine, run_tasks, tasks_to_retry
 from ncpipe.runs.engines.job_log import recorded_job
@@ -268,10 +269,17 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
     file.write_text("engine: slurm\nslurm: {partition: gpu, time: '0:30:00'}\n")
     found = load_options(None, ["time=1:00:00", "sbatch=[--exclusive]"], file)
     assert found == Options("slurm", Slurm(partition="gpu", time="1:00:00", sbatch=("--exclusive",)))
-    in_units_of_sbatch = load_options(None, ["time=150", "mem=500", "rules=[{time: 60}]"], file).slurm
+    file.write_text("# engine: slurm\n")
+    assert load_options(path=file) == Options()
+    in_units_of_sbatch = load_options("slurm", ["time=150", "mem=500", "rules=[{time: 60}]"], file).slurm
     assert (in_units_of_sbatch.limit, in_units_of_sbatch.megabytes) == (150, 500)
     assert in_units_of_sbatch.for_run("alpha", 2).limit == 60
     assert load_options("local", path=file).engine == "local"
+
+
+def test_no_number_is_no_time_between_checkpoints() -> None:
+    with pytest.raises(InputError, match="--checkpoint-seconds: nan; give 0 or more"):
+        Settings(Compute("cpu", 1, "float32"), None, float("nan"), False, 1)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_tables_are_those_of_the_sweep(swept: Path) -> None:
     for name in ("data/results/sentences.txt", "params.yaml"):
         assert (published / Path(name).name).read_bytes() == (swept / name).read_bytes()
     assert not list(swept.glob("**/.partial/*"))
+    assert not (swept / ".partial").exists()  # beside the folder itself, which is the user's own
 
 
 def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:

@@ -494,7 +494,7 @@ def _of_shots(params: Params) -> list[str]:
 
 def _nearest(name: str, known: list[str]) -> str:
     hint = suggest(name, known)
-    return hint if hint.startswith("did you mean") else "docs/metrics.md has their names"
+    return hint if hint.startswith("did you mean") else "docs/metric_tables.md has their names"
 
 
 def subject(claim: Measured) -> str:

@@ -180,4 +180,4 @@ def counts(judged: Sequence[Judged]) -> str:
     verdicts = get_args(Verdict)
     counted = {PLURALS.get(name, name): sum(each.verdict == name for each in judged) for name in verdicts}
     named = ", ".join(f"{count} {verb}" for verb, count in counted.items() if count)
-    return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {named}"
+    return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}" + (f": {named}" if named else "")

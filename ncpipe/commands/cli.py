@@ -311,15 +311,22 @@ def claims(
         bool, typer.Option("--all", help="Print the published claims of all studies; compute nothing.")
     ] = False,
     published: Annotated[
-        Path, typer.Option("--from", metavar="FOLDER", help="With --all: folder with published tables.")
-    ] = Path("docs/results"),
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="With --all: folder with published tables. Default: docs/results.",
+        ),
+    ] = None,
 ) -> None:
     """Compare the claims of claims.yaml with this sweep's numbers; write data/claims."""
     if everything:
         from ncpipe.commands.claims import print_all
 
-        print_all(published)
+        print_all(published or Path("docs/results"))
         return
+    if published is not None:
+        raise InputError("claims: --from needs --all")
     from ncpipe.commands.claims import claims as judge_claims
 
     judge_claims()

@@ -12,6 +12,7 @@ from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.store import missing_of, sweep_fingerprints
 from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 
 def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:
@@ -24,6 +25,9 @@ def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: f
         check_params_unedited(params, params.sweep.experiments)
     compute = params.compute_on(device)
     fingerprints = sweep_fingerprints(params, compute)
+    ready = {fingerprint.run.experiment for fingerprint in fingerprints}
+    if lacking := [name for name in params.sweep.experiments if name not in ready]:
+        raise InputError(f"fill: the data of {', '.join(lacking)} are not prepared; run dvc repro fetch")
     in_jobs = keys_in_jobs()
     missing = [fingerprint for fingerprint in missing_of(fingerprints) if fingerprint.key() not in in_jobs]
     say(f"fill: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")

@@ -276,7 +276,8 @@ class Params:
         return typing.cast(Experiment, varied)
 
     def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
-        """Return one run, in the sweep or not."""
+        """Return one run, in the sweep or not. A value is written as in the sweep: 1 where 1.0 is given."""
+        value = next((own for own in self.sweep.values if own == value), value)
         spec = self.experiment(experiment, value)
         read(Depth, depth, "depth")
         read(Index, seed, "seed")

@@ -731,7 +731,7 @@ class Augmentation:
 class History:
     """Metrics through training, of snapshots of the weights.
 
-    metrics: names in docs/metrics.md; those of the last layer become columns of the history.
+    metrics: names in docs/metric_tables.md; those of the last layer become columns of the history.
     at: shares of the epochs after which weights are kept; 0 is the start, 1 the end.
     """
 

@@ -1,8 +1,8 @@
 """Describe every metric: its property, its value at collapse, its order there and its meaning.
 
-Printed reports, rounding floors, power laws, guides, figure titles and the table of docs/metrics.md follow
-from it. Adding a metric is its function, the line that emits it, and its entry here. No torch: tables and
-figures read this too.
+Printed reports, rounding floors, power laws, guides, figure titles and docs/metric_tables.md follow from it.
+Adding a metric is its function, the line that emits it, and its entry here. No torch: tables and figures read
+this too.
 
 Formulas and symbols as in docs/metrics.md, which explains them.
 """
@@ -792,7 +792,7 @@ def series_entry(name: str) -> Metric:
 
 
 def page_table(metrics: tuple[Metric, ...]) -> list[str]:
-    """Return the lines of the Markdown table in docs/metrics.md."""
+    """Return the lines of a Markdown table in docs/metric_tables.md."""
     head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for metric in metrics:

@@ -65,6 +65,9 @@ def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Pa
     written = [path for path in partial.rglob("*") if not files_are_on_disk or path.is_dir()]
     reach_disk([*written, partial])
     move_folder(partial, target)
+    if base.name != "data":
+        with contextlib.suppress(OSError):  # it has other folders
+            partial.parent.rmdir()
 
 
 def move_folder(source: Path, target: Path) -> None:

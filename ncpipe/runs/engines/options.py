@@ -315,6 +315,10 @@ class Settings:
     timed: bool = True
     keep_options: bool = False
 
+    def __post_init__(self) -> None:
+        if math.isnan(self.checkpoint_seconds):
+            raise InputError("NCPIPE_CHECKPOINT_SECONDS or --checkpoint-seconds: nan; give 0 or more")
+
 
 def load_options(
     engine: EngineName | None = None, overrides: Sequence[str] = (), path: Path = ENGINE_FILE
@@ -326,7 +330,8 @@ def load_options(
     tree: Any = {}
     if path.is_file():
         try:
-            tree = read_yaml(path)
+            if (found := read_yaml(path)) is not None:  # None: the file has nothing but comments
+                tree = found
             _read(tree)
         except InputError as error:
             raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None

@@ -680,6 +680,47 @@ def test_a_bad_call_is_named(keys, line):
     assert line in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "args"),
+    [
+        ("dufm.srg_over_dnc", {"classes": 10, "depth": 2, "per_class": 6, "decay": 1e-300}),  # / 0
+        ("gufm.value", {"loss": "ce", "classes": 3, "width": 6, "strength": 1e-300}),  # no end of a search
+        ("locally_elastic.separable_pairs", {
+            "classes": 3, "strength": 1.0, "power": 0.5, "time": 0.5, "per_class": 2, "seed": 0,
+        }),  # a root of a negative number
+        ("path.line_rise", {"classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "seed": 0}),
+        ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}),  # NaN
+        ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}),
+        ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}),
+        ("two_linear.jump", {"distance": 2.0}),
+    ],
+)  # fmt: skip
+def test_arguments_without_a_finite_number_are_one_line(call, args):
+    """Red: a traceback of a solver, and a NaN as `not run` without a reason."""
+    with pytest.raises(InputError) as caught:
+        evaluate(claim("theory", call=call, args=args), CALLS)
+    assert str(caught.value).startswith("claims.yaml: one.args")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "key"),
+    [
+        ("imbalance.threshold", {"majority": 2, "minority": 1, "per_minority": 3, "ratio": 4.0}, "minority"),
+        ("imbalance.threshold", {"majority": 2, "minority": 2, "per_minority": 3, "ratio": 1e4}, "ratio"),
+        ("imbalance.largest_ratio", {"majority": 2, "minority": 2, "per_minority": 3, "decay": 1.0}, "decay"),
+        ("flow.balance_left", {
+            "loss": "mse", "decay": 0.1, "classes": 3, "per_class": 1, "width": 1, "time": 1.0,
+        }, "width"),
+    ],
+)  # fmt: skip
+def test_a_numerical_check_refuses_what_it_cannot_find(call, args, key):
+    """Red: the end of the interval that is searched, or a share of a rounding error, as the number."""
+    asked = claim("theory", {"within": 0.1}, call=call, args=args, against="numerical")
+    with pytest.raises(InputError, match=f"one.args: {key}: "):
+        evaluate(asked, CALLS)
+
+
 def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
     """A typo in the last claim of a study does not cost its minutes. Red: checked one by one."""
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """Evaluate claims about theory, which call a function by name (`ncpipe.papers.theory_calls`)."""
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -25,18 +26,34 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
     """Return the exact number of a claim's call; its `target` is the number of `against`.
 
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
-    argument, arguments outside the theory's range, and `numerical` if the call has no check.
+    argument, arguments outside the theory's range or whose number is not finite, and `numerical` if the call
+    has no check.
     """
     call, arguments = _checked(claim, calls)
     try:
-        value = call.number(**arguments)
+        value = _finite(call.number, arguments)
         if claim.against is None:
             return Number(value, value, value)
-        other = call.check(**arguments) if claim.against == "numerical" and call.check else claim.against
+        numerical = claim.against == "numerical" and call.check
+        other = _finite(call.check, arguments) if numerical else claim.against
     except InputError as error:
         raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
     assert isinstance(other, float)
     return Number(value, value, value, target=other)
+
+
+def _finite(function: Callable[..., float], arguments: Mapping[str, Any]) -> float:
+    """Return a function's number; raise InputError if the arguments are too extreme to compute it."""
+    try:
+        value = function(**arguments)
+    except InputError:
+        raise
+    except (ArithmeticError, ValueError, RuntimeError) as error:  # of solvers, beyond the range of float64
+        text = " ".join(str(error).split())
+        raise InputError(f"too extreme, the number cannot be computed ({text}); give others") from None
+    if not math.isfinite(value):
+        raise InputError(f"the number is {value:g} with these; give others")
+    return value
 
 
 def check_calls(claims: Iterable[Theory], calls: Calls) -> None:

@@ -17,6 +17,7 @@ from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import gufm, smoothing, ufm
 from ncpipe.theory.frames import simplex_frame, zero_sum_basis
@@ -26,6 +27,7 @@ from ncpipe.theory.ufm import Decay
 Classes = Annotated[int, Bound(low=2)]
 Loss = Literal["ce", "mse"]
 STARTS = 4
+MOST_RATIO = 100.0  # of class sizes, in numerical searches
 LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
 
 
@@ -111,11 +113,14 @@ def minority_threshold(
 def minority_threshold_numerical(
     majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
 ) -> float:
-    """Bisect on the contrast of numerical minima under cross-entropy; needs two minorities.
+    """Bisect on the contrast of numerical minima under cross-entropy.
 
-    The contrast grows as the square root of the distance from the threshold, so that 1e-3 of W is reached
-    1e-6 below it.
+    Raises InputError for one minority, whose row has no contrast, and a ratio above MOST_RATIO. The contrast
+    grows as the square root of the distance from the threshold, so that 1e-3 of W is reached 1e-6 below it.
     """
+    _check_minorities(minority)
+    if ratio > MOST_RATIO:
+        raise InputError(f"ratio: {ratio:g}; the numerical threshold is searched up to {MOST_RATIO:g}")
     classes = imbalance.Classes(majority, minority, per_minority, ratio)
     highest = math.sqrt(ratio * per_minority) / classes.samples  # where the majority has collapsed too
     low, high = 0.1 * highest, highest
@@ -149,14 +154,29 @@ def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: 
 
 
 def largest_ratio_numerical(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
-    """Bisect between 1 and 100 on the contrast of numerical minima under cross-entropy."""
-    low, high = 1.0, 100.0
+    """Bisect between 1 and MOST_RATIO on the contrast of numerical minima under cross-entropy.
+
+    Raises InputError for one minority, and where the contrast is lost at both ends or at neither.
+    """
+    _check_minorities(minority)
+    low, high = 1.0, MOST_RATIO
+    lost_at = [
+        minority_contrast(imbalance.Classes(majority, minority, per_minority, end), decay) < LOST
+        for end in (low, high)
+    ]
+    if lost_at[0] or not lost_at[1]:
+        raise InputError(f"decay: {decay:g}; its ratio is not between 1 and {MOST_RATIO:g}; give another")
     for _ in range(14):
         ratio = math.sqrt(low * high)
         classes = imbalance.Classes(majority, minority, per_minority, ratio)
         lost = minority_contrast(classes, decay) < LOST
         low, high = (low, ratio) if lost else (ratio, high)
     return math.sqrt(low * high)
+
+
+def _check_minorities(minority: int) -> None:
+    if minority < 2:
+        raise InputError(f"minority: {minority}; contrast between minorities needs at least 2")
 
 
 def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, length: Positive) -> float:
@@ -220,7 +240,7 @@ def two_linear_frame(classes: Classes, strength: Positive) -> float:
     return max(float(nc2_identity(features.T)), float(nc2_identity(both)), float(1 - cosine))
 
 
-def two_linear_jump(distance: Positive) -> float:
+def two_linear_jump(distance: Annotated[float, Bound(0, 1, open_low=True)]) -> float:
     """Return z just below the jump, at a share `distance` before it."""
     return two_linear.best_logit(two_linear.JUMP * (1 - distance))
 

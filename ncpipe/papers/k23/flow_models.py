@@ -13,6 +13,7 @@ import numpy as np
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate, random_start
+from ncpipe.system.errors import InputError
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["weight", "features", "bias"]
@@ -108,7 +109,9 @@ def balance_left_numerical(
     width: Count,
     time: Positive,
 ) -> float:
-    """Return it from the integrated flow."""
+    """Return it from the integrated flow; InputError for a width of 1, where the start is balanced."""
+    if width < 2:
+        raise InputError(f"width: {width}; both starts are of one length, so 1 has no difference to follow")
     flow = Flow(loss, classes, per_class, decay, decay, bias=False)
     start = random_start(flow, width, 1.0, 0)
     (end,) = integrate(flow, start, [time])

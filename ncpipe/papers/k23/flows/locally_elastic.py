@@ -68,7 +68,10 @@ def etf_slope(classes: int, other: float) -> float:
     """Return the slope in t of log `etf_error`, beta/(K-1): only for beta < 0 do class means go to an ETF.
 
     nu = min(alpha - beta, alpha + (K-1) beta) > 0, K23's condition for separation, does not imply that sign.
+    Raises InputError for any other beta, and for two classes, whose means are always an ETF.
     """
+    if classes < 3 or not other < 0:
+        raise InputError(f"classes {classes}, other {other:g}; need at least 3 classes and impacts below 0")
     return other / (classes - 1)
 
 

@@ -172,6 +172,24 @@ def test_regression_is_that_of_its_closed_form(weight: float, features: float, r
     assert regression.regression_outside(*own) < 1e-8
 
 
+@pytest.mark.parametrize(
+    ("samples", "length", "width", "rank"),
+    [(4, 6, 6, 3), (1, 3, 6, 0), (12, 3, 1, 1), (12, 3, 2, 2)],
+    ids=["targets of less rank", "one sample", "width 1", "width 2"],
+)
+def test_regression_with_few_samples_or_a_small_width(
+    samples: int, length: int, width: int, rank: int
+) -> None:
+    """Red: NaN from a variance of 0 that rounding made negative; a form for more directions than d."""
+    own = (samples, length, width, 0.1, 0.1, 2.0, 1)
+    assert regression.regression_value(*own) == pytest.approx(
+        regression.regression_value_numerical(*own), rel=1e-8, abs=1e-12
+    )
+    assert regression.regression_rank(*own) == regression.regression_rank_numerical(*own) == rank
+    if rank:
+        assert regression.regression_gram_error(*own) < 1e-5
+
+
 def test_the_central_flow_and_frozen_heads_collapse_within_classes() -> None:
     """Red: a flow uphill; a last matrix that is trained, which would balance."""
     for part in ("nc1", "within", "between"):

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
+from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.numerical import descend
 
 Ratio = Annotated[float, Bound(low=1)]
 RANK = 1e-3  # of the largest singular value, from which on one counts
+ZERO = 1e-6  # norm of W H below which a descent has ended at 0
 
 
 def regression_value(
@@ -31,11 +33,15 @@ def regression_value(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Return the least loss: over variances s^2, sum c/2 + sqrt(c) (s - sqrt(c)), or s^2/2 where s^2 < c."""
+    """Return the least loss: over variances s^2, sum c/2 + sqrt(c) (s - sqrt(c)), or s^2/2 where s^2 < c.
+
+    Beyond the `width` largest variances it is s^2/2 too.
+    """
     root = math.sqrt(weight * features)
-    deviations = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed))).sqrt()
-    kept = root * (deviations - root / 2)
-    return float(torch.where(deviations > root, kept, deviations.square() / 2).sum())
+    variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
+    deviations = variances.clamp(min=0).sqrt()  # rounding leaves variances of 0 below 0
+    kept = (deviations > root) & _largest(length, width)
+    return float(torch.where(kept, root * (deviations - root / 2), deviations.square() / 2).sum())
 
 
 def regression_value_numerical(
@@ -65,7 +71,10 @@ def regression_gram_error(
     The form is sqrt(lambda_H/lambda_W) (Sigma^(1/2) - sqrt(c) I), for c below all variances.
     """
     variances, axes = torch.linalg.eigh(_covariance(_targets(samples, length, ratio, seed)))
-    kept = (variances.sqrt() - math.sqrt(weight * features)).clamp(min=0)
+    kept = (variances.clamp(min=0).sqrt() - math.sqrt(weight * features)).clamp(min=0)
+    kept = kept * _largest(length, width)
+    if not kept.any():
+        raise InputError("weight: so large, with features, that W is 0; give a smaller one")
     form = math.sqrt(features / weight) * axes @ kept.diag() @ axes.T
     found, _, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     return float((found @ found.T - form).norm() / form.norm())
@@ -80,9 +89,9 @@ def regression_rank(
     ratio: Ratio,
     seed: Index,
 ) -> float:
-    """Return the number of variances of the targets above c, which is the rank of an optimal W."""
+    """Return the number of variances of the targets above c, at most d, which is the rank of an optimal W."""
     variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
-    return float((variances > weight * features).sum())
+    return float(((variances > weight * features) & _largest(length, width)).sum())
 
 
 def regression_rank_numerical(
@@ -95,8 +104,10 @@ def regression_rank_numerical(
     seed: Index,
 ) -> float:
     """Return the rank of W at a numerical minimum, from singular values above 0.001 of the largest."""
-    found, _, _ = _minimum(samples, length, width, weight, features, ratio, seed)
+    found, free, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     sizes = torch.linalg.svdvals(found)
+    if float((free @ found.T).norm()) < ZERO:
+        return 0.0
     return float((sizes > RANK * sizes[0]).sum())
 
 
@@ -113,6 +124,11 @@ def regression_outside(
     matrix, found, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     inside = found @ torch.linalg.pinv(matrix) @ matrix
     return float((found - inside).square().sum() / found.square().sum())
+
+
+def _largest(length: int, width: int) -> Tensor:
+    """Return which of ascending variances (n,) are the d largest, the only ones that W of width d can fit."""
+    return torch.arange(length) >= length - width
 
 
 def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:

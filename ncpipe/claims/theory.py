@@ -34,8 +34,8 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
         value = _finite(call.number, arguments)
         if claim.against is None:
             return Number(value, value, value)
-        numerical = claim.against == "numerical" and call.check
-        other = _finite(call.check, arguments) if numerical else claim.against
+        twin = call.check if claim.against == "numerical" else None
+        other = _finite(twin, arguments) if twin else claim.against
     except InputError as error:
         raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
     assert isinstance(other, float)

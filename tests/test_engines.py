@@ -78,6 +78,25 @@ def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> 
     assert told[0].name == "one L=2 seed=0 and 2 more"
 
 
+def test_a_task_names_the_keys_of_a_spec_as_params_yaml_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the field `class_` of `name: torch`, which no worker reads, so that none of its runs trained."""
+    monkeypatch.chdir(tmp_path)
+    optimizer = {
+        "name": "torch",
+        "class": "NAdam",
+        "learning_rate": 0.01,
+        "arguments": {"betas": [0.9, 0.99]},
+    }
+    write_params([2], [0, 1], one=experiment_tree(optimizer=optimizer))
+    fetch("one")
+    [task] = from_json(to_json(tasks()))
+    assert task.runs[0]["spec"]["optimizer"] == optimizer
+    assert fingerprints_of_task(task) == sweep_fingerprints(load_params(), load_params().compute)
+    assert train_task(task).state == "done"
+
+
 def test_logs_are_those_of_what_trained_the_run(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

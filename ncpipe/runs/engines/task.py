@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ncpipe.config.specs import Run
+from ncpipe.config.specs import Run, as_json
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_path, epochs_in, has
 
@@ -127,7 +127,7 @@ def task_of(fingerprints: Sequence[RunFingerprint], checkpoint_seconds: float, w
 
 def _plain(run: Run) -> dict[str, Any]:
     return {field.name: getattr(run, field.name) for field in dataclasses.fields(run)} | {
-        "spec": dataclasses.asdict(run.spec)
+        "spec": as_json(run.spec)
     }
 
 

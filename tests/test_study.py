@@ -352,6 +352,12 @@ def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: i
             "a union of records has no key: write Annotated[A | B, TaggedBy('key')]",
         ),
         (
+            "    width: Count",
+            '    width: "tuple[RingsData, ...]"',
+            "class SquareModel",
+            "a list or dict of records cannot be a key",
+        ),
+        (
             "@dataclass(frozen=True)\nclass SquareModel",
             "@dataclass\nclass SquareModel",
             "class Sq",

@@ -275,6 +275,8 @@ def _check_type(kind: Any) -> None:
         inner = [arguments[0]]
     elif origin in (typing.Union, types.UnionType) and sum(map(is_dataclass, arguments)) > 1:
         raise TypeError("a union of records has no key: write Annotated[A | B, TaggedBy('key')]")
+    elif origin in (tuple, dict) and any(map(_holds_records, arguments)):
+        raise TypeError("a list or dict of records cannot be a key: take lists of numbers or texts")
     elif origin in (tuple, dict, typing.Union, types.UnionType):
         inner = [each for each in arguments if each is not ...]
     elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
@@ -285,3 +287,8 @@ def _check_type(kind: Any) -> None:
         )
     for each in inner:
         _check_type(each)
+
+
+def _holds_records(kind: Any) -> bool:
+    """Return whether a type is a record, or made of some; run.json writes none within a list or dict."""
+    return is_dataclass(kind) or any(map(_holds_records, typing.get_args(kind)))

@@ -642,6 +642,14 @@ def test_an_experiment_whose_runs_all_diverged_is_drawn():
     assert sum(line.get_marker() == "x" for line in figure.axes[0].lines) == 12
 
 
+def test_no_epoch_is_negative_where_all_runs_diverged_before_the_first_logged_one():
+    """Red: ticks from -0.04 to 0.04."""
+    runs = made_runs().query("experiment == 'dead'")
+    history = made_history(runs).query("epoch == 10").assign(epoch=0)
+    axis = training_curves(history, runs, "dead").axes[0].xaxis
+    assert axis.get_majorticklocs().tolist() == [0]
+
+
 # Style and files
 
 

@@ -5,9 +5,11 @@ import http.client
 import json
 import math
 import re
+import shutil
 import socket
 import threading
 import time
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
@@ -179,6 +181,39 @@ def test_experiments_stand_side_by_side():
     assert "[" in row[4].text
     assert ("log10 of NC1 at L = 5", "two") in rows
     assert side_by_side(*(tables(("one",))[name] for name in ("runs", "points")), RULE) == []
+
+
+def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypatch):
+    """Red: every line named with the depth of the experiment's first run."""
+    made = tables(("one",), seeds=(0,))
+    for name, table in made.items():
+        by_x = table.assign(x=table.get("depth", 1), axis="data.noise")
+        made[name] = pd.concat([by_x.assign(depth=depth) for depth in (2, 8)], ignore_index=True)
+    runs = made["runs"].drop_duplicates("depth")
+    write_study(tmp_path, made | {"runs": runs})
+    made["runs"].to_csv(tmp_path / "data/results/runs.csv", index=False)
+    params = YAML(typ="safe").load((tmp_path / "params.yaml").read_text(encoding="utf-8"))
+    params["sweep"] |= {"axis": "data.noise", "values": [2, 3, 5]}
+    with (tmp_path / "params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump(params, file)
+    for depth, x in [(depth, x) for depth in (2, 8) for x in (2, 3, 5)]:
+        run = tmp_path / f"data/runs/one/L{depth}/s0"
+        shutil.copytree(run, run.parent / f"x{x}/s0")
+    monkeypatch.chdir(tmp_path)
+    report()
+    text = Page((tmp_path / "data/report.html").read_text(encoding="utf-8")).text
+    for depths in ("2", "8", "2, 8"):  # two rows of the first table, and the experiment
+        assert f"L-RN1 on digits, L = {depths}, λ = 0.005\n" in text
+
+
+def test_a_sweep_whose_runs_all_converged_has_no_warning(tmp_path, monkeypatch):
+    """Red: text filled into a column that is read as numbers, which pandas 4 refuses."""
+    made = tables()
+    write_study(tmp_path, made | {"runs": made["runs"].assign(converged=True, reason="")})
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report()
 
 
 def test_nothing_is_asked_of_a_network(page):

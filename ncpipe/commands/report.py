@@ -130,7 +130,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     measurements, places = (
         read_measured(table, params.sweep.experiments) for table in ("measurements", "places")
     )
-    runs = runs.assign(reason=runs["reason"].fillna(""))
+    runs = runs.assign(reason=runs["reason"].astype(object).fillna(""))  # all are nan if every run converged
     against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
@@ -141,7 +141,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     return Contents(
         title=f"Neural collapse against {against}",
         lead=["; ".join([_run_counts(params, runs), *([verdict_counts(claims)] if claims else [])]) + "."],
-        rates=rate_rows(runs, slopes, {chapter.name: chapter.network for chapter in chapters}),
+        rates=rate_rows(runs, slopes, _line_networks(params, runs)),
         headline=headline,
         chapters=chapters,
         claims=claims,
@@ -178,17 +178,36 @@ def _chapters(
     chapters = []
     for name in params.sweep.experiments:
         purpose = (params.about or {}).get(name, Purpose(""))
-        network = caption(runs[runs["experiment"] == name].iloc[0].to_dict())
+        own = runs[runs["experiment"] == name]
         results = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
-        plain = network.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-        series = headline_series(runs[runs["experiment"] == name], slopes)
+        series = headline_series(own, slopes)
         answers = [
             (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
             for line in lines
             if line["experiment"] == name
         ]
-        chapters.append(Chapter(name, plain, purpose.question, purpose.expected or "", answers, results))
+        chapters.append(
+            Chapter(name, _network(own), purpose.question, purpose.expected or "", answers, results)
+        )
     return chapters
+
+
+def _network(runs: pd.DataFrame) -> str:
+    """Return the caption of networks that differ in depth, axis and seed alone, as plain text."""
+    depths = ", ".join(str(depth) for depth in sorted(runs["depth"].unique()))
+    text = caption(runs.iloc[0].to_dict() | {"depth": depths})
+    return text.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
+
+
+def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
+    """Return the caption of each line (`keys.name_of`), those of one experiment together."""
+    lines = distinct(runs, line_keys(runs))
+    return {
+        name_of(line): _network(rows_at(runs, line))
+        for name in params.sweep.experiments
+        for line in lines
+        if line["experiment"] == name
+    }
 
 
 def _gap_sentence(slopes: pd.DataFrame, runs: pd.DataFrame) -> str:

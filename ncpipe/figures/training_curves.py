@@ -158,6 +158,8 @@ def _fit_name(runs: pd.DataFrame) -> str:
 def _scale_epochs(axes: Axes, epochs: pd.Series) -> None:
     """Make the epoch axis, which all panels share, logarithmic: the first epochs change most."""
     first, last = epochs[epochs > 0].min(), epochs.max()
+    if last == 0:  # every run diverged before the first logged epoch
+        axes.xaxis.set_major_locator(FixedLocator([0]))
     if not first < last:
         return
     axes.set_xscale("symlog", linthresh=first, linscale=0.5)

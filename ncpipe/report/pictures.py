@@ -29,7 +29,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "Collapse layer by layer",
         "Metrics of every layer against its place in the network, 1 being the last: means over seeds with a "
         "band of ± 1 standard deviation, solid on training and dashed on test samples. The dash-dotted line "
-        "is the law of data separation, fitted to the deepest network: NC1 falls by the same factor ρ from "
+        "is the law of data separation, fitted at the largest {x}: NC1 falls by the same factor ρ from "
         "each block to the next, and R² says how well a straight line fits.",
     ),
     "train_test": (

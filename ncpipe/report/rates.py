@@ -44,17 +44,17 @@ NO_RATE = Rate("", "", "–", "")
 
 
 def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
-    """Return a row for each line of a study. networks: captions by experiment, in the order of the rows."""
+    """Return a row for each line of a study. networks: captions by its `keys.name_of`, in the rows' order."""
     order = list(networks)
     rows = []
-    for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(each["experiment"])):
+    for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(name_of(each))):
         own = rows_at(slopes[slopes["layer"] == LAST], line)
         titled = headline_series(rows_at(runs, line), slopes).items()
         series = {title.removeprefix("G"): each for title, each in titled}  # GNC2 stands in NC2's column
         found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
         counted = [row for row in found if row is not None]
         rates = [NO_RATE if row is None else _rate(row, symbol(runs)) for row in found]
-        rows.append(RateRow(name_of(line), networks[str(line["experiment"])], rates, _used(counted)))
+        rows.append(RateRow(name_of(line), networks[name_of(line)], rates, _used(counted)))
     return rows
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -11,6 +12,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import experiment_tree, write_params
 from hypothesis import given
 from hypothesis import strategies as st
@@ -719,6 +721,18 @@ def test_a_numerical_check_refuses_what_it_cannot_find(call, args, key):
     asked = claim("theory", {"within": 0.1}, call=call, args=args, against="numerical")
     with pytest.raises(InputError, match=f"one.args: {key}: "):
         evaluate(asked, CALLS)
+
+
+def test_numbers_do_not_depend_on_what_started_the_stage(tmp_path, monkeypatch):
+    """Red: an order of sums that only `ncpipe sweep` passes on, in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    entry = {"id": "c", "ref": "S", "statement": "s", "quantity": "theory", "expect": {"below": 10}}
+    write_claims([entry | {"call": "two_linear.jump", "args": {"distance": 0.1}}])
+    claims_command()
+    capability = torch.backends.cpu.get_cpu_capability()
+    wanted = f"{capability},STRICT" if capability in ("AVX2", "AVX512") else None
+    assert os.environ.pop("MKL_CBWR", None) == wanted
 
 
 def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):

@@ -76,7 +76,9 @@ def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
 
         from ncpipe.claims.theory import evaluate
         from ncpipe.papers.theory_calls import CALLS
+        from ncpipe.training.device import fix_order_of_sums
 
+        fix_order_of_sums()
         torch.set_num_threads(1)  # the matrices are small, so threads would wait for each other
         return evaluate(claim, CALLS)
     assert sweep is not None

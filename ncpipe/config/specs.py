@@ -652,6 +652,8 @@ class TorchOptimizer:
     def __post_init__(self) -> None:
         if not self.class_.isidentifier():
             raise ValueError(f"class: {shown(self.class_)} is no name of a class in torch.optim")
+        if "lr" in (self.arguments or {}):
+            raise ValueError("arguments: lr is set by learning_rate; leave it out")
 
 
 class OwnOptimizer:

@@ -25,7 +25,7 @@ class TorchState(RateAlone):
         arguments = {"lr": spec.learning_rate, **(spec.arguments or {})}
         try:
             self.optimizer = optimizer_class(spec.class_)(self.weights, **arguments)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # PyTorch checks few of its arguments: any error may be theirs
             raise self._mistake(error) from None
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
@@ -39,7 +39,9 @@ class TorchState(RateAlone):
             group["lr"] = now.item()
         try:
             self.optimizer.step()
-        except (TypeError, RuntimeError) as error:
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
             raise self._mistake(error) from None
         for name, weight in zip(self.names, self.weights, strict=True):
             self.view(moved, name)[0].copy_(weight.detach())

@@ -15,6 +15,7 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import assumptions
 from ncpipe.theory.constructions.networks import Choices
+from ncpipe.training.device import fix_order_of_sums
 
 
 def construct(experiment: str) -> None:
@@ -23,6 +24,7 @@ def construct(experiment: str) -> None:
     A depth that is too small for a kind of network has no row but a line on the terminal.
     """
     params = load_params()
+    fix_order_of_sums()
     torch.set_num_threads(params.compute.threads)
     study = params.study().constructed
     data = read_prepared(PREPARED / experiment)

@@ -7,11 +7,13 @@ from ncpipe.config.params import load_params
 from ncpipe.papers.outputs import COUNTEREXAMPLE
 from ncpipe.papers.s25.study_rows import counterexample_rows
 from ncpipe.system.artifacts import publish_file
+from ncpipe.training.device import fix_order_of_sums
 
 
 def write_counterexample() -> None:
     """Compute theory.counterexample of params.yaml and write data/counterexample.csv."""
     params = load_params()
+    fix_order_of_sums()
     torch.set_num_threads(params.compute.threads)
     study = params.study().counterexample
     run = params.run(study.experiment, study.depths[0], study.seed)

@@ -72,14 +72,11 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
     """Return the number that answers a claim."""
     if isinstance(claim, Theory):
-        import torch
-
         from ncpipe.claims.theory import evaluate
         from ncpipe.papers.theory_calls import CALLS
-        from ncpipe.training.device import fix_order_of_sums
+        from ncpipe.training.device import fix_sums
 
-        fix_order_of_sums()
-        torch.set_num_threads(1)  # the matrices are small, so threads would wait for each other
+        fix_sums(1)  # the matrices are small, so threads would wait for each other
         return evaluate(claim, CALLS)
     assert sweep is not None
     return answer(claim, *sweep)

@@ -22,7 +22,7 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
-from ncpipe.tables.files import KEY
+from ncpipe.tables.files import read_keyed
 from ncpipe.tables.headlines import paper_series
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
@@ -112,12 +112,9 @@ def _read(revision: str) -> tuple[Tree, Results]:
 def parse_table(revision: str, text: str) -> pd.DataFrame:
     """Return the table in a CSV text of a revision; raise InputError if it is damaged."""
     try:
-        table = pd.read_csv(io.StringIO(text))
-        if KEY not in table.columns:
-            raise ValueError(f"no column {KEY}")
+        return read_keyed(io.StringIO(text))
     except ValueError as error:  # of pandas too
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
-    return table
 
 
 def _common(results: dict[str, Results]) -> list[str]:

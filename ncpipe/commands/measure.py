@@ -20,7 +20,7 @@ from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
-from ncpipe.training.device import fix_order_of_sums
+from ncpipe.training.device import fix_sums
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
@@ -48,8 +48,7 @@ def measure(
 
 def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     """Return the rows of one run by table, from its files."""
-    fix_order_of_sums()  # as in the stage extract, for the same bytes in any process
-    torch.set_num_threads(fingerprint.compute.threads)
+    fix_sums(fingerprint.compute.threads)  # as in the stage extract
     torch.set_flush_denormal(False)  # the default, which extracting features in this process changes
     run, key = fingerprint.run, fingerprint.run.columns
     setting = {column: value for column, value in key.items() if column != "seed"}

@@ -668,6 +668,7 @@ class OwnOptimizer:
 
 
 Optimizer = Sgd | Adam | AdamW | Lion | SignSgd | Muon | TorchOptimizer | Lbfgs
+OneAtATime = Lbfgs | TorchOptimizer  # whose runs train one after the other, not in one stack
 
 
 @dataclass(frozen=True)

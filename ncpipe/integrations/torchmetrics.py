@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.meters import SampleMeter, SampleStatistics
 from ncpipe.metrics.passes import same_samples
-from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes
+from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes, widened
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics
 from ncpipe.system.errors import InputError
@@ -251,8 +251,7 @@ def _counted(
     if features.shape[:-1] != labels.shape:
         return features, labels  # whoever reads them names the mistake
     kept = measured_entries(labels, ignore_index, mask)
-    labels = labels[kept]
-    return features[kept.to(features.device)], labels if labels.is_floating_point() else labels.long()
+    return features[kept.to(features.device)], widened(labels[kept])
 
 
 def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:

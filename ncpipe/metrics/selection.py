@@ -20,13 +20,17 @@ def measured_entries(labels: Tensor, ignore_index: int, mask: Tensor | None = No
 
     An entry is left out where the label is `ignore_index`, or the mask, of the shape of the labels, is 0.
     """
-    # A shorter type would wrap: -100 is 156 of uint8.
-    kept = (labels if labels.is_floating_point() else labels.long()) != ignore_index
+    kept = widened(labels) != ignore_index
     if mask is None:
         return kept
     if mask.shape != labels.shape:
         raise InputError(f"mask is {tuple(mask.shape)}; it must have the labels' shape {tuple(labels.shape)}")
     return kept & mask.to(labels.device, torch.bool)
+
+
+def widened(labels: Tensor) -> Tensor:
+    """Return integer labels as int64, because shorter types wrap: -100 is 156 in uint8."""
+    return labels if labels.is_floating_point() else labels.long()
 
 
 def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[Tensor]]) -> Tensor:

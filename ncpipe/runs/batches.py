@@ -19,7 +19,7 @@ from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.specs import Compute, Lbfgs, Run, TorchOptimizer
+from ncpipe.config.specs import Compute, OneAtATime, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
@@ -152,7 +152,7 @@ def _train_some(
 
     Runs whose optimizer trains one at a time are stored one at a time, so that a stop loses no finished run.
     """
-    if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, Lbfgs | TorchOptimizer):
+    if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop)
         return fingerprints[1:]
     data = read_prepared(PREPARED / fingerprints[0].run.data)

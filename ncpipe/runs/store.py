@@ -191,12 +191,12 @@ def link_to_dvc_cache(folders: Iterable[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(InputError, OSError):
             own = stored(_manifest_key(folder))
-            used = own.stat()
-            own_files = [file for file in own.rglob("*") if file.is_file()]
-            for file in own_files:
-                if file.stat().st_mode & 0o200:  # DVC's files are read-only
+            files = [file for file in own.rglob("*") if file.is_file()]
+            if loose := [file for file in files if file.stat().st_mode & 0o200]:  # DVC's are read-only
+                used = own.stat()
+                for file in loose:
                     _link_to_object(file, objects)
-            os.utime(own, ns=(used.st_atime_ns, used.st_mtime_ns))
+                os.utime(own, ns=(used.st_atime_ns, used.st_mtime_ns))
 
 
 def _link_to_object(file: Path, objects: Path) -> None:

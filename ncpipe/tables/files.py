@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 
@@ -23,13 +24,22 @@ def read_table(path: Path, stage: str) -> pd.DataFrame:
     """Read a CSV file that `stage` writes; raise InputError if it is missing or damaged."""
     present(path, stage)
     try:
-        table = pd.read_csv(path)
-        if stage in KEYED and KEY not in table.columns:  # as after a spreadsheet saved it with semicolons
-            raise ValueError(f"no column {KEY}")
+        table = read_keyed(path) if stage in KEYED else pd.read_csv(path)
     except ValueError as error:  # of pandas too, and of bytes that are no UTF-8
         reason = " ".join(str(error).split())
         again = f"run ncpipe {'publish again' if stage == 'publish' else f'repair {path}'}"
         raise InputError(cut(f"{path}: damaged ({reason}); {again}")) from None
+    return table
+
+
+def read_keyed(source: Path | TextIO) -> pd.DataFrame:
+    """Read CSV that has the column `experiment`.
+
+    Raises ValueError for anything else, such as a table that a spreadsheet saved with semicolons.
+    """
+    table = pd.read_csv(source)
+    if KEY not in table.columns:
+        raise ValueError(f"no column {KEY}")
     return table
 
 

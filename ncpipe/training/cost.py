@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
+from ncpipe.config.specs import Lbfgs, OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
 from ncpipe.models.network import Network
@@ -140,7 +140,7 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
     if samples < len(data.train) and isinstance(spec.loss, SupCon):  # the part may lack whole classes
         spec = dataclasses.replace(spec, loss=dataclasses.replace(spec.loss, include_self=True))
     short = dataclasses.replace(run, spec=spec)
-    alone = isinstance(run.spec.optimizer, Lbfgs | TorchOptimizer)
+    alone = isinstance(run.spec.optimizer, OneAtATime)
     session = Session([short] * (1 if alone else runs), part, device, dtype)
     ends = []
     for _ in session.epochs():

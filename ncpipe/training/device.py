@@ -53,6 +53,12 @@ def fix_order_of_sums() -> None:
         os.environ.setdefault("MKL_CBWR", f"{capability},STRICT")
 
 
+def fix_sums(threads: int) -> None:
+    """Fix what decides the order of sums in this process, so that another process gives the same bytes."""
+    fix_order_of_sums()
+    torch.set_num_threads(threads)
+
+
 def free_bytes(device: torch.device) -> int:
     """Return the free memory of a device, in bytes."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Lbfgs, Run, TorchOptimizer
+from ncpipe.config.specs import OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.device import DTYPES
@@ -36,7 +36,7 @@ def train_batch(
     returns the last logged loss; it must not keep that function. starts: initial weights by name, in place of
     random ones. Raises Stopped, after a last checkpoint, when stop() is true at the end of an epoch.
     """
-    if isinstance(runs[0].spec.optimizer, Lbfgs | TorchOptimizer) and len(runs) > 1:  # one at a time
+    if isinstance(runs[0].spec.optimizer, OneAtATime) and len(runs) > 1:  # one at a time
         return [
             train_batch(
                 [run],

@@ -1,7 +1,6 @@
 """Run the stage `models` of stages/regimes_models: K23's models without networks."""
 
 import pandas as pd
-import torch
 
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.k23.curves import CURVES, Point
@@ -9,13 +8,12 @@ from ncpipe.papers.k23.figures import model_curves
 from ncpipe.papers.outputs import MODELS
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
-from ncpipe.training.device import fix_order_of_sums
+from ncpipe.training.device import fix_sums
 
 
 def write_models() -> None:
     """Write curves of closed forms and numerical results to data/models: curves.csv, models.png and .svg."""
-    fix_order_of_sums()
-    torch.set_num_threads(1)  # matrices of a few rows: threads would wait for each other
+    fix_sums(1)  # matrices of a few rows: threads would wait for each other
     rows: list[Point] = []
     for curve in CURVES:
         rows += curve()

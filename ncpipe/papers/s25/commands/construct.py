@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
-import torch
 
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
@@ -15,7 +14,7 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import assumptions
 from ncpipe.theory.constructions.networks import Choices
-from ncpipe.training.device import fix_order_of_sums
+from ncpipe.training.device import fix_sums
 
 
 def construct(experiment: str) -> None:
@@ -24,8 +23,7 @@ def construct(experiment: str) -> None:
     A depth that is too small for a kind of network has no row but a line on the terminal.
     """
     params = load_params()
-    fix_order_of_sums()
-    torch.set_num_threads(params.compute.threads)
+    fix_sums(params.compute.threads)
     study = params.study().constructed
     data = read_prepared(PREPARED / experiment)
     choices = Choices("sharp", study.draws, study.detours, study.attention_exponent)

@@ -1,20 +1,18 @@
 """Run the stage counterexample: S25 App. C's example."""
 
 import pandas as pd
-import torch
 
 from ncpipe.config.params import load_params
 from ncpipe.papers.outputs import COUNTEREXAMPLE
 from ncpipe.papers.s25.study_rows import counterexample_rows
 from ncpipe.system.artifacts import publish_file
-from ncpipe.training.device import fix_order_of_sums
+from ncpipe.training.device import fix_sums
 
 
 def write_counterexample() -> None:
     """Compute theory.counterexample of params.yaml and write data/counterexample.csv."""
     params = load_params()
-    fix_order_of_sums()
-    torch.set_num_threads(params.compute.threads)
+    fix_sums(params.compute.threads)
     study = params.study().counterexample
     run = params.run(study.experiment, study.depths[0], study.seed)
     rows = counterexample_rows(run, study.classes, study.per_class, study.sizes, study.depths, study.seed)

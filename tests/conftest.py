@@ -90,7 +90,7 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
         "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments,
     }

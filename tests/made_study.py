@@ -14,7 +14,7 @@ from ncpipe.tables.profiles import layer_profile
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
 
-RULE = Slopes(draws=20, seed=0, level=0.95)
+RULE = Slopes(seed=0, level=0.95)
 SETTING = {
     "architecture": "L-RN1", "norm": "post", "initialisation": "normal", "source": "digits",
     "loss_name": "ce", "last_bias": False, "penalty_rule": "constant", "penalty_value": 0.005,
@@ -86,7 +86,7 @@ def write_study(folder: Path, made, **about):
         },
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"draws": 20, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "about": about,
         "experiments": {name: experiment_tree() for name in names},

@@ -47,7 +47,7 @@ PARAMS: Tree = {
     "sweep": {"experiments": ["beta", "alpha"], "depths": [3, 2], "seeds": [0, 1]},
     "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
-    "slopes": {"draws": 100, "seed": 0, "level": 0.95},
+    "slopes": {"seed": 0, "level": 0.95},
     "effective_depth": {"tolerance": 0.01},
     "about": {"alpha": {"question": "Does every stage work?", "expected": "Yes."}},
     "experiments": {

@@ -34,7 +34,7 @@ from ncpipe.tables.sentences import experiment_summary
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
-RULE = Slopes(draws=500, seed=0, level=0.95)
+RULE = Slopes(seed=0, level=0.95)
 
 
 def tree(axis: Any = "penalty.value", values: Any = (0.1, 1e-3), **changes: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def tree(axis: Any = "penalty.value", values: Any = (0.1, 1e-3), **changes: Any)
         "sweep": {"experiments": ["one"]} | axes,
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": {"one": experiment_tree(epochs=100, **changes)},
     }  # fmt: skip
@@ -210,7 +210,7 @@ def both(shift: float = 0.0) -> tuple[Any, Any]:
 
 
 def test_means_and_slopes_against_x_are_those_against_depth() -> None:
-    """Depth in x's place gives the same numbers but for the bootstrap's draws."""
+    """Depth in x's place gives the same numbers."""
     plain, varied = both()
     for table, axis in (
         (summarise(*plain), summarise(*varied)),

@@ -30,7 +30,7 @@ NEW = Metric(
     label="NC1 (largest)",
 )
 SHARE = Metric("share_beyond", "NC4", "0", "share beyond", "a share", "[0, 1]", "", "last, both", "linear")
-RULE = Slopes(draws=20, seed=0, level=0.9)
+RULE = Slopes(seed=0, level=0.9)
 
 
 @pytest.fixture(autouse=True)

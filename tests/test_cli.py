@@ -24,7 +24,7 @@ TREE: dict[str, Any] = {
     "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0, 1]},
     "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
     "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-    "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+    "slopes": {"seed": 0, "level": 0.95},
     "effective_depth": {"tolerance": 0.01},
     "experiments": {"one": experiment_tree()},
 }

@@ -389,7 +389,7 @@ SAME = {  # what trains the same
     "history": ["null"],
 }
 FOR_ALL = {"compute.threads": [2], "compute.precision": ["float64"], "sweep.axis": ["penalty.value"]}
-NEITHER = {"compute.device": ["auto"], "sweep.depths": [[2, 3]], "sweep.seeds": [[5]], "slopes.draws": [11]}
+NEITHER = {"compute.device": ["auto"], "sweep.depths": [[2, 3]], "sweep.seeds": [[5]], "slopes.seed": [11]}
 
 
 def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ pytestmark = [
 
 CLEAN = "Data and pipelines are up to date."
 TOLERANCE = "convergence.tolerance=1e-9"  # no run has converged
-CHEAP = "slopes.draws={}"  # after that without an effect: only `aggregate` runs
+CHEAP = "slopes.seed={}"  # after that without an effect: only `aggregate` runs
 # What `dvc gc` always says.
 EXPECTED = "WARNING: This will remove all cache except items used in the workspace of the current repo."
 
@@ -118,8 +118,8 @@ def test_experiments_are_all_there(place: Place) -> None:
     rows = place.clone.run("dvc", "exp", "show", "--csv", "--all-branches").out.splitlines()
     found = {row["Experiment"]: row for row in csv.DictReader(rows)}
     assert set(names) - {"three"} <= set(found)
-    assert {found[name]["slopes.draws"] for name in ("two", "four")} == {"103", "5"}
-    assert place.clone.params()["slopes"]["draws"] == 103  # `exp apply` of two
+    assert {found[name]["slopes.seed"] for name in ("two", "four")} == {"103", "5"}
+    assert place.clone.params()["slopes"]["seed"] == 103  # `exp apply` of two
 
 
 def test_push_and_pull_into_a_second_clone(

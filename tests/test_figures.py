@@ -89,7 +89,7 @@ def made_sweep(labels=LABELS, **options):
 
 
 def figure_of(table, runs, labels, draws=10, **options):
-    slopes = loglog_slopes(table, runs, Slopes(draws=draws, seed=0, level=0.9))
+    slopes = loglog_slopes(table, runs, Slopes(seed=0, level=0.9))
     return depth_sweep(usable_points(table, runs), summarise(table, runs), slopes, runs, labels, **options)
 
 
@@ -144,7 +144,7 @@ def test_the_line_and_its_bars_are_the_summary(panels, column, metric, split):
 
 def test_the_dashed_line_is_the_fit_and_the_legend_states_it(panels):
     runs = made_runs()
-    slopes = loglog_slopes(made_measurements(runs), runs, Slopes(draws=200, seed=0, level=0.9))
+    slopes = loglog_slopes(made_measurements(runs), runs, Slopes(seed=0, level=0.9))
     fit = slopes.query("experiment == 'vision' and metric == 'nc3_cosine'").iloc[0]
     (entry,) = panels[0, 2].get_legend().get_texts()
     assert entry.get_text() == slope_label(fit["slope"], fit["low"], fit["high"])
@@ -159,7 +159,7 @@ def test_a_rejected_line_is_dotted_with_a_dagger_that_the_key_explains(sweep, pa
     bent = made_measurements(runs)
     nc1 = (bent["metric"] == "nc1_trace_ratio") & (bent["depth"] == 5)
     bent.loc[nc1, "value"] *= 30
-    slopes = loglog_slopes(bent, runs, Slopes(draws=200, seed=0, level=0.95))
+    slopes = loglog_slopes(bent, runs, Slopes(seed=0, level=0.95))
     labels = {"vision": LABELS["vision"]}
     figure = depth_sweep(usable_points(bent, runs), summarise(bent, runs), slopes, runs, labels)
     legends = [axes.get_legend() for axes in figure.axes]
@@ -309,7 +309,7 @@ def test_rows_follow_the_order_of_the_sweep(monkeypatch):
     order = ["vision", "dead", "language"]
     runs = made_runs().assign(**USUAL).sort_values(RUN)
     table = made_measurements(runs)
-    slopes = loglog_slopes(table, runs, Slopes(draws=2, seed=0, level=0.9))
+    slopes = loglog_slopes(table, runs, Slopes(seed=0, level=0.9))
     tables = {
         "points": usable_points(table, runs),
         "summary": summarise(table, runs),

@@ -40,7 +40,7 @@ def params_tree(keys, **sweep):
         "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0]} | sweep,
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": {"one": TREE | {"data": TREE["data"] | keys}},
     }

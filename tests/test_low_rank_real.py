@@ -44,7 +44,7 @@ def params() -> dict[str, Any]:
         },
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.05},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": {
             "like": tree | {"penalty": LIKE | {"value": 0.01}},

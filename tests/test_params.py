@@ -36,7 +36,7 @@ def tree(**experiments: Any) -> dict[str, Any]:
         "sweep": {"experiments": ["one"], "depths": [2, 3], "seeds": [0, 1]},
         "compute": {"device": "auto", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+        "slopes": {"seed": 0, "level": 0.95},
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments or {"one": experiment_tree()},
     }
@@ -76,6 +76,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
+        ("slopes.draws", 2000, "slopes.draws: intervals are computed in closed form, without a bootstrap"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute.threads", ..., "compute.threads: missing"),
         ("compute.threads", 1.5, "compute.threads: expected a whole number, got a number (1.5)"),

@@ -403,7 +403,7 @@ class TestWhatRuns:
         """Red: convergence or slopes among the parameters of a stage before aggregate."""
         clone = own_copy(swept)
         clone.edit_params("convergence.tolerance", 0.02)
-        clone.edit_params("slopes.draws", 200)
+        clone.edit_params("slopes.seed", 200)
         assert clone.stale() == ["aggregate", "claims"]
 
 

@@ -101,7 +101,6 @@ def test_everything_is_on_the_page(page):
         "ncpipe 0.1.0, torch 2.13.0",
         "learning_rate: 0.01",
         "tolerance: 0.01",
-        "draws: 20",
         "dvc repro",
         "University of Washington",
     ):

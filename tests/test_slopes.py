@@ -14,7 +14,7 @@ from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.linearity import line_test, welch_james
 from ncpipe.tables.slopes import (
     Replicates,
@@ -25,9 +25,7 @@ from ncpipe.tables.slopes import (
     slope_weights,
 )
 
-RULE = Slopes(draws=500, seed=0, level=0.95)
-FEW = Slopes(draws=200, seed=0, level=0.95)
-MANY = Slopes(draws=40_000, seed=0, level=0.95)
+RULE = Slopes(seed=0, level=0.95)
 LOG_DEPTHS = np.log10(DEPTHS)
 SPREADS = {
     "equal": np.ones(5),
@@ -120,14 +118,14 @@ def test_intervals_do_not_depend_on_row_order_or_on_other_experiments():
         pd.testing.assert_frame_equal(alone, among, check_exact=True)
 
 
-def test_series_and_seeds_have_their_own_streams():
+@pytest.mark.parametrize("seed", [1, 7])
+def test_intervals_are_exact_and_draw_nothing(seed):
+    """Red: an interval that moves with `slopes.seed`, as a bootstrap's does."""
     runs = grid()
     table = pd.concat([measure(runs, noisy), measure(runs, noisy, metric="nc3_cosine")])
     slopes = loglog_slopes(table, runs, RULE)
-    assert slopes["slope"].nunique() == 1
-    assert slopes["low"].nunique() == 2
-    other = loglog_slopes(table, runs, Slopes(draws=500, seed=1, level=0.95))
-    assert (slopes["low"] != other["low"]).all()
+    assert slopes["low"].nunique() == 1
+    pd.testing.assert_frame_equal(slopes, loglog_slopes(table, runs, Slopes(seed=seed, level=0.95)))
 
 
 def test_two_depths_give_welchs_interval_of_a_difference():
@@ -135,54 +133,47 @@ def test_two_depths_give_welchs_interval_of_a_difference():
     groups = [generator.standard_normal(3), 1 + 4 * generator.standard_normal(5)]
     x = np.log10([2, 20])
     weights = slope_weights(x, np.array([3, 5]))
-    low, high = combination_interval(weights, groups, drawn_means(groups, "a", MANY), 0.95)
+    low, high = combination_interval(weights, groups, 0.95)
     welch = stats.ttest_ind(groups[1], groups[0], equal_var=False).confidence_interval(0.95)
-    assert [low, high] == pytest.approx([welch.low, welch.high], rel=0.02)  # x is 1 apart
+    assert [low, high] == pytest.approx([welch.low, welch.high], rel=1e-12)  # x is 1 apart
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_draws_have_the_unbiased_variance_of_each_mean(seeds):
-    groups = values_at_depths(np.random.default_rng(0), seeds, SPREADS["tenfold"])
-    drawn = drawn_means(groups, "a", MANY)
-    assert drawn.var(axis=0) == pytest.approx([y.var(ddof=1) / seeds for y in groups], rel=0.05)
-    assert drawn.mean(axis=0) == pytest.approx([y.mean() for y in groups], abs=0.05)
-
-
-def test_degrees_of_freedom_are_satterthwaites_for_groups_of_any_sizes():
-    """(sum of w^2 s^2/n)^2 over the sum of its squared parts, each over its own n - 1."""
+def test_intervals_are_welchs_for_groups_of_any_sizes():
+    """The variance is sum w^2 s^2/n. Its freedom: its square over its squared parts, each over its n - 1."""
     generator = np.random.default_rng(5)
     groups = [s * generator.standard_normal(n) for n, s in ((2, 1.0), (3, 2.0), (7, 0.5))]
     weights = np.array([0.5, -1.0, 2.0])
     parts = [w**2 * y.var(ddof=1) / len(y) for w, y in zip(weights, groups, strict=True)]
     squares = [part**2 / (len(y) - 1) for part, y in zip(parts, groups, strict=True)]
-    drawn = np.outer([1.0, -1.0], weights / (weights @ weights))  # of a combination with deviation 1
-    low, high = combination_interval(weights, groups, drawn, 0.9)
-    assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.95, sum(parts) ** 2 / sum(squares)), rel=1e-12)
+    low, high = combination_interval(weights, groups, 0.9)
+    t = stats.t.ppf(0.95, sum(parts) ** 2 / sum(squares))
+    assert (high - low) / 2 == pytest.approx(t * math.sqrt(sum(parts)), rel=1e-12)
+    assert (high + low) / 2 == pytest.approx(weights @ [y.mean() for y in groups], rel=1e-12)
 
 
-def test_draws_of_a_combination_have_the_variance_of_the_closed_form():
-    """sum w^2 s^2/n; a depth with one run has that of all others' runs."""
+def test_a_bootstrap_of_the_runs_has_the_same_standard_error():
+    """n - 1 of n runs are drawn, which makes the variance of a mean unbiased (Rao and Wu 1988)."""
     generator = np.random.default_rng(4)
-    groups = [generator.standard_normal(n) * s for n, s in ((3, 1.0), (1, 1.0), (5, 4.0), (2, 0.5))]
+    groups = [generator.standard_normal(n) * s for n, s in ((3, 1.0), (4, 2.0), (5, 4.0), (3, 0.5))]
     weights = np.array([0.5, -1.5, 1.0, 0.25])
-    variances = [y.var(ddof=1) if len(y) > 1 else 0.0 for y in groups]
-    pooled = (3 * variances[0] + 5 * variances[2] + 2 * variances[3]) / 10
-    expected = 0.25 * variances[0] / 3 + 2.25 * pooled + variances[2] / 5 + variances[3] / 32
-    drawn = drawn_means(groups, "a", MANY) @ weights
-    assert drawn.std() == pytest.approx(expected**0.5, rel=0.02)
+    draws = [generator.choice(y, (40_000, len(y) - 1)).mean(axis=1) for y in groups]
+    parts = [w**2 * y.var(ddof=1) / len(y) for w, y in zip(weights, groups, strict=True)]
+    squares = [part**2 / (len(y) - 1) for part, y in zip(parts, groups, strict=True)]
+    low, high = combination_interval(weights, groups, 0.95)
+    error = (high - low) / 2 / stats.t.ppf(0.975, sum(parts) ** 2 / sum(squares))
+    assert error == pytest.approx((weights @ draws).std(), rel=0.02)
 
 
 @pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 2), ("tenfold", 3), ("tenfold", 5)])
 def test_intervals_cover_a_planted_slope_as_often_as_they_say(spread, seeds):
-    """Of all depths and of the three deepest. Red: percentiles of the draws, which cover 60 to 93 %."""
+    """Of all depths and of the three deepest. Red: the normal quantile, which covers 80 to 92 %."""
     generator = np.random.default_rng(seeds)
     whole, deepest = (slope_weights(x, np.full(len(x), seeds)) for x in (LOG_DEPTHS, LOG_DEPTHS[2:]))
     weights = np.array([whole, [0, 0, *deepest]])
     hits = np.zeros(2)
-    for trial in range(2500):
+    for _ in range(2500):
         groups = values_at_depths(generator, seeds, SPREADS[spread], -0.4 * LOG_DEPTHS)
-        drawn = drawn_means(groups, str(trial), FEW)
-        intervals = [combination_interval(row, groups, drawn, 0.95) for row in weights]
+        intervals = [combination_interval(row, groups, 0.95) for row in weights]
         hits += [low <= -0.4 <= high for low, high in intervals]
     assert (hits / 2500 >= 0.92).all()
     assert (hits / 2500 <= 0.99).all()
@@ -192,11 +183,11 @@ def test_a_depth_with_one_run_takes_the_others_spread():
     """Red: no spread at all, with which 95 % intervals cover about 60 %."""
     generator = np.random.default_rng(0)
     hits = 0
-    for trial in range(600):
+    for _ in range(600):
         groups = values_at_depths(generator, 3, SPREADS["equal"])
         groups[-1] = groups[-1][:1]
         weights = slope_weights(LOG_DEPTHS, np.array([3, 3, 3, 3, 1]))
-        low, high = combination_interval(weights, groups, drawn_means(groups, str(trial), RULE), 0.95)
+        low, high = combination_interval(weights, groups, 0.95)
         hits += low <= 0 <= high
     assert 0.925 <= hits / 600 <= 0.985
 
@@ -204,17 +195,17 @@ def test_a_depth_with_one_run_takes_the_others_spread():
 def test_that_spread_has_the_freedom_of_the_runs_it_comes_from():
     """Red: infinite or no degrees of freedom for what a depth with one run adds."""
     groups = [np.array([0.0, 0.3, 0.9]), np.array([1.0, 1.1, 1.5]), np.array([2.0])]
-    low, high = combination_interval(np.array([0, 0, 1.0]), groups, drawn_means(groups, "a", MANY), 0.95)
+    low, high = combination_interval(np.array([0, 0, 1.0]), groups, 0.95)
     a, b = (y.var(ddof=1) / 2 for y in groups[:2])
     t = stats.t.ppf(0.975, 2 * (a + b) ** 2 / (a**2 + b**2))
-    assert [low, high] == pytest.approx([2 - t * math.sqrt(a + b), 2 + t * math.sqrt(a + b)], rel=0.02)
+    assert [low, high] == pytest.approx([2 - t * math.sqrt(a + b), 2 + t * math.sqrt(a + b)])
 
 
 def test_a_wider_level_gives_a_wider_interval():
     runs = grid()
     widths = []
     for level in (0.5, 0.95):
-        row = first(loglog_slopes(measure(runs, noisy), runs, Slopes(draws=500, seed=0, level=level)))
+        row = first(loglog_slopes(measure(runs, noisy), runs, Slopes(seed=0, level=level)))
         widths.append(row["high"] - row["low"])
     assert 0 < widths[0] < widths[1]
 
@@ -346,7 +337,7 @@ def test_the_table_holds_the_test_and_its_verdict():
     assert row[list(found._fields)].tolist() == pytest.approx(list(found))
     assert found.p_value < 0.01
     assert row["rejected"]
-    strict = Slopes(draws=500, seed=0, level=1 - found.p_value / 2)
+    strict = Slopes(seed=0, level=1 - found.p_value / 2)
     assert not first(loglog_slopes(table, runs, strict))["rejected"]
 
 
@@ -395,15 +386,15 @@ def test_power_laws_seem_to_drift_about_as_often_as_the_level_says(spread):
     """Red: intervals of the two slopes compared as if they were independent, which hardly ever differ."""
     generator = np.random.default_rng(4)
     drifted = 0
-    for trial in range(800):
+    for _ in range(800):
         groups = values_at_depths(generator, 3, SPREADS[spread], -0.4 * LOG_DEPTHS)
-        series = Replicates(np.array(DEPTHS), groups, drawn_means(groups, str(trial), RULE), RULE.level)
+        series = Replicates(np.array(DEPTHS), groups, RULE.level)
         drifted += list(fits_without_small_depths(series))[-1]["drifts"]
     assert 0.025 <= drifted / 800 <= 0.075
 
 
-def test_the_drift_shares_its_draws_with_the_slope():
-    """Red: draws of its own, whose interval would hold that of both slopes' errors."""
+def test_what_the_two_slopes_of_a_drift_share_cancels():
+    """Red: an interval of independent slopes."""
     runs = grid()
     table = measure(runs, curved)
     full, fewer = (first(fits(table, runs, RULE)) for fits in (loglog_slopes, leave_out_slopes))

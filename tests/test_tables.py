@@ -22,7 +22,7 @@ from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
 
 RULE = Convergence(train_error=0.0, window=0.1, tolerance=0.01)
-SLOPES = Slopes(draws=500, seed=0, level=0.95)
+SLOPES = Slopes(seed=0, level=0.95)
 
 
 def history_of(losses, train_error=0.0, every=10):

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ncpipe.config.params import Slopes
 from ncpipe.tables.compare import Term, difference_interval, slope_terms
 from ncpipe.tables.points import LAST
 from ncpipe.tables.sentences import p_text, power
@@ -38,7 +37,7 @@ SERIES = {
     "inner penalty": ("inner_penalty", "weights"),
 }
 RUN_COLUMNS = {"loss": "loss", "gap": "loss_gap", "last layer": "gap_gufm", "inner penalty": "inner_penalty"}
-RULE = Slopes(draws=2000, seed=0, level=0.95)
+LEVEL = 0.95
 NOTHING = "–"
 
 
@@ -272,7 +271,7 @@ def _difference(one: Panel, other: Panel, title: str) -> tuple[float, float, flo
         used = own[own["used"]].sort_values(["depth", "seed"])
         groups = {d: used[used["depth"] == d].set_index("seed")["log10"] for d in panel.depths}
         sides.append(slope_terms(groups))
-    return difference_interval(sides[0], sides[1], "|".join([one.name, LAST, split, metric]), RULE)
+    return difference_interval(sides[0], sides[1], LEVEL)
 
 
 def lower(places: list[tuple[Panel, Panel]]) -> str:

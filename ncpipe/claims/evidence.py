@@ -82,8 +82,8 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     """Return the number that answers a claim about runs, or why there is none (`missing`).
 
     `slope` and `line` are rows of slopes.csv and slopes_leave_out.csv. `spearman` is
-    `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`, with the same
-    draws as these tables. Only converged runs count, except for `minimum` and `maximum`.
+    `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`. Only converged
+    runs count, except for `minimum` and `maximum`.
     """
     if isinstance(claim, Difference):
         return _difference(claim, tables, rule)
@@ -225,7 +225,7 @@ def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, ru
     terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
     if not terms:
         return _none(f"too few values of {claim.x} with a logarithm")
-    return Number(*difference_interval([], terms, "|".join([*over, claim.split, claim.metric]), rule))
+    return Number(*difference_interval([], terms, rule.level))
 
 
 def _beyond_bound(
@@ -280,7 +280,7 @@ def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes
         return _none("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
     terms = [Term(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
-    value, low, high = difference_interval([], terms, _name(claim), rule)
+    value, low, high = difference_interval([], terms, rule.level)
     return Number(value, low, high, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
@@ -310,7 +310,7 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
     if claim.of not in OVER_DEPTHS:  # both sides count as one depth, so that runs of one seed are pairs
         sides = [[term._replace(depth=0) for term in side] for side in sides]
     difference = size_difference_interval if claim.of == "bend" else difference_interval
-    value, low, high = difference(sides[0], sides[1], _name(claim), rule)
+    value, low, high = difference(sides[0], sides[1], rule.level)
     counts = [sum(len(term.values) for term in side) for side in reversed(sides)]
     return Number(value, low, high, f"{counts[0]} against {counts[1]} runs")
 
@@ -340,7 +340,7 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Nu
 
 
 def _name(claim: Measured) -> str:
-    """Return the name of a number's random stream for the bootstrap."""
+    """Return the name of a number's random stream for permutations."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights
@@ -63,45 +63,41 @@ def compare_results(
         }
         label = series_name(split, metric)
         for quantity, depth, terms in _quantities(named):
-            seed = "|".join([experiment, LAST, split, metric])  # the draws of slopes.csv
             base = next(iter(terms.values()))
             for index, (name, own) in enumerate(terms.items()):
-                change = _change(base, own, seed, rule) if index else {}
+                change = _change(base, own, rule.level) if index else {}
                 keys = {"quantity": quantity, "series": label, "depth": depth, "revision": name, "pairs": ""}
-                rows.append(keys | dict(zip(ESTIMATE, _estimate(own, seed, rule), strict=True)) | change)
+                rows.append(keys | dict(zip(ESTIMATE, _estimate(own, rule.level), strict=True)) | change)
     rows.sort(key=lambda row: QUANTITIES.index(row["quantity"]))
     table = pd.DataFrame(rows).assign(experiment=experiment).reindex(columns=COLUMNS)
     return table.astype({"depth": "Int64"})
 
 
-def difference_interval(base: Terms, other: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
+def difference_interval(base: Terms, other: Terms, level: float) -> tuple[float, float, float]:
     """Return value and interval of sum w' mean' - sum w mean, over the terms of `other` (w') and `base` (w).
 
-    If both have the same seeds at a depth, the two runs of a seed are drawn as a pair, w' y' - w y, because
-    they share the seed's randomness. At other depths they are drawn independently. Pairs are valid whether or
+    If both have the same seeds at a depth, the two runs of a seed are a pair, w' y' - w y, because they share
+    the seed's randomness. At other depths they count as independent. Pairs are valid whether or
     not the runs correlate; without correlation they only cost degrees of freedom. Two settings with the same
     runs differ by 0 [0, 0].
 
-    The bootstrap and the interval are those of a slope (`intervals`). Pairs are divided by the norm of their
+    The interval is that of a slope (`intervals.combination_interval`). Pairs are divided by the norm of their
     two weights, so that a depth with one run gets a variance of the right scale from the other depths.
     """
     groups, weights = _groups(base, other)
-    drawn = drawn_means(groups, name, rule)
     value = float(weights @ [values.mean() for values in groups])
-    return (value, *combination_interval(weights, groups, drawn, rule.level))
+    return (value, *combination_interval(weights, groups, level))
 
 
-def size_difference_interval(
-    base: Terms, other: Terms, name: str, rule: Slopes
-) -> tuple[float, float, float]:
+def size_difference_interval(base: Terms, other: Terms, level: float) -> tuple[float, float, float]:
     """Return value and interval of |b| - |a|, where a and b are the combinations of `base` and `other`.
 
     With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). `difference_interval` gives an
     interval of u and one of v; low and high are the least and the largest value over the product of both. So
     the interval is below 0 only if the intervals of u and v have opposite signs.
     """
-    one = difference_interval(base, other, name, rule)
-    both = difference_interval([term._replace(weight=-term.weight) for term in base], other, name, rule)
+    one = difference_interval(base, other, level)
+    both = difference_interval([term._replace(weight=-term.weight) for term in base], other, level)
     (u, u_low, u_high), (v, v_low, v_high) = one, both
     return (
         _largest(u, u, v, v),
@@ -153,19 +149,19 @@ def _counts(revisions: Mapping[str, Results], experiment: str) -> list[dict[str,
     return rows
 
 
-def _estimate(terms: Terms, name: str, rule: Slopes) -> tuple[float, float, float]:
+def _estimate(terms: Terms, level: float) -> tuple[float, float, float]:
     """Return value and interval of one revision's combination; NaN without terms."""
     if not terms:
         return (math.nan,) * 3
-    return difference_interval([], terms, name, rule)
+    return difference_interval([], terms, level)
 
 
-def _change(base: Terms, other: Terms, name: str, rule: Slopes) -> dict[str, Any]:
+def _change(base: Terms, other: Terms, level: float) -> dict[str, Any]:
     if not base or not other:
         return {}
     depths = {term.depth for term in (*base, *other) if term.weight}
     pairs = f"{len(paired_depths(base, other) & depths)} of {len(depths)}"
-    return dict(zip(CHANGE, (*difference_interval(base, other, name, rule), pairs), strict=True))
+    return dict(zip(CHANGE, (*difference_interval(base, other, level), pairs), strict=True))
 
 
 def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[str, Any, dict[str, Terms]]]:

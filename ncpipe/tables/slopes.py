@@ -13,7 +13,7 @@ import pandas as pd
 
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry
-from ncpipe.tables.intervals import combination_interval, drawn_means
+from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.keys import line_keys, x_column
 from ncpipe.tables.linearity import line_test
 from ncpipe.tables.points import SERIES, in_order, series_grid, usable_points
@@ -53,8 +53,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     rows = []
     for key in names.itertuples(index=False, name=None):
         series = own.get(key, nothing)
-        name = "|".join(map(str, key))
-        fit = _ranks(series, name, rule) if no_power else _replicates(series, name, rule).fit(0)
+        fit = _ranks(series, "|".join(map(str, key)), rule) if no_power else _replicates(series, rule).fit(0)
         rows.append(fit | {"unusable": _unusable(series)})
     columns = [*FIT, *TEST, *(RHO if "x" in runs else []), "unusable"]
     fits = pd.DataFrame(rows, columns=columns, index=names.index)
@@ -66,17 +65,17 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
 
     There is one row per series and number of depths left out, and none for a series with used runs at fewer
     than four depths. n_left_out and without: how many depths are left out, and which, as '2, 3'. drift: the
-    slope minus that of all depths. drift_low, drift_high: its interval, from the same draws, so that shared
-    errors cancel. Under a power law the drift is 0. drifts: whether its interval excludes 0; then the fit to
-    all depths is not the rate at large L. A study with an axis has no rows: the theory makes no statement
-    about large values.
+    slope minus that of all depths. drift_low, drift_high: its interval, in which what both slopes share cancels.
+    Under a power law the drift is 0. drifts: whether its interval excludes 0; then the fit to all depths is
+    not the rate at large L. A study with an axis has no rows: the theory makes no statement about large
+    values.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
     rows = [
         dict(zip(keys, key, strict=True)) | row
         for key, series in points[points["used"] & ("x" not in runs)].groupby(keys)
-        for row in fits_without_small_depths(_replicates(series, "|".join(map(str, key)), rule))
+        for row in fits_without_small_depths(_replicates(series, rule))
     ]
     columns = [*keys, "n_left_out", "without", *FIT, *TEST, *DRIFT]
     return in_order(pd.DataFrame(rows, columns=columns), runs)
@@ -96,11 +95,10 @@ def slope_weights(x: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Replicates:
-    """Holds the used runs of one series: depths (ascending), log10 values at each, and bootstrap draws."""
+    """Holds the used runs of one series: depths (ascending) and log10 values at each."""
 
     depths: np.ndarray
     groups: list[np.ndarray]
-    drawn: np.ndarray | None
     level: float
 
     def fit(self, start: int) -> dict[str, Any]:
@@ -125,20 +123,20 @@ class Replicates:
         return np.concatenate([np.zeros(start), slope_weights(np.log10(self.depths[start:]), counts)])
 
     def interval(self, weights: np.ndarray) -> tuple[float, float]:
-        return combination_interval(weights, self.groups, self.drawn, self.level)
+        return combination_interval(weights, self.groups, self.level)
 
 
-def _replicates(series: pd.DataFrame, name: str, rule: Slopes) -> Replicates:
+def _replicates(series: pd.DataFrame, rule: Slopes) -> Replicates:
     by_depth = series[series["used"]].groupby(x_column(series))["log10"]
     groups = [values.to_numpy() for _, values in by_depth]
-    return Replicates(np.array(list(by_depth.groups)), groups, drawn_means(groups, name, rule), rule.level)
+    return Replicates(np.array(list(by_depth.groups)), groups, rule.level)
 
 
 def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
     """Return the columns FIT and TEST, without numbers, and RHO."""
-    used = _replicates(series, name, rule)
+    used = _replicates(series, rule)
     rho = rank_correlation(used.depths, used.groups, name, rule)
-    unfitted = Replicates(used.depths[:0], [], None, rule.level).fit(0)
+    unfitted = Replicates(used.depths[:0], [], rule.level).fit(0)
     counts = {"n_used": sum(map(len, used.groups)), "n_depths": len(used.groups)}
     return unfitted | counts | dict(zip(RHO, rho, strict=True))
 

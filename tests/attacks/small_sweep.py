@@ -21,7 +21,7 @@ OUTPUTS = [f"data/{name}" for name in ("grid", "prepared", "runs", "features", "
 SMALL = PARAMS | {
     "sweep": {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]},
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
-    "slopes": PARAMS["slopes"] | {"draws": 1},
+    "slopes": PARAMS["slopes"],
 }
 CODE = "ncpipe"  # of a clone; no stage changes it
 UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history

@@ -100,7 +100,7 @@ BASE: Tree = json.loads(json.dumps({  # no part of it twice
     "sweep": {"experiments": ["one", "text"], "depths": [2, 3], "seeds": [0, 1]},
     "compute": {"device": "auto", "threads": 1, "precision": "float32"},
     "convergence": {"train_error": 0, "window": 0.25, "tolerance": 0.01, "gradient": 0.1},
-    "slopes": {"draws": 10, "seed": 0, "level": 0.95},
+    "slopes": {"seed": 0, "level": 0.95},
     "effective_depth": {"tolerance": 0.01},
     "about": {"one": {"question": "Does it fall?", "expected": "It does."}},
     "experiments": EXPERIMENTS,

@@ -65,10 +65,10 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
 
     There is one row per series and number of depths left out, and none for a series with used runs at fewer
     than four depths. n_left_out and without: how many depths are left out, and which, as '2, 3'. drift: the
-    slope minus that of all depths. drift_low, drift_high: its interval, in which what both slopes share cancels.
-    Under a power law the drift is 0. drifts: whether its interval excludes 0; then the fit to all depths is
-    not the rate at large L. A study with an axis has no rows: the theory makes no statement about large
-    values.
+    slope minus that of all depths. drift_low, drift_high: its interval, in which what both slopes share
+    cancels. Under a power law the drift is 0. drifts: whether its interval excludes 0; then the fit to all
+    depths is not the rate at large L. A study with an axis has no rows: the theory makes no statement about
+    large values.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]

@@ -50,7 +50,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tables_are_those_of_the_sweep(swept: Path) -> None:
     """Line by line; of metrics that no figure shows, none."""
     published = swept / "published"
-    for name in ("runs", "points", "summary", "slopes", "slopes_leave_out"):
+    for name in ("runs", "points", "summary", "slopes", "slopes_leave_out", "slopes_by_selection"):
         whole = (swept / "data" / "results" / f"{name}.csv").read_text().splitlines()
         kept = (published / f"{name}.csv").read_text().splitlines()
         shown = {f",{metric}," for metric in SHOWN}

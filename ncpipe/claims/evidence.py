@@ -52,6 +52,7 @@ class Number(NamedTuple):
     target: the number that `within` compares it with.
     p_value: of a test that the number is 0, which replaces the interval; for a line, of the test of the line.
     rejected: whether the test rejects at 1 - `slopes.level`.
+    depends: which selections of runs give which verdict, if they differ (`ncpipe.claims.selections`).
     """
 
     value: float
@@ -62,6 +63,7 @@ class Number(NamedTuple):
     target: float = math.nan
     p_value: float = math.nan
     rejected: bool = False
+    depends: str = ""
 
 
 @dataclass(frozen=True)

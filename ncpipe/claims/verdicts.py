@@ -77,7 +77,11 @@ def _half_width(number: Number) -> float:
 
 
 def reason(claim: Claim, number: Number) -> str:
-    """Return why a claim has no number, or for a line the result of its test and the slope's interval."""
+    """Return why a claim has no number or no verdict; for a line the result of its test and the interval."""
+    return "; ".join(filter(None, [_result(claim, number), number.depends]))
+
+
+def _result(claim: Claim, number: Number) -> str:
     if number.missing or not isinstance(claim, Line):
         return number.missing
     if math.isnan(number.p_value):

@@ -12,6 +12,7 @@ from ncpipe.tables.keys import distinct, line_keys, rows_at, x_column
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
+from ncpipe.tables.selections import selected_slopes
 from ncpipe.tables.sentences import experiment_summary
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
@@ -50,6 +51,7 @@ def aggregate() -> None:
         "summary": summary,
         "slopes": slopes,
         "slopes_leave_out": leave_out,
+        "slopes_by_selection": selected_slopes(last, runs, params.slopes),
         "runs": runs,
         "history": history,
         "layers": layer_profile(measurements[~single], places, runs),

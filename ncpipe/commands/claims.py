@@ -8,6 +8,7 @@ from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
+from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
 from ncpipe.papers.claim_tables import with_own_runs
@@ -36,6 +37,8 @@ def claims() -> None:
         tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
         sweep = with_own_runs(tables), load_params().slopes
     judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
+    if sweep is not None:
+        judged = judge_by_selection(judged, *sweep)
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
         (folder / CLAIMS_PAGE).write_text(ledger_page(judged), encoding="utf-8")

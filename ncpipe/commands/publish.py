@@ -51,7 +51,7 @@ def publish(folder: Path) -> None:
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
-        for name in PUBLISHED:
+        for name in (*PUBLISHED, "slopes_by_selection"):
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
         _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():

@@ -1,0 +1,67 @@
+"""Judge claims about runs under every reasonable selection of runs: a verdict must not depend on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ncpipe.claims.evidence import Tables, answer
+from ncpipe.claims.ledger import Claim, Extreme, Measured
+from ncpipe.claims.verdicts import Judged, judge
+from ncpipe.config.params import Slopes
+from ncpipe.tables.keys import run_keys
+from ncpipe.tables.selections import select_points, selections
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+
+
+def judge_by_selection(judged: Sequence[Judged], tables: Tables, rule: Slopes) -> list[Judged]:
+    """Return the claims again; those whose verdict another selection changes are undecided and say why.
+
+    A selection that leaves too few runs for a number decides nothing. Claims about the extremes of all runs,
+    identities and claims without runs do not depend on a selection.
+    """
+    asked = [claim for claim, _, _ in judged if _depends_on_runs(claim)]
+    if not asked or "loss_moved" not in tables.runs:  # runs of a paper's own stage
+        return list(judged)
+    others = _selected(tables, rule, {claim.metric for claim in asked if isinstance(claim, Measured)})
+    return [_judge(own, others, rule) if _depends_on_runs(own.claim) else own for own in judged]
+
+
+def _depends_on_runs(claim: Claim) -> bool:
+    return isinstance(claim, Measured) and not isinstance(claim, Extreme) and not claim.identity
+
+
+def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
+    assert isinstance(own.claim, Measured)
+    if own.verdict == "not run":
+        return own
+    verdicts = {
+        name: judge(own.claim, answer(own.claim, tables, rule)).verdict for name, tables in others.items()
+    }
+    verdicts = {name: verdict for name, verdict in verdicts.items() if verdict != "not run"}
+    if set(verdicts.values()) <= {own.verdict}:
+        return own
+    groups: dict[str, list[str]] = {}
+    for name, verdict in verdicts.items():
+        groups.setdefault(verdict, []).append(name)
+    told = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
+    number = own.number._replace(depends=f"depends on which runs count ({told})")
+    return Judged(own.claim, number, "undecided")
+
+
+def _selected(tables: Tables, rule: Slopes, metrics: set[str]) -> dict[str, Tables]:
+    """Return the tables under each selection, their points and slopes of the given metrics alone."""
+    found = {}
+    own = tables.points[tables.points["metric"].isin(metrics)]
+    measured = own[[*run_keys(tables.runs), "layer", "split", "metric", "value"]]
+    for name, counted in selections(tables.runs).items():
+        runs = tables.runs.assign(converged=counted)
+        keys = run_keys(runs)
+        errors = tables.layer_errors.drop(columns="converged").merge(runs[[*keys, "converged"]], on=keys)
+        found[name] = replace(
+            tables,
+            runs=runs,
+            points=select_points(own, runs, counted),
+            slopes=loglog_slopes(measured, runs, rule),
+            slopes_leave_out=leave_out_slopes(measured, runs, rule),
+            layer_errors=errors,
+        )
+    return found

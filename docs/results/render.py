@@ -39,6 +39,7 @@ SERIES = {
 RUN_COLUMNS = {"loss": "loss", "gap": "loss_gap", "last layer": "gap_gufm", "inner penalty": "inner_penalty"}
 LEVEL = 0.95
 NOTHING = "–"
+GROWN = 2  # the ratio of two gradient norms from which the page says that they differ
 
 
 class Panel:
@@ -229,7 +230,7 @@ class Panel:
             "last layer",
             "inner penalty",
         ]
-        heads = ["L", "converged", *(title.replace("_", " ") for title in titles)]
+        heads = ["L", "converged", *(title.replace("_", " ") for title in titles), "gradient norm"]
         rows = []
         for depth in self.depths:
             own = self.runs[self.runs["depth"] == depth]
@@ -238,7 +239,8 @@ class Panel:
                 short(mean, 3 if title in RUN_COLUMNS else 2)
                 for title, mean in zip(titles, means, strict=True)
             ]
-            rows.append([str(depth), f"{own['converged'].sum()} of {len(own)}", *shown])
+            norms = _between(own["gradient_norm"].min(), own["gradient_norm"].max())
+            rows.append([str(depth), f"{own['converged'].sum()} of {len(own)}", *shown, norms])
         return table(heads, rows)
 
     def rates(self) -> str:
@@ -249,6 +251,51 @@ class Panel:
         if 2 not in set(self._table("slopes_leave_out")["n_left_out"]):
             return table(heads[:3], rows)
         return table(heads, [[*row, self.cell(row[0], 2), self.p(row[0], 2)] for row in rows])
+
+    def by_selection(self) -> str:
+        """Return a table of the powers of L over each selection of runs, with their numbers."""
+        fits = self._table("slopes_by_selection")
+        fits = fits[fits["layer"] == LAST]
+        names = list(fits["selection"].unique())
+        rows, counts = [], dict.fromkeys(names, "0")
+        for title, (metric, split) in SERIES.items():
+            own = fits[(fits["metric"] == metric) & (fits["split"] == split)].set_index("selection")
+            cells = []
+            for name in names:
+                fit = own.loc[name]
+                counts[name] = f"{fit['n_used']}"
+                known = not math.isnan(fit["slope"])
+                cells.append(
+                    f"{fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]" if known else NOTHING
+                )
+            rows.append([title, *cells])
+        heads = [f"{name.replace('<=', '≤')} ({counts[name]} runs)" for name in names]
+        return table(["", *heads], rows)
+
+    def left_out(self) -> str:
+        """Return which runs that did not converge end below the mean loss of those that did."""
+        runs = self.runs
+        means = runs[runs["converged"]].groupby("depth")["loss"].mean()
+        failed = runs[~runs["converged"] & runs["depth"].isin(means.index)]
+        lower = failed[failed["loss"] < failed["depth"].map(means)]
+        if failed.empty:
+            return "No run is left out of a mean."
+        named = ", ".join(f"L = {row.depth} seed {row.seed}" for row in lower.itertuples())
+        return (
+            f"{len(lower)} of the {len(failed)} runs that are left out of a mean have a lower loss than the "
+            f"mean of those that count{f': {named}' if named else ''}."
+        )
+
+    def gradients(self) -> str:
+        """Return by how much the gradient norm at the end grows with depth; nothing if it hardly does."""
+        means = np.exp(np.log(self.runs["gradient_norm"]).groupby(self.runs["depth"]).mean())
+        growth = means.iloc[-1] / means.iloc[0]
+        if growth < GROWN:
+            return ""
+        return (
+            f"**The gradient norm at the end grows with depth**, {short(growth)}-fold from "
+            f"L = {self.depths[0]} to L = {self.depths[-1]}: deep runs stop farther from a stationary point."
+        )
 
 
 def pairs(one: Panel, other: Panel, title: str) -> str:

@@ -144,9 +144,8 @@ def _named(claim: Claim) -> str:
 
 
 def _ours(claim: Claim, number: Number) -> str:
-    size = f"{claim.scale} size" if claim.scale else ""
     why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
-    parts = [f"{claim.quantity} of {about(claim)}", number.runs, size, why]
+    parts = [f"{claim.quantity} of {about(claim)}", number.runs, claim.scale or "", why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
 
 

@@ -1,0 +1,124 @@
+"""Fit the published tables again from their points and runs, without training, and judge their claims again.
+
+    uv run python docs/results/refit.py [FOLDER ...]
+
+For a change of the statistics: slopes, sentences, figures and claims of each folder follow from points.csv
+and runs.csv, which stay as they are. A claim is judged again if its number can be computed from the published
+tables, and keeps its row otherwise. What changed is printed; README.md and docs/ledger.md are written anew by
+render.py and docs/ledger.py.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from ncpipe.claims.evidence import Tables, answer
+from ncpipe.claims.ledger import Measured, load_claims
+from ncpipe.claims.selections import judge_by_selection
+from ncpipe.claims.verdicts import judge, ledger_table
+from ncpipe.commands.plot import figures_of_published, read_published
+from ncpipe.config.params import Convergence, Slopes, load_params
+from ncpipe.config.records import read
+from ncpipe.figures.save import save_figure
+from ncpipe.papers.outputs import RUN_NUMBERS
+from ncpipe.tables.convergence import failures
+from ncpipe.tables.headlines import headline_series
+from ncpipe.tables.keys import distinct, line_keys, rows_at, run_keys
+from ncpipe.tables.points import LAST, SERIES
+from ncpipe.tables.selections import selected_slopes
+from ncpipe.tables.sentences import experiment_summary
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent.parent
+NUMBERS = ["value", "low", "high"]
+CLOSE = 1e-9  # relative: two computations of one number
+
+
+def refit(folder: Path) -> Iterator[str]:
+    """Write the derived tables of a published folder again; yield a line for each change of a verdict."""
+    params = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    rule = Slopes(params["slopes"]["seed"], params["slopes"]["level"])
+    convergence = read(Convergence, params["convergence"], "convergence")
+    runs = pd.read_csv(folder / "runs.csv")
+    runs["reason"] = runs["reason"].astype(object).fillna("")  # all are nan if every run converged
+    points = pd.read_csv(folder / "points.csv")
+    measured = points[[*run_keys(runs), *SERIES, "value"]]
+    slopes, leave_out = loglog_slopes(measured, runs, rule), leave_out_slopes(measured, runs, rule)
+    tables = {
+        "slopes": slopes,
+        "slopes_leave_out": leave_out,
+        "slopes_by_selection": selected_slopes(measured, runs, rule),
+    }
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+    last = measured[measured["layer"] == LAST]
+    series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
+    sentences = [
+        experiment_summary(
+            line,
+            slopes,
+            leave_out,
+            runs,
+            series[str(line["experiment"])],
+            failures(rows_at(runs, line), convergence),
+        ).sentence()
+        for line in distinct(runs, line_keys(runs))
+    ]
+    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences), encoding="utf-8")
+    for name, figure in figures_of_published(read_published([folder])):
+        save_figure(figure, folder, name)
+    if (folder / "claims.csv").is_file():
+        nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "converged"])
+        history = folder / "history.csv"
+        kept = pd.read_csv(history) if history.is_file() else nothing
+        all_tables = Tables(points, runs, slopes, leave_out, nothing, nothing, nothing, kept)
+        yield from rejudge(folder, all_tables, rule)
+
+
+def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
+    """Judge again the claims whose published numbers these tables give; yield a line for each change."""
+    published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
+    studies = yaml.safe_load((FOLDER / "ledger.yaml").read_text(encoding="utf-8"))["studies"]
+    study = ROOT / studies.get(folder.name, ".")
+    claims = load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"), RUN_NUMBERS)
+    own = []
+    for claim in (claim for claim in claims if isinstance(claim, Measured)):
+        rows = published[(published["id"] == claim.id)]
+        if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
+            continue
+        try:
+            number = answer(claim, tables, rule)
+        except (KeyError, ValueError):  # of a table that is not published
+            continue
+        before = float(rows["value"].iloc[0] or "nan")
+        if np.isclose(number.value, before, rtol=CLOSE, atol=0):
+            own.append(judge(claim, number))
+    judged = judge_by_selection(own, tables, rule)
+    again = ledger_table(judged).set_index(["id", "about"], drop=False)
+    for index, row in published.iterrows():
+        key = (row["id"], row["about"])
+        if key not in again.index:
+            yield f"{folder.name}: {row['id']} ({row['about']}): kept"
+            continue
+        fresh = again.loc[key]
+        if fresh["verdict"] != row["verdict"]:
+            change = f"{row['verdict']} -> {fresh['verdict']}: {fresh['reason']}"
+            yield f"{folder.name}: {row['id']} ({row['about']}): {change}"
+        published.loc[index, again.columns] = ["" if pd.isna(cell) else str(cell) for cell in fresh]
+    published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
+
+
+def main(names: list[str]) -> None:
+    folders = [Path(name) for name in names] or sorted(path.parent for path in FOLDER.glob("*/points.csv"))
+    for folder in folders:
+        for line in refit(folder):
+            print(line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -10,15 +10,17 @@ from ncpipe.claims.published import read_ledger
 from ncpipe.commands.cli import app
 from ncpipe.system.errors import InputError
 
-HEAD = "id,ref,author,statement,about,quantity,expected,verdict,value,low,high,p_value,runs,scale,reason\n"
+HEAD = (
+    "id,ref,author,statement,about,quantity,expected,verdict,value,low,high,p_value,runs,scale,reason,kind\n"
+)
 GROUP = {"claims": ["b"], "title": "T", "differs": "D.", "sure": "S.", "change": "C."}
 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     (tmp_path / "one").mkdir()
-    rows = "a,P1 abstract,paper,it holds,x,theory,< 1,agrees,0.5,0.5,0.5,,,,\n"
-    rows += "b,P2 sec. 1,ours,it rises,y,slope,> 0,disagrees,-1,-2,-0.5,,3 of 3 runs,reduced,\n"
+    rows = "a,P1 abstract,paper,it holds,x,theory,< 1,agrees,0.5,0.5,0.5,,,,,theorem\n"
+    rows += "b,P2 sec. 1,ours,it rises,y,slope,> 0,disagrees,-1,-2,-0.5,,3 of 3 runs,reduced,,trained\n"
     (tmp_path / "one/claims.csv").write_text(HEAD + rows)
     (tmp_path / "ledger.yaml").write_text(
         yaml.safe_dump({"papers": {"P1": "First"}, "studies": {"one": "stages/one"}})
@@ -31,12 +33,28 @@ def test_all_claims_are_printed_without_a_study(published: Path) -> None:
     """Red: a claim that is left out, or counts of something else."""
     result = CliRunner().invoke(app, ["claims", "--all", "--from", str(published)])
     assert result.exit_code == 0, result.output
-    assert "| P1 | the paper | 1 | 0 | 0 |" in result.output
+    assert "| theorems, by closed forms or solved optima | 1 | 0 | 0 |" in result.output
+    assert "| P1 | the paper |" not in result.output  # a theorem is no trained network
     assert "| others | we | 0 | 0 | 1 |" in result.output
     assert result.output.index("**What differs.** D.") < result.output.index("it holds")
     assert "slope -1 [-2, -0.5]" in result.output
     assert "3 of 3 runs, reduced" in result.output
     assert "`dvc --cd stages/one repro`" in result.output
+
+
+def test_a_statement_counts_once(published: Path) -> None:
+    """Red: an identity that five panels repeat, as five agreements; panels that differ, as an agreement."""
+    (published / "two").mkdir()
+    rows = "a,P1 abstract,paper,it holds,x,theory,< 1,agrees,0.5,0.5,0.5,,,,,theorem\n"
+    rows += "b,P2 sec. 1,ours,it rises,z,slope,> 0,agrees,1,0.5,2,,4 of 4 runs,toy,,trained\n"
+    (published / "two/claims.csv").write_text(HEAD + rows)
+    result = CliRunner().invoke(app, ["claims", "--all", "--from", str(published)])
+    assert "| theorems, by closed forms or solved optima | 1 | 0 | 0 |" in result.output
+    assert "| trained networks | 0 | 1 | 0 |" in result.output
+    assert result.output.count("| it rises |") == 1
+    [line] = [line for line in result.output.splitlines() if "| it rises |" in line]
+    for part in ("slope -1 [-2, -0.5]<br>slope 1 [0.5, 2]", "**disagrees** 1, **agrees** 1", "one<br>two"):
+        assert part in line
 
 
 def test_a_disagreement_without_a_paragraph_is_one_line(published: Path) -> None:

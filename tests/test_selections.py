@@ -66,7 +66,13 @@ def test_every_kind_of_claim_is_asked_under_each_selection():
     strange = lambda depth, seed: noisy(depth, seed) * (1e3 if seed == 2 else 1)  # noqa: E731
     for keys in (
         {"quantity": "value", "expect": {"below": 1}},
-        {"quantity": "difference", "of": "log10", "expect": {"below": 0}, "depth": 13, "versus": {"depth": 2}},
+        {
+            "quantity": "difference",
+            "of": "log10",
+            "expect": {"below": 0},
+            "depth": 13,
+            "versus": {"depth": 2},
+        },
     ):
         assert judged(runs, strange, **keys).verdict == "undecided"
     least = judged(runs, strange, quantity="minimum", expect={"at_least": 0}, metric=METRIC)

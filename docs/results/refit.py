@@ -9,7 +9,7 @@ render.py and docs/ledger.py.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,9 @@ import pandas as pd
 import yaml
 
 from ncpipe.claims.evidence import Tables, answer
-from ncpipe.claims.ledger import Measured, load_claims
+from ncpipe.claims.ledger import Claim, Measured, load_claims
 from ncpipe.claims.selections import judge_by_selection
-from ncpipe.claims.verdicts import judge, ledger_table
+from ncpipe.claims.verdicts import judge, kind, ledger_table
 from ncpipe.commands.plot import figures_of_published, read_published
 from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
@@ -35,7 +35,6 @@ from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-NUMBERS = ["value", "low", "high"]
 CLOSE = 1e-9  # relative: two computations of one number
 
 
@@ -83,11 +82,8 @@ def refit(folder: Path) -> Iterator[str]:
 def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
     """Judge again the claims whose published numbers these tables give; yield a line for each change."""
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
-    studies = yaml.safe_load((FOLDER / "ledger.yaml").read_text(encoding="utf-8"))["studies"]
-    study = ROOT / studies.get(folder.name, ".")
-    claims = load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"), RUN_NUMBERS)
     own = []
-    for claim in (claim for claim in claims if isinstance(claim, Measured)):
+    for claim in (claim for claim in claims_of(folder) if isinstance(claim, Measured)):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
             continue
@@ -113,11 +109,33 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
     published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
 
 
+def write_kinds(folder: Path) -> None:
+    """Write the kind of each published claim, as its study's claims.yaml has it."""
+    published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
+    kinds = {claim.id: kind(claim) for claim in claims_of(folder)}
+    published["kind"] = published["id"].map(kinds)
+    if published["kind"].isna().any():
+        raise SystemExit(f"{folder / 'claims.csv'}: has claims that its study no longer has")
+    published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
+
+
+def claims_of(folder: Path) -> Sequence[Claim]:
+    """Return the claims of the study that a folder was published from."""
+    studies = yaml.safe_load((FOLDER / "ledger.yaml").read_text(encoding="utf-8"))["studies"]
+    study = ROOT / studies.get(folder.name, ".")
+    return load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"), RUN_NUMBERS)
+
+
 def main(names: list[str]) -> None:
-    folders = [Path(name) for name in names] or sorted(path.parent for path in FOLDER.glob("*/points.csv"))
+    folders = [Path(name) for name in names] or sorted(
+        path.parent for path in FOLDER.glob("*/provenance.json")
+    )
     for folder in folders:
-        for line in refit(folder):
-            print(line)
+        if (folder / "points.csv").is_file():
+            for line in refit(folder):
+                print(line)
+        if (folder / "claims.csv").is_file():
+            write_kinds(folder)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,17 @@ from ncpipe.system.errors import InputError
 
 VERDICTS = ("agrees", "undecided", "disagrees")
 OTHERS = "others"
+STATEMENT = [
+    "ref",
+    "statement",
+    "author",
+    "kind",
+]  # what identifies a statement, which several panels may answer
+KINDS = {
+    "identity": "identities, which hold for any data and check the program",
+    "theorem": "theorems, by closed forms or solved optima",
+    "trained": "trained networks",
+}
 DISAGREEMENTS, NAMES = "disagreements.yaml", "ledger.yaml"
 FIGURES = ("panels.png", "depth_sweep.png")  # the ledger links the first one that a study has
 KEYS = ("title", "differs", "sure", "change", "claims")  # of an entry of disagreements.yaml
@@ -76,6 +87,7 @@ def ledger_of_all(ledger: Ledger) -> str:
         "",
         "Each row sets a sentence of a paper, or a stricter one of ours, beside our number.",
         "[Claims](claims.md) has the rules of the verdicts.",
+        "A statement has one row and counts once; if its panels differ, it counts as undecided.",
         "[The field](field.md) has the papers beyond S25, S24 and K23.",
         "`ncpipe claims --all` prints this page.",
         "",
@@ -98,22 +110,37 @@ def ledger_of_all(ledger: Ledger) -> str:
                 "| claim | source | number | expected | verdict | size | study |",
                 "|---|---|---|---|---|---|---|",
             ]
-            lines += [line(row) for _, row in own.iterrows()]
+            lines += [line(panels) for _, panels in own.groupby(STATEMENT, sort=False)]
     return "\n".join(lines) + "\n"
 
 
 def counts(ledger: Ledger) -> list[str]:
-    """Return a table of verdicts by paper and author."""
-    rows = ledger.rows
-    lines = ["| source | who says it | agrees | undecided | disagrees |", "|---|---|---|---|---|"]
+    """Return two tables of verdicts: by kind, and of trained networks by paper and author.
+
+    A statement counts once. If it has several panels and their verdicts differ, it is undecided.
+    """
+    once = ledger.rows.groupby(STATEMENT, sort=False)["verdict"].agg(_common).reset_index()
+    once = once.merge(ledger.rows[[*STATEMENT, "paper"]].drop_duplicates(STATEMENT))
+    lines = [f"| kind | {' | '.join(VERDICTS)} |", "|---|---|---|---|"]
+    for kind, meaning in KINDS.items():
+        lines.append(f"| {meaning} | {_verdict_counts(once[once['kind'] == kind])} |")
+    lines += ["", "Claims about trained networks by source:", ""]
+    lines += [f"| source | who says it | {' | '.join(VERDICTS)} |", "|---|---|---|---|---|"]
+    trained = once[once["kind"] == "trained"]
     for paper in ledger.papers:
         for author, name in (("paper", "the paper"), ("ours", "we")):
-            own = rows[(rows["paper"] == paper) & (rows["author"] == author)]
+            own = trained[(trained["paper"] == paper) & (trained["author"] == author)]
             if len(own):
-                numbers = (str((own["verdict"] == verdict).sum()) for verdict in VERDICTS)
-                lines.append(f"| {paper} | {name} | {' | '.join(numbers)} |")
-    total = (str((rows["verdict"] == verdict).sum()) for verdict in VERDICTS)
-    return [*lines, f"| all |  | {' | '.join(total)} |"]
+                lines.append(f"| {paper} | {name} | {_verdict_counts(own)} |")
+    return lines
+
+
+def _common(verdicts: pd.Series) -> str:
+    return str(verdicts.iloc[0]) if verdicts.nunique() == 1 else "undecided"
+
+
+def _verdict_counts(rows: pd.DataFrame) -> str:
+    return " | ".join(str((rows["verdict"] == verdict).sum()) for verdict in VERDICTS)
 
 
 def disagreements(ledger: Ledger) -> list[str]:
@@ -135,17 +162,25 @@ def disagreements(ledger: Ledger) -> list[str]:
     return lines
 
 
-def line(row: pd.Series) -> str:
-    """Return a row of a paper's table."""
-    study = f"[{row['study']}]({row['figure']})" if row["figure"] else row["study"]
+def line(panels: pd.DataFrame) -> str:
+    """Return a row of a paper's table: one statement, with its number and verdict in each panel."""
+    row = panels.iloc[0]
+    studies = [
+        f"[{own['study']}]({own['figure']})" if own["figure"] else own["study"]
+        for _, own in panels.iterrows()
+    ]
+    numbers = [number(own) for _, own in panels.iterrows()]
+    counted = panels["verdict"].value_counts(sort=False)
+    verdict = ", ".join(f"**{name}**" + f" {count}" * (len(panels) > 1) for name, count in counted.items())
+    several = len(panels) > 1 and len(set(numbers)) > 1
     cells = [
         row["statement"],
         row["ref"],
-        number(row),
+        "<br>".join(numbers if several else numbers[:1]),
         row["expected"],
-        f"**{row['verdict']}**",
-        size(row),
-        study,
+        verdict,
+        size(row) if not several else "<br>".join(size(own) for _, own in panels.iterrows()),
+        ("<br>" if several else ", ").join(studies),
     ]
     return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 

@@ -17,8 +17,9 @@ Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
 PLURALS = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}  # the other verdicts have none
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
-    "p_value", "runs", "scale", "reason",
+    "p_value", "runs", "scale", "reason", "kind",
 ]  # fmt: skip
+KINDS = ("identity", "theorem", "trained")
 
 
 class Judged(NamedTuple):
@@ -120,11 +121,19 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
         (
             claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
             expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
-            number.runs, claim.scale or "", reason(claim, number),
+            number.runs, claim.scale or "", reason(claim, number), kind(claim),
         )
         for claim, number, verdict in judged
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def kind(claim: Claim) -> str:
+    """Return what answers a claim: an `identity` that holds for any data and checks the program, a `theorem`
+    by a closed form or a solved optimum, or `trained` networks."""
+    if claim.identity:
+        return "identity"
+    return "theorem" if isinstance(claim, Theory) else "trained"
 
 
 def ledger_page(judged: Sequence[Judged]) -> str:

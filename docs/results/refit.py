@@ -8,9 +8,13 @@ tables, and keeps its row otherwise. What changed is printed; README.md and docs
 render.py and docs/ledger.py.
 """
 
+import functools
+import json
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,12 +114,21 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
 
 
 def write_kinds(folder: Path) -> None:
-    """Write the kind of each published claim, as its study's claims.yaml has it."""
+    """Write the kind of each published claim, and whether it stood before its runs were published.
+
+    stood: `before` if a claims.yaml had the claim with the same quantity and expectation at the commit that
+    provenance.json names, else `after`; empty where no run answers.
+    """
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
-    kinds = {claim.id: kind(claim) for claim in claims_of(folder)}
-    published["kind"] = published["id"].map(kinds)
-    if published["kind"].isna().any():
-        raise SystemExit(f"{folder / 'claims.csv'}: has claims that its study no longer has")
+    claims = {claim.id: claim for claim in claims_of(folder)}
+    if lost := sorted(set(published["id"]) - set(claims)):
+        raise SystemExit(f"{folder / 'claims.csv'}: its study no longer has {', '.join(lost)}")
+    published["kind"] = [kind(claims[name]) for name in published["id"]]
+    now, then = _entries("HEAD"), _entries(_commit(folder))
+    published["stood"] = [
+        _stood(now, then, claims[name]) if isinstance(claims[name], Measured) else ""
+        for name in published["id"]
+    ]
     published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
 
 
@@ -124,6 +137,31 @@ def claims_of(folder: Path) -> Sequence[Claim]:
     studies = yaml.safe_load((FOLDER / "ledger.yaml").read_text(encoding="utf-8"))["studies"]
     study = ROOT / studies.get(folder.name, ".")
     return load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"), RUN_NUMBERS)
+
+
+def _commit(folder: Path) -> str:
+    source = folder / "provenance.json"
+    return json.loads(source.read_text(encoding="utf-8"))["source"]["commit"] if source.is_file() else "HEAD"
+
+
+@functools.cache
+def _entries(commit: str) -> dict[str, dict[str, Any]]:
+    """Return the claims of every claims.yaml at a commit, by id, as they are written."""
+    names = _git("ls-tree", "-r", "--name-only", commit).splitlines()
+    files = [_git("show", f"{commit}:{name}") for name in names if Path(name).name == "claims.yaml"]
+    return {entry["id"]: entry for file in files for entry in yaml.safe_load(file)}
+
+
+def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Measured) -> str:
+    """Return whether a claim is `then` what it is `now`; its id may have the experiment's name behind it."""
+    names = (claim.id, claim.id.removesuffix(f"-{claim.experiment}"))
+    own, old = (next((entries[name] for name in names if name in entries), None) for entries in (now, then))
+    same = own and old and all(own.get(key) == old.get(key) for key in ("quantity", "metric", "expect"))
+    return "before" if same else "after"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def main(names: list[str]) -> None:

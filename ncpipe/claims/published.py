@@ -93,6 +93,7 @@ def ledger_of_all(ledger: Ledger) -> str:
         "",
         *counts(ledger),
         "",
+        *written_after(ledger),
         "## Disagreements",
         "",
         *disagreements(ledger),
@@ -133,6 +134,26 @@ def counts(ledger: Ledger) -> list[str]:
             if len(own):
                 lines.append(f"| {paper} | {name} | {_verdict_counts(own)} |")
     return lines
+
+
+def written_after(ledger: Ledger) -> list[str]:
+    """Return a section with the claims whose quantity or expectation is younger than the runs they judge."""
+    if "stood" not in ledger.rows:
+        return []
+    judged = ledger.rows[ledger.rows["stood"].notna() & (ledger.rows["kind"] == "trained")]
+    late = judged[judged["stood"] == "after"]
+    if late.empty:
+        return []
+    return [
+        "## Expectations that are younger than their runs",
+        "",
+        f"{len(late)} of {len(judged)} claims about trained networks were written, or changed their quantity or "
+        "expectation, after the commit of their published runs.",
+        "A study that was trained again counts from its last publication.",
+        "",
+        f"{', '.join(f'`{name}`' for name in late['id'])}.",
+        "",
+    ]
 
 
 def _common(verdicts: pd.Series) -> str:

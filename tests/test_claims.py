@@ -23,7 +23,7 @@ from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import Call, evaluate
-from ncpipe.claims.verdicts import counts, judge, ledger_page, ledger_table
+from ncpipe.claims.verdicts import counts, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.commands.json_schema import schema_text
@@ -229,6 +229,26 @@ def test_a_value_has_student_s_interval():
     deepest = answer(claim("value"), tables, RULE)
     assert deepest.value == pytest.approx(np.mean([noisy(13, seed) for seed in range(3)]))
     assert deepest.runs == "3 of 3 runs at L = 13"
+
+
+@pytest.mark.parametrize("edge", [0.1, 0.14, 0.15, 0.2])
+def test_the_p_value_of_a_decision_is_that_of_a_t_test(edge):
+    """Below 0.05 exactly where a 95 % interval decides. Red: one side only; normal quantiles."""
+    values = [noisy(5, seed) for seed in range(3)]
+    asked = claim("value", depth=5, expect={"below": edge})
+    found = answer(asked, plain(), RULE)
+    p_value = decision_p_value(asked, found)
+    assert p_value == pytest.approx(stats.ttest_1samp(values, edge).pvalue, rel=1e-9)
+    assert (p_value < 0.05) == (judge(asked, found).verdict != "undecided")
+
+
+def test_the_p_value_of_a_slope_is_that_of_its_interval():
+    for asked in (claim(), claim(without=2), claim("difference", of="log10", depth=13, versus={"depth": 2})):
+        found = answer(asked, plain(), RULE)
+        reach = stats.t.ppf(0.975, found.freedom) * found.error
+        assert [found.low, found.high] == pytest.approx([found.value - reach, found.value + reach], rel=1e-9)
+        expected = 2 * stats.t.sf(abs(found.value) / found.error, found.freedom)
+        assert decision_p_value(asked, found) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_value_of_zero_counts():

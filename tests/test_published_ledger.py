@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
+from scipy import stats
 from typer.testing import CliRunner
 
-from ncpipe.claims.published import read_ledger
+from ncpipe.claims.published import benjamini_hochberg, read_ledger
 from ncpipe.commands.cli import app
 from ncpipe.system.errors import InputError
 
@@ -55,6 +58,27 @@ def test_a_statement_counts_once(published: Path) -> None:
     [line] = [line for line in result.output.splitlines() if "| it rises |" in line]
     for part in ("slope -1 [-2, -0.5]<br>slope 1 [0.5, 2]", "**disagrees** 1, **agrees** 1", "one<br>two"):
         assert part in line
+
+
+def test_adjusted_p_values_are_scipys() -> None:
+    values = pd.Series(np.random.default_rng(0).uniform(size=20) ** 3, index=range(40, 60))
+    adjusted = benjamini_hochberg(values)
+    assert adjusted.to_numpy() == pytest.approx(stats.false_discovery_control(values.to_numpy()), rel=1e-12)
+    assert list(adjusted.index) == list(values.index)
+
+
+def test_decided_claims_that_many_tests_explain_are_named(published: Path) -> None:
+    """Red: p-values compared with 5 % one by one, or adjusted over all papers together."""
+    head = HEAD.replace("kind\n", "kind,p_decision,stood\n")
+    runs = "3 of 3 runs,reduced,,trained"
+    rows = f"b,P2 sec. 1,ours,it rises,y,slope,> 0,disagrees,-1,-2,-0.5,,{runs},0.04,after\n"
+    rows += f"c,P2 sec. 2,ours,it stays,y,slope,> 0,undecided,-1,-2,0.5,,{runs},0.3,before\n"
+    rows += f"d,P1 sec. 2,paper,it falls,y,slope,> 0,agrees,1,0.1,2,,{runs},0.04,before\n"
+    (published / "one/claims.csv").write_text(head + rows)
+    output = CliRunner().invoke(app, ["claims", "--all", "--from", str(published)]).output
+    assert "3 claims about trained networks rest on a test; 2 of them are decided." in output
+    assert "1 stay decided.\nThe others, with their p-values: `b` (0.04)." in output
+    assert "1 of 3 claims about trained networks were written" in output
 
 
 def test_a_disagreement_without_a_paragraph_is_one_line(published: Path) -> None:

@@ -32,6 +32,7 @@ from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.compare import (
     Term,
     Terms,
+    difference_error,
     difference_interval,
     drift_terms,
     size_difference_interval,
@@ -52,6 +53,7 @@ class Number(NamedTuple):
     target: the number that `within` compares it with.
     p_value: of a test that the number is 0, which replaces the interval; for a line, of the test of the line.
     rejected: whether the test rejects at 1 - `slopes.level`.
+    error, freedom: standard error and degrees of freedom of Student's interval; NaN for other intervals.
     depends: which selections of runs give which verdict, if they differ (`ncpipe.claims.selections`).
     """
 
@@ -64,6 +66,8 @@ class Number(NamedTuple):
     p_value: float = math.nan
     rejected: bool = False
     depends: str = ""
+    error: float = math.nan
+    freedom: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     if isinstance(claim, Slope) and over:
         found = _fitted_over(claim, over, used, rule)
     elif isinstance(claim, Slope | Line):
-        found = _fitted(claim, tables)
+        found = _fitted(claim, used, tables)
     elif isinstance(claim, Spearman):
         found = _ranked_along(claim, used, tables, rule) if claim.along else _ranked(claim, used, rule)
     elif isinstance(claim, Value | LayerSlope | LayerRise | SinceFit):
@@ -203,7 +207,7 @@ def _at(
     return table if value is None else table[table["x"] == value]
 
 
-def _fitted(claim: Slope | Line, tables: Tables) -> Number:
+def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Number:
     """Return the slope from slopes.csv or slopes_leave_out.csv."""
     rows = _named(
         _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
@@ -218,7 +222,9 @@ def _fitted(claim: Slope | Line, tables: Tables) -> Number:
     found = Number(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
     if isinstance(claim, Line):
         return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
-    return found
+    by_x = list(used.groupby(x_column(used)))[claim.without :]
+    error, freedom = difference_error([], slope_terms({x: own["log10"] for x, own in by_x}))
+    return found._replace(error=error, freedom=freedom)
 
 
 def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:
@@ -227,7 +233,14 @@ def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, ru
     terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
     if not terms:
         return _none(f"too few values of {claim.x} with a logarithm")
-    return Number(*difference_interval([], terms, rule.level))
+    return _estimate([], terms, rule)
+
+
+def _estimate(base: Terms, other: Terms, rule: Slopes, runs: str = "") -> Number:
+    """Return `compare.difference_interval` as a number, with its standard error."""
+    value, low, high = difference_interval(base, other, rule.level)
+    error, freedom = difference_error(base, other)
+    return Number(value, low, high, runs, error=error, freedom=freedom)
 
 
 def _beyond_bound(
@@ -282,8 +295,7 @@ def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes
         return _none("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
     terms = [Term(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
-    value, low, high = difference_interval([], terms, rule.level)
-    return Number(value, low, high, f"{len(used)} of {len(table)} runs at L = {depth}")
+    return _estimate([], terms, rule, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
 def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Number:
@@ -311,10 +323,11 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
         sides.append(side)
     if claim.of not in OVER_DEPTHS:  # both sides count as one depth, so that runs of one seed are pairs
         sides = [[term._replace(depth=0) for term in side] for side in sides]
-    difference = size_difference_interval if claim.of == "bend" else difference_interval
-    value, low, high = difference(sides[0], sides[1], rule.level)
     counts = [sum(len(term.values) for term in side) for side in reversed(sides)]
-    return Number(value, low, high, f"{counts[0]} against {counts[1]} runs")
+    runs = f"{counts[0]} against {counts[1]} runs"
+    if claim.of == "bend":
+        return Number(*size_difference_interval(sides[0], sides[1], rule.level), runs)
+    return _estimate(sides[0], sides[1], rule, runs)
 
 
 def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Number:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -16,6 +17,7 @@ from ncpipe.system.errors import InputError
 
 VERDICTS = ("agrees", "undecided", "disagrees")
 OTHERS = "others"
+FALSE_DISCOVERIES = 0.05  # share of the discoveries
 STATEMENT = [
     "ref",
     "statement",
@@ -93,6 +95,7 @@ def ledger_of_all(ledger: Ledger) -> str:
         "",
         *counts(ledger),
         "",
+        *multiplicity(ledger),
         *written_after(ledger),
         "## Disagreements",
         "",
@@ -136,6 +139,36 @@ def counts(ledger: Ledger) -> list[str]:
     return lines
 
 
+def multiplicity(ledger: Ledger) -> list[str]:
+    """Return a section with the decided claims that a correction for the number of claims leaves open."""
+    if "p_decision" not in ledger.rows:
+        return []
+    tested = ledger.rows[ledger.rows["p_decision"].notna() & (ledger.rows["kind"] == "trained")]
+    adjusted = tested.groupby("paper")["p_decision"].transform(benjamini_hochberg)
+    decided = tested[tested["verdict"] != "undecided"]
+    lost = decided[adjusted[decided.index] >= FALSE_DISCOVERIES]
+    named = ", ".join(f"`{row['id']}` ({row['p_decision']:.2g})" for _, row in lost.iterrows())
+    return [
+        "## Many claims at once",
+        "",
+        f"{len(tested)} claims about trained networks rest on a test; {len(decided)} of them are decided.",
+        f"With {100 * FALSE_DISCOVERIES:g} % false discoveries within each source (Benjamini and Hochberg "
+        f"1995) {len(decided) - len(lost)} stay decided.",
+        *([f"The others, with their p-values: {named}."] if named else []),
+        "",
+    ]
+
+
+def benjamini_hochberg(p_values: pd.Series) -> pd.Series:
+    """Return adjusted p-values: those below q are discoveries with a false discovery rate of at most q.
+
+    The i-th smallest of m is the least of m p_j/j over j >= i, and at most 1 [Benjamini and Hochberg 1995].
+    """
+    falling = p_values.sort_values(ascending=False)
+    ranks = np.arange(len(falling), 0, -1)
+    return (falling * len(falling) / ranks).cummin().clip(upper=1).reindex(p_values.index)
+
+
 def written_after(ledger: Ledger) -> list[str]:
     """Return a section with the claims whose quantity or expectation is younger than the runs they judge."""
     if "stood" not in ledger.rows:
@@ -147,8 +180,8 @@ def written_after(ledger: Ledger) -> list[str]:
     return [
         "## Expectations that are younger than their runs",
         "",
-        f"{len(late)} of {len(judged)} claims about trained networks were written, or changed their quantity or "
-        "expectation, after the commit of their published runs.",
+        f"{len(late)} of {len(judged)} claims about trained networks were written, or changed their quantity "
+        "or expectation, after the commit of their published runs.",
         "A study that was trained again counts from its last publication.",
         "",
         f"{', '.join(f'`{name}`' for name in late['id'])}.",

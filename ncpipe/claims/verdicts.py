@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
+from scipy import special
 
 from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Claim, Expect, Line, Theory, subject
@@ -17,7 +18,7 @@ Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
 PLURALS = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}  # the other verdicts have none
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
-    "p_value", "runs", "scale", "reason", "kind",
+    "p_value", "runs", "scale", "reason", "kind", "p_decision",
 ]  # fmt: skip
 KINDS = ("identity", "theorem", "trained")
 
@@ -122,6 +123,7 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
             claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
             expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
             number.runs, claim.scale or "", reason(claim, number), kind(claim),
+            decision_p_value(claim, number),
         )
         for claim, number, verdict in judged
     ]  # fmt: skip
@@ -134,6 +136,23 @@ def kind(claim: Claim) -> str:
     if claim.identity:
         return "identity"
     return "theorem" if isinstance(claim, Theory) else "trained"
+
+
+def decision_p_value(claim: Claim, number: Number) -> float:
+    """Return the p-value behind a verdict: that the true number lies at the nearest end of the range.
+
+    Two-sided, by Student's t; that of the permutation test for a rank correlation. NaN for a claim without
+    one: exact numbers, lines (which agree where a test does not reject) and differences of sizes.
+    """
+    if isinstance(claim, Line) or math.isnan(number.value):
+        return math.nan
+    if not math.isnan(number.p_value):
+        return number.p_value
+    if not number.error > 0:
+        return math.nan
+    bound = claim.expect.bound(number.target)
+    distance = min(abs(number.value - end) for end in (bound.low, bound.high))
+    return float(2 * special.stdtr(number.freedom, -distance / number.error))
 
 
 def ledger_page(judged: Sequence[Judged]) -> str:

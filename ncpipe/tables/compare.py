@@ -12,7 +12,7 @@ import pandas as pd
 
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.tables.intervals import combination_interval
+from ncpipe.tables.intervals import combination_interval, standard_error
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights
@@ -87,6 +87,12 @@ def difference_interval(base: Terms, other: Terms, level: float) -> tuple[float,
     groups, weights = _groups(base, other)
     value = float(weights @ [values.mean() for values in groups])
     return (value, *combination_interval(weights, groups, level))
+
+
+def difference_error(base: Terms, other: Terms) -> tuple[float, float]:
+    """Return the standard error behind `difference_interval` and its degrees of freedom."""
+    groups, weights = _groups(base, other)
+    return standard_error(weights, groups)
 
 
 def size_difference_interval(base: Terms, other: Terms, level: float) -> tuple[float, float, float]:

@@ -27,25 +27,30 @@ def combination_interval(
     95.4 % with five seeds, 93.6 to 96.2 % with three and 91 to 98 % with two, at five and seven depths, for
     deviations that are equal or change tenfold over the depths.
     """
-    parts, runs = _variance_parts(weights, groups)
-    if not len(parts):
+    error, freedom = standard_error(weights, groups)
+    if math.isnan(error):
         return math.nan, math.nan
     value = float(weights @ [values.mean() for values in groups])
-    variance, reach = float(parts.sum()), 0.0
-    if variance:
-        freedom = variance**2 / (parts**2 / (runs - 1)).sum()
-        reach = math.sqrt(variance) * float(special.stdtrit(freedom, (1 + level) / 2))
+    reach = error * float(special.stdtrit(freedom, (1 + level) / 2)) if error else 0.0
     low, high = value - reach, value + reach
     if abs(value) <= ROUNDING * np.abs(weights).sum():  # as of a metric that is the same in all runs
         return min(low, 0.0), max(high, 0.0)
     return low, high
 
 
-def _variance_parts(weights: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each depth with several runs adds to the variance of weights . means, and its runs."""
+def standard_error(weights: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Return the standard error of weights . means and its degrees of freedom; NaN if no depth has two runs.
+
+    As in `combination_interval`; with an error of 0 the freedom is infinite.
+    """
     counts = np.array([len(values) for values in groups])
     several = counts > 1
     runs = counts[several]
     variances = np.array([values.var(ddof=1) for values in groups if len(values) > 1])
     single = np.square(weights[~several]).sum()
-    return (np.square(weights[several]) / runs + single * runs / runs.sum()) * variances, runs
+    parts = (np.square(weights[several]) / runs + single * runs / runs.sum()) * variances
+    if not len(parts):
+        return math.nan, math.nan
+    variance = float(parts.sum())
+    freedom = variance**2 / float((parts**2 / (runs - 1)).sum()) if variance else math.inf
+    return math.sqrt(variance), freedom

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import contents, experiment_tree, flip_byte, stored_runs, write_params
+from conftest import clear_code_digests, contents, experiment_tree, flip_byte, stored_runs, write_params
 from dvc.config import Config
 from dvc.repo import Repo
 
@@ -29,7 +29,7 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
-from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
+from ncpipe.runs.fingerprint import key_of_record
 from ncpipe.runs.store import (
     import_runs,
     link_to_dvc_cache,

@@ -27,7 +27,7 @@ from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.slurm_commands import cancel
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
@@ -60,6 +60,8 @@ def sweep(
             they have finished and submit lost runs again.
     """
     params = load_params()
+    for spec in params.experiments.values():
+        code_digest(spec)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
     _prepare()

@@ -14,7 +14,7 @@ from ncpipe.config.specs import Device, Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
 from ncpipe.runs.store import is_materialised, missing_of, sweep_fingerprints, take
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import say
@@ -50,7 +50,7 @@ def train(
     if "DVC_STAGE" in os.environ:
         check_params_unedited(params, [experiment])
     compute = params.compute_on(device)
-    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
     present = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
     for fingerprint in present:
         say(f"train {fingerprint.run.name}: trained already")

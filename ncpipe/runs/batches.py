@@ -132,7 +132,8 @@ def train_batches(
                 except InputError as error:
                     if not keep_going:
                         raise
-                    say(f"ncpipe: {error}")
+                    if str(error) not in map(str, errors):  # an edit of the code ends every batch
+                        say(f"ncpipe: {error}")
                     errors.append(error)
         except BaseException:
             stop.set()
@@ -155,6 +156,7 @@ def _train_some(
     if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop)
         return fingerprints[1:]
+    check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
     data = read_prepared(PREPARED / fingerprints[0].run.data)
     if data.checksum != fingerprints[0].data:
         raise InputError(
@@ -198,7 +200,7 @@ def _train_some(
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
-    check_code(fingerprints[0].run.spec)
+    check_code(fingerprints[0])  # of the results
     for fingerprint, trained in zip(fingerprints, results, strict=True):
         write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=device.type)
         write_beside(stored(fingerprint.key()), write)

@@ -506,6 +506,23 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
     check_bytes(fingerprints(), tmp_path)
 
 
+def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) -> None:
+    """The last job of an array has the array's number. Red: that number requeued, and with it ended jobs."""
+    write_params([2], [0], one=experiment_tree(), two=experiment_tree(epochs=6_000, log_every=10))
+    for name in ("one", "two"):
+        fetch(name)
+    engine = SlurmEngine(HERE)
+    engine.submit(tasks())
+    first, second = read_jobs()
+    assert second.tasks[0].runs[0]["experiment"] == "two"
+    until(lambda: told_state(stand_in, first) == "COMPLETED")
+    until(lambda: any(sign.epoch for sign in heartbeats()))
+    (stand_in / "warn").touch()
+    assert run_tasks(engine, [], keep_going=True) == []
+    assert (stand_in / "started").read_text().split() == ["1_0", "1_1", "1_1"]
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
+
+
 def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: Path) -> None:
     """Red: a job that runs on, and that nobody knows."""
     write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))

@@ -30,7 +30,7 @@ wait $worker
 code=$?
 if [ -e "$job.requeue" ]; then
     rm -f "$job.requeue"
-    scontrol requeue "$SLURM_JOB_ID" 2>"$job.refused"
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" 2>"$job.refused"
     exit
 fi
 exit $code

@@ -541,6 +541,17 @@ def test_tables_have_the_choices_of_every_shipped_experiment():
                 )
 
 
+@pytest.mark.parametrize("initialisation", ["normal", "uniform", "construction"])
+def test_a_start_counts_where_it_is_chosen(initialisation, tmp_path, monkeypatch):
+    """Red: runs that start from random weights and train again after an edit of the constructions."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(model={"initialisation": initialisation}))
+    choices = choices_of(load_params().experiments["one"])
+    modules = {module for module, _ in reached(TRAINING, choices, (*MESSAGES, *PLUMBING))}
+    assert ("ncpipe.theory.constructions.curves" in modules) == (initialisation == "construction")
+    assert any(module.startswith("ncpipe.theory") for module in modules) == (initialisation == "construction")
+
+
 def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):
     """Red: a way from a stage to a function that the syntax trees' names do not show."""
     monkeypatch.chdir(tmp_path)

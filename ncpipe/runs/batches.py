@@ -12,13 +12,6 @@ from types import MappingProxyType
 
 import torch
 
-from ncpipe.config.architectures.architecture import Architecture
-from ncpipe.config.architectures.conv_net import ConvNetModel
-from ncpipe.config.architectures.dufm import DufmModel
-from ncpipe.config.architectures.mlp import MLPModel
-from ncpipe.config.architectures.resnet import ResNetModel
-from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
-from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.specs import Compute, OneAtATime, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -213,11 +206,8 @@ def _train_some(
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
     """Return the initial weights of runs that start from given ones; None if they start from random ones."""
-    model = runs[0].spec.model
-    start = STARTS.get(type(model))  # None for a network of study.py
-    if start is None or not model.starts_built:
-        return None
-    return [start(run, data) for run in runs]
+    start = STARTS.get(runs[0].spec.model.start)
+    return None if start is None else [start(run, data) for run in runs]
 
 
 def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
@@ -232,18 +222,15 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     return solution_state(run)
 
 
-# Functions that return a run's initial weights in place of random ones, by the type of its spec.
-STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
-    MappingProxyType(
-        {
-            ResNetModel: _construction,
-            TransformerModel: _construction,
-            MLPModel: None,
-            CifarResNetModel: None,
-            ConvNetModel: None,
-            DufmModel: _solution,
-        }
-    )
+# Functions that return a run's initial weights in place of random ones, by `Architecture.start`.
+STARTS: Mapping[str, Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = MappingProxyType(
+    {
+        "random": None,
+        "construction": _construction,
+        "dnc": _solution,
+        "srg": _solution,
+        "srg_k": _solution,
+    }
 )
 
 

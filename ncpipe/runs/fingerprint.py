@@ -145,6 +145,7 @@ def choices_of(spec: Experiment) -> dict[str, str]:
         "source": spec.data.source,
         "loss": spec.loss_name,
         "optimizer": spec.optimizer.name,
+        "start": spec.model.start,
         "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
     }
 

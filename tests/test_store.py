@@ -78,6 +78,23 @@ def nothing_may_train(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "train_batch", None)
 
 
+def test_what_the_sweep_no_longer_has_leaves_the_folders_that_stages_depend_on(project: Path) -> None:
+    """The run stays in the store. Red: stages that are stale in a fresh clone; a run that is lost."""
+    train("one", 2, 0)
+    train("one", 2, 1)
+    for path in ("data/metrics/one", "data/metrics/old", "data/prepared/old", "data/runs/old/L2/s0"):
+        Path(path).mkdir(parents=True)
+    shutil.rmtree(store_folder() / key_of_record(read_json(RUN / "run.json")))
+    write_params([2], [0], one=experiment_tree())
+    write_grid()
+    found = [path.relative_to("data").as_posix() for path in Path("data").glob("*/*") if path.is_dir()]
+    assert sorted(each for each in found if each.startswith(("metrics", "prepared", "runs"))) == [
+        "metrics/one", "prepared/one", "runs/one",
+    ]  # fmt: skip
+    assert [path.name for path in Path("data/runs/one/L2").iterdir()] == ["s0"]
+    assert len(stored_runs()) == 2
+
+
 # Where it lies
 
 SETTINGS: dict[str, dict[str, str]] = {

@@ -10,7 +10,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.specs import Device
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.store import missing_of, sweep_fingerprints
+from ncpipe.runs.store import missing_of, remove_unwanted, sweep_fingerprints
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
@@ -21,6 +21,7 @@ def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: f
     A run that fails is reported here and again by its own stage. A run in a job of Slurm is left to the job.
     """
     params = load_params()
+    remove_unwanted(params)  # DVC may have restored the grid's tables without running the stage grid
     if "DVC_STAGE" in os.environ:
         check_params_unedited(params, params.sweep.experiments)
     compute = params.compute_on(device)

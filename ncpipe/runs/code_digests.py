@@ -368,6 +368,24 @@ def study_files() -> list[Path]:
     return [study, *listed_files()] if study.is_file() else []
 
 
+def study_contents() -> dict[str, bytes]:
+    """Return study.py, the files listed with it and the dvc.yaml that lists them, as they were first read.
+
+    Raises InputError if a file lies outside the study's folder.
+    """
+    files = study_files()
+    for path in files:
+        if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
+            raise InputError(f"{path}: lies outside the study's folder, so it cannot be sent to workers")
+    files += [PIPELINE] if files and PIPELINE.is_file() else []
+    return {path.as_posix(): _content(path) for path in files}
+
+
+def code_contents() -> dict[str, bytes]:
+    """Return the package's files and `study_contents`, by their paths in a folder that has both."""
+    return {path.relative_to(ROOT).as_posix(): _content(path) for path in _package_files()} | study_contents()
+
+
 def _package_files() -> list[Path]:
     """Return the package's modules and page templates."""
     pages = [path for stage in TEMPLATES for path in _template_files(stage)]

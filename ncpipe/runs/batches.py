@@ -108,7 +108,7 @@ def train_batches(
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
-    errors = []
+    errors: list[InputError] = []
 
     def train(batch: Batch) -> None:
         todo = batch

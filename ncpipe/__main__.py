@@ -53,6 +53,7 @@ def _run() -> None:
         _start_again(checkout)
     if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"] and _takes_stored():
         return
+    import ncpipe.runs.code_digests  # noqa: F401  # reads the code, so before all other modules
     from ncpipe.commands.cli import run_cli
 
     run_cli()

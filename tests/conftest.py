@@ -18,6 +18,7 @@ from ncpipe.config.records import read
 from ncpipe.config.specs import Experiment
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
+from ncpipe.runs import code_digests
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
@@ -30,6 +31,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
+
+
+def clear_code_digests() -> None:
+    """Forget the code that this process has read, for a test that goes to another folder or edits files."""
+    code_digests._first.clear()
+
 
 TREE: dict[str, Any] = {
     "data": {

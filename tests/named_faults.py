@@ -88,8 +88,8 @@ NAMED = [
     Fault(
         "the device in a run's fingerprint",
         "runs/fingerprint.py",
-        "[self.inputs(), code_digest(self.run.spec)]",
-        "[self.inputs(), self.compute.device, code_digest(self.run.spec)]",
+        "[self.inputs(), self.code]",
+        "[self.inputs(), self.compute.device, self.code]",
         (
             "tests/test_fingerprints.py::test_the_device_asked_for_tells_checkpoints_apart_and_not_finished_runs",
         ),
@@ -188,7 +188,7 @@ NAMED = [
     Fault(
         "code not compared before a run is stored",
         "runs/batches.py",
-        "    check_code(fingerprints[0].run.spec)\n",
+        "    check_code(fingerprints[0])  # of the results\n",
         "",
         ("tests/test_store.py::test_code_that_was_edited_meanwhile_is_not_stored",),
     ),

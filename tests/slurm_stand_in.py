@@ -4,7 +4,11 @@
 Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does: refuse is what
 sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. With accounting,
 jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints. warn sends the signal
-that comes before the time limit. While there is a hold, no job begins.
+that comes before the time limit. While there is a hold, no job begins. It writes a line to `started` for each
+start of a job.
+
+As in Slurm, each task of an array has a number of its own, and that of the last one is the array's, whose
+requeueing requeues all tasks, also those that have ended.
 """
 
 import contextlib
@@ -83,7 +87,12 @@ def control(number: str) -> int:
             if told(f"jobs/{job}") == "CANCELLED":
                 continue
             index = job.partition("_")[2]
-            environment = {**os.environ, "SLURM_ARRAY_TASK_ID": index, "SLURM_JOB_ID": job}
+            environment = {
+                **os.environ, "SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": index,
+                "SLURM_JOB_ID": number if int(index) == last else f"{number}00{index}",
+            }  # fmt: skip
+            with open(STATE / "started", "a") as started:
+                started.write(f"{job}\n")
             with open(given["output"].replace("%a", index), "a") as log:
                 process = subprocess.Popen(
                     ["bash", str(STATE / f"script-{number}")], stdin=subprocess.DEVNULL, stdout=log,
@@ -105,12 +114,13 @@ def control(number: str) -> int:
             if (code := process.poll()) is None:
                 continue
             del running[job]
-            if told(f"requeue-{job}") is not None:
+            if told(f"jobs/{job}").startswith("RUNNING"):  # type: ignore[union-attr]
+                write(job, "FAILED" if code else "COMPLETED")
+        for index in range(first, last + 1):
+            if (job := f"{number}_{index}") not in running and told(f"requeue-{job}") is not None:
                 (STATE / f"requeue-{job}").unlink()
                 write(job, "PENDING")
                 todo.append(job)
-            elif told(f"jobs/{job}").startswith("RUNNING"):  # type: ignore[union-attr]
-                write(job, "FAILED" if code else "COMPLETED")
     return 0
 
 
@@ -159,7 +169,10 @@ def scontrol(words: list[str]) -> int:
     if (said := told("no_requeue")) is not None:
         print(said, file=sys.stderr)
         return 1
-    (STATE / f"requeue-{words[1]}").touch()
+    for job, _ in jobs():
+        number, _, index = job.partition("_")
+        if words[1] in (job, number, f"{number}00{index}"):
+            (STATE / f"requeue-{job}").touch()
     return 0
 
 

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import clear_code_digests, experiment_tree, write_params
 from ruamel.yaml import YAML
 from traced import Traced
 
@@ -38,7 +38,6 @@ from ncpipe.runs.code_digests import (
     SWEEP_STAGES,
     TABLES,
     TRAINING,
-    clear_caches,
     code_digests,
     reached,
     read_module,
@@ -168,7 +167,7 @@ class Package:
 
     def write(self, name: str, text: str) -> None:
         (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
-        clear_caches()
+        clear_code_digests()
 
     def replace(self, name: str, old: str, new: str) -> None:
         text = (self.folder / f"{name}.py").read_text(encoding="utf-8")
@@ -184,7 +183,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "TABLES", TOY_TABLES)
     yield Package(tmp_path)
-    clear_caches()
+    clear_code_digests()
 
 
 def test_what_is_reached(package):
@@ -298,10 +297,10 @@ def test_a_module_beside_params_yaml_is_followed(package, tmp_path, monkeypatch)
     before = code_digests([("study", ALL)], {})
     assert set(before) == {"study", "ncpipe.tools"}
     study.write_text("# A comment\n" + study.read_text())
-    clear_caches()
+    clear_code_digests()
     assert code_digests([("study", ALL)], {}) == before
     study.write_text(study.read_text().replace("2 *", "3 *"))
-    clear_caches()
+    clear_code_digests()
     assert code_digests([("study", ALL)], {}).keys() == before.keys()
     assert code_digests([("study", ALL)], {}) != before
 
@@ -317,10 +316,10 @@ def described(tmp_path, monkeypatch):
     monkeypatch.setattr("ncpipe.commands.code.ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     write_params([2], [0], one=experiment_tree())
-    clear_caches()
+    clear_code_digests()
     write_code()
     yield tmp_path
-    clear_caches()
+    clear_code_digests()
 
 
 def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
@@ -331,7 +330,7 @@ def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1
         path.write_text(text.replace(old, new), encoding="utf-8")
-        clear_caches()
+        clear_code_digests()
 
     def refused(address):
         monkeypatch.setenv("DVC_STAGE", address)
@@ -540,6 +539,17 @@ def test_tables_have_the_choices_of_every_shipped_experiment():
                     name,
                     picked,
                 )
+
+
+@pytest.mark.parametrize("initialisation", ["normal", "uniform", "construction"])
+def test_a_start_counts_where_it_is_chosen(initialisation, tmp_path, monkeypatch):
+    """Red: runs that start from random weights and train again after an edit of the constructions."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(model={"initialisation": initialisation}))
+    choices = choices_of(load_params().experiments["one"])
+    modules = {module for module, _ in reached(TRAINING, choices, (*MESSAGES, *PLUMBING))}
+    assert ("ncpipe.theory.constructions.curves" in modules) == (initialisation == "construction")
+    assert any(module.startswith("ncpipe.theory") for module in modules) == (initialisation == "construction")
 
 
 def test_digests_know_every_function_that_runs(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import measure_runs
+from conftest import clear_code_digests, measure_runs
 from pipeline import PARAMS, ROOT, Clone
 
 from ncpipe.commands.aggregate import aggregate
@@ -15,7 +15,7 @@ from ncpipe.commands.new import Extras, create_study
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
-from ncpipe.runs.code_digests import clear_caches, study_violation
+from ncpipe.runs.code_digests import study_violation
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 MOST_LINES = 25
@@ -36,9 +36,9 @@ def test_the_page_is_in_plain_form(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """As it says. Red: a check that takes a usual study for one that hides what it does."""
     monkeypatch.chdir(tmp_path)
     Path("study.py").write_text("\n\n".join(blocks("python")), encoding="utf-8")
-    clear_caches()
+    clear_code_digests()
     assert study_violation() is None
-    clear_caches()
+    clear_code_digests()
 
 
 def test_a_study_of_own_code_begins_with_the_page() -> None:

@@ -10,7 +10,7 @@ import torch
 from conftest import experiment, vector_data
 
 from ncpipe.config.specs import Compute, Run
-from ncpipe.runs.fingerprint import RunFingerprint, check_run, is_current
+from ncpipe.runs.fingerprint import RunFingerprint, check_run, fingerprint_of, is_current
 from ncpipe.runs.run_folder import read_history, read_state, write_run
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.errors import InputError
@@ -41,7 +41,7 @@ BESIDE: dict[str, list[Any]] = {  # what runs of one batch may differ in
 def fingerprint(
     depth: int = 3, seed: int = 0, data: str = "a", compute: Compute = CPU, **changes: Any
 ) -> RunFingerprint:
-    return RunFingerprint(Run("x", depth, seed, experiment(**changes)), data, compute)
+    return fingerprint_of(Run("x", depth, seed, experiment(**changes)), data, compute)
 
 
 def changed(changes: dict[str, list[Any]]) -> list[RunFingerprint]:
@@ -106,7 +106,7 @@ def test_how_a_run_ended_is_recorded(tmp_path: Path) -> None:
     )
     tame = experiment(optimizer=SGD, schedule={"name": "constant"})
     fingerprints = [
-        RunFingerprint(Run("x", 3, seed, spec), "a", CPU) for seed, spec in enumerate((tame, wild))
+        fingerprint_of(Run("x", 3, seed, spec), "a", CPU) for seed, spec in enumerate((tame, wild))
     ]
     ended = train_batch([one.run for one in fingerprints], vector_data(), torch.device("cpu"), "float32")
     outcomes = []

@@ -19,7 +19,7 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.run_folder import write_run
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints
@@ -49,7 +49,7 @@ def folders(trained: list[Trained], place: Path) -> dict[str, bytes]:
     """Every file of the runs' folders."""
     for run in trained:
         write_run(
-            place / f"{run.run.seed}", run, RunFingerprint(run.run, "", Compute("cpu", 1, "float32")), "cpu"
+            place / f"{run.run.seed}", run, fingerprint_of(run.run, "", Compute("cpu", 1, "float32")), "cpu"
         )
     return {
         path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, vector_data, write_params
+from conftest import clear_code_digests, experiment_tree, vector_data, write_params
 from pipeline import ROOT
 
 from ncpipe.commands.code import write_code
@@ -23,7 +23,6 @@ from ncpipe.features.passes import extract
 from ncpipe.figures.labels import Column
 from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.runs.fingerprint import clear_code_digests
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import experiment_tree, vector_data, write_params
+from conftest import clear_code_digests, experiment_tree, vector_data, write_params
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.params import load_params
@@ -24,7 +24,7 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
-from ncpipe.runs.fingerprint import clear_code_digests, code_digest
+from ncpipe.runs.fingerprint import code_digest
 from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import clear_code_digests
 from pipeline import EPOCHS, PARAMS, ROOT, Clone, Copy, Made, Output, trained_in, trains
 from ruamel.yaml import YAML
 
@@ -29,7 +30,6 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.integrations import notebook as results
 from ncpipe.runs import code_digests
-from ncpipe.runs.fingerprint import clear_code_digests
 from ncpipe.system.errors import InputError
 
 pytestmark = [

@@ -14,7 +14,7 @@ from ncpipe.commands.claims import claims
 from ncpipe.commands.plot import plot_published
 from ncpipe.commands.publish import SHOWN, provenance, publish
 from ncpipe.config.params import load_params
-from ncpipe.runs.fingerprint import fingerprints_of
+from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.training_log import FINISHED, log_time
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
@@ -107,7 +107,7 @@ def test_times_are_those_of_the_results_that_are_there(swept: Path, monkeypatch:
         }
         log.write_text("experiment,depth,runs,device,seconds,ended\none,2,2,cpu,7200.00,finished\n")
         assert provenance(load_params())["training"] == {}
-        fingerprint = fingerprints_of(load_params().runs_of("one"), load_params().compute)[0]
+        fingerprint = sweep_fingerprints(load_params(), load_params().compute)[0]
         log_time([fingerprint], "cpu", 36.0, FINISHED)
         assert log.read_text().splitlines()[0] == head
         assert provenance(load_params())["training"] == {

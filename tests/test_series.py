@@ -13,7 +13,7 @@ import ncpipe.papers.s24.series_training as module
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute, Run
 from ncpipe.papers.s24.series_training import train_series
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.store import checkpoint_of, saved_epochs
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
@@ -97,7 +97,7 @@ def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "seconds_per_epoch", lambda run, *_: seconds[run.spec.model.width] / EPOCHS)
-    shapes = module.groups([RunFingerprint(run, "", COMPUTE) for run in runs])
+    shapes = module.groups([fingerprint_of(run, "", COMPUTE) for run in runs])
     found, batches = module._split_batches(shapes, module.prepare_device(COMPUTE), workers)
     assert (found, [len(batch) for batch in batches]) == (count, sizes)
     assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
@@ -105,7 +105,7 @@ def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
 
 def test_a_batch_that_is_stopped_goes_on_where_it_was(runs: list[Run]) -> None:
     whole = train_series(runs, COMPUTE, 1, 60.0, history)
-    fingerprints = [RunFingerprint(run, repr(run.spec.data), COMPUTE) for run in runs]
+    fingerprints = [fingerprint_of(run, repr(run.spec.data), COMPUTE) for run in runs]
     asked = iter([False] * 5 + [True])
     with pytest.raises(Stopped):
         module._train(module._Task(fingerprints[:3], 60.0, history), lambda: next(asked))

@@ -20,11 +20,19 @@ from pathlib import Path
 import psutil
 import pytest
 import slurm_stand_in
-from conftest import architecture, contents, experiment_tree, stored_runs, write_params
+from conftest import (
+    architecture,
+    clear_code_digests,
+    contents,
+    experiment_tree,
+    stored_runs,
+    write_params,
+)
 from pipeline import PARAMS, Clone
 
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.fill import fill_store
 from ncpipe.commands.logs import logs
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
@@ -32,7 +40,17 @@ from ncpipe.config.params import load_params
 from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.engine import run_tasks, tasks_to_retry
 from ncpipe.runs.engines.job_log import read_costs
-from ncpipe.runs.engines.jobs import LOG, RESULT, Job, keys_in_jobs, read_jobs, write_array, write_number
+from ncpipe.runs.engines.jobs import (
+    LOG,
+    RESULT,
+    WORKDIR,
+    Job,
+    jobs_elsewhere,
+    keys_in_jobs,
+    read_jobs,
+    write_array,
+    write_number,
+)
 from ncpipe.runs.engines.options import Container, Options, Rule, Settings, Slurm
 from ncpipe.runs.engines.slurm import (
     SlurmEngine,
@@ -47,10 +65,11 @@ from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import train_task
+from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
-from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, write_beside
-from ncpipe.runs.store_layout import ALONE, verify_stored
+from ncpipe.runs.store import batch_lock, needs_training, saved_epochs, sweep_fingerprints, write_beside
+from ncpipe.runs.store_layout import ALONE, store_folder, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import Stopped
@@ -247,10 +266,8 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
     fetch("one")
     [fingerprint] = fingerprints()
     target = ALONE / fingerprint.key()
-    order: list[str] = []
 
     def write(own: Path) -> None:
-        order.append("first")
         own.mkdir(parents=True)
         (own / "run.json").write_text("half")
         assert train_task(tasks()[0]).state == "done"  # another process, as far as the disk can tell
@@ -258,9 +275,7 @@ def test_a_run_that_two_finish_is_taken_once(folder: Path) -> None:
         (own / "run.json").write_text("whole")
 
     before: dict[str, str] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ncpipe.runs.store.socket.gethostname", lambda: "two" if order else "one")
-        write_beside(target, write)
+    write_beside(target, write)
     assert contents(target) == before
     assert [path.name for path in stored_runs()] == [fingerprint.key()]
     assert not list(ALONE.glob(f".{fingerprint.key()}*"))
@@ -508,6 +523,112 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
     assert ", from the checkpoint after " in logs
     assert "together with" in logs
     check_bytes(fingerprints(), tmp_path)
+
+
+def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) -> None:
+    """The last job of an array has the array's number. Red: that number requeued, and with it ended jobs."""
+    write_params([2], [0], one=experiment_tree(), two=experiment_tree(epochs=6_000, log_every=10))
+    for name in ("one", "two"):
+        fetch(name)
+    engine = SlurmEngine(HERE)
+    engine.submit(tasks())
+    first, second = read_jobs()
+    assert second.tasks[0].runs[0]["experiment"] == "two"
+    until(lambda: told_state(stand_in, first) == "COMPLETED")
+    until(lambda: any(sign.epoch for sign in heartbeats()))
+    (stand_in / "warn").touch()
+    assert run_tasks(engine, [], keep_going=True) == []
+    assert (stand_in / "started").read_text().split() == ["1_0", "1_1", "1_1"]
+    assert not [fingerprint for fingerprint in fingerprints() if needs_training(fingerprint)]
+
+
+STUDY = """
+from dataclasses import dataclass
+from typing import Literal
+from ncpipe.config.specs import OwnLoss
+
+@dataclass(frozen=True)
+class Poly(OwnLoss):
+    name: Literal["poly"]
+
+def poly(logits, labels, spec):
+    return -(logits.log_softmax(-1) ** 1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+LOSSES = {Poly: poly}
+"""
+
+
+def test_jobs_run_the_code_that_they_were_submitted_with(
+    folder: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is edited before they begin, the package's too. Red: jobs that are cancelled, fail or are forgotten,
+    and runs of the edited code under the old name."""
+    Path("study.py").write_text(STUDY)
+    write_params([2], [0], one=experiment_tree(loss={"name": "poly"}))
+    fetch("one")
+    before = fingerprints()
+    settings = Settings(load_params().compute, None, 600.0, True, 1)
+    (stand_in / "hold").touch()
+    SlurmEngine(HERE).submit(tasks())
+    [job] = read_jobs()
+    Path("study.py").write_text(STUDY.replace("** 1", "** 3"))
+    worker = JOBS / job.array / WORKDIR / "ncpipe/runs/engines/slurm_worker.py"
+    worker.write_text(worker.read_text().replace("started = time.time()", "started = print('its own') or 0"))
+    clear_code_digests()
+    [edited] = fingerprints()
+    settings = dataclasses.replace(settings, keys=frozenset([edited.key()]))
+    slurm = Options("slurm", HERE)
+    assert sweep._handle_jobs([], settings, slurm, "collect") == 0
+    assert run_tasks(SlurmEngine(HERE, keys=settings.keys), [], keep_going=True) == []  # does not wait
+    assert read_jobs() == [job]
+    (stand_in / "hold").unlink()
+    until(lambda: job_states([job])[job.id].has_ended)
+    assert sweep._handle_jobs([], settings, slurm, "collect") == 0
+    assert "its own" in job.collected_log.read_text()
+    assert read_jobs() == []
+    assert [path.name for path in stored_runs()] == [before[0].key()]
+    verify_stored(ALONE / before[0].key(), before[0].key())
+    assert needs_training(edited)
+    clear_code_digests()
+
+
+def test_folders_with_one_store_train_each_run_once(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One has jobs that wait, the other fills its store; and the other way about.
+
+    Red: jobs that only their own folder knows; runs that are submitted while another process trains them."""
+    for name in ("here", "there"):
+        (tmp_path / name / ".dvc").mkdir(parents=True)
+        (tmp_path / name / ".dvc/config").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
+        monkeypatch.chdir(tmp_path / name)
+        write_params([2], [0, 1], one=experiment_tree())
+        fetch("one")
+    (stand_in / "hold").touch()
+    detached = Settings(load_params().compute, None, 600.0, True, 2)
+    with batch_lock(fingerprints()[0]):  # as while the other folder trains
+        assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == []
+    assert read_jobs() == []
+    assert "left 2 runs to another process that trains them" in capsys.readouterr().err
+    assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == []
+    jobs = read_jobs()
+    assert len({key for job in jobs for key in job.keys}) == 2
+    monkeypatch.chdir(tmp_path / "here")
+    with monkeypatch.context() as patch:
+        patch.setattr("ncpipe.runs.batches.train_batch", None)
+        fill_store(None, 1, 60.0)
+        assert "fill: 0 of 2 runs are trained, 2 are in jobs of Slurm" in capsys.readouterr().err
+        with pytest.raises(InputError, match=rf"seed=1: is in job 1_\d of {tmp_path / 'there'}; wait for it"):
+            train("one", 2, 1)
+        (stand_in / "hold").unlink()
+        until(lambda: all(state.has_ended for state in job_states(jobs).values()))
+        train("one", 2, 1)
+    assert run_tasks(SlurmEngine(HERE), [], keep_going=True) == []
+    assert len(jobs_elsewhere()) == len(jobs)
+    monkeypatch.chdir(tmp_path / "there")
+    assert run_tasks(SlurmEngine(HERE), [], keep_going=True) == []
+    assert jobs_elsewhere() == read_jobs() == []
+    assert not list((store_folder() / "jobs").iterdir())
 
 
 def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: Path) -> None:

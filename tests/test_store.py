@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import contents, experiment_tree, flip_byte, stored_runs, write_params
+from conftest import clear_code_digests, contents, experiment_tree, flip_byte, stored_runs, write_params
 from dvc.config import Config
 from dvc.repo import Repo
 
@@ -29,7 +29,7 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
 from ncpipe.runs.fast_path import take_stored
-from ncpipe.runs.fingerprint import clear_code_digests, key_of_record
+from ncpipe.runs.fingerprint import key_of_record
 from ncpipe.runs.store import (
     import_runs,
     link_to_dvc_cache,
@@ -76,6 +76,23 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 def nothing_may_train(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "train_batch", None)
+
+
+def test_what_the_sweep_no_longer_has_leaves_the_folders_that_stages_depend_on(project: Path) -> None:
+    """The run stays in the store. Red: stages that are stale in a fresh clone; a run that is lost."""
+    train("one", 2, 0)
+    train("one", 2, 1)
+    for path in ("data/metrics/one", "data/metrics/old", "data/prepared/old", "data/runs/old/L2/s0"):
+        Path(path).mkdir(parents=True)
+    shutil.rmtree(store_folder() / key_of_record(read_json(RUN / "run.json")))
+    write_params([2], [0], one=experiment_tree())
+    write_grid()
+    found = [path.relative_to("data").as_posix() for path in Path("data").glob("*/*") if path.is_dir()]
+    assert sorted(each for each in found if each.startswith(("metrics", "prepared", "runs"))) == [
+        "metrics/one", "prepared/one", "runs/one",
+    ]  # fmt: skip
+    assert [path.name for path in Path("data/runs/one/L2").iterdir()] == ["s0"]
+    assert len(stored_runs()) == 2
 
 
 # Where it lies

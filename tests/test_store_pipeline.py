@@ -5,6 +5,7 @@ Each test's docstring ends with the fault that would turn it red.
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,25 @@ def test_clean_leaves_what_dvc_has(small: Clone, own_copy: Copy) -> None:
     clone.edit_params("sweep.seeds", [0, 1, 3])
     assert clone.repro("fill").trained == trains(["alpha"], [2, 3], [3])
     assert os.path.exists(clone.folder / "data/runs/alpha/L2/s0/run.json")
+
+
+def test_a_clone_is_up_to_date_after_a_seed_is_removed(tmp_path: Path) -> None:
+    """Removed by the stage grid, and when DVC restores that stage's tables by the stage fill.
+
+    Red: a digest of data/runs/NAME in dvc.lock with a run that the clone does not get."""
+    sweep = PARAMS["sweep"] | {"experiments": ["alpha"], "depths": [2], "seeds": [0, 1]}
+    first = Clone.of_working_tree(tmp_path / "first", PARAMS | {"sweep": sweep})
+    first.repro("fill", "extract")
+    first.edit_params("sweep.seeds", [0])
+    assert first.repro("fill", "extract").trained == []
+    first.commit()
+    fresh = Clone(tmp_path / "fresh")
+    subprocess.run(["git", "clone", "--quiet", str(first.folder), str(fresh.folder)], check=True)
+    fresh.run("dvc", "cache", "dir", "--local", str(first.folder / ".dvc/cache"))
+    fresh.run("dvc", "checkout", "--allow-missing")
+    assert fresh.json("dvc", "status", "fill", "extract@alpha") == {}
+    for seeds in ([0, 1], [0]):
+        first.edit_params("sweep.seeds", seeds)
+        assert first.repro("fill", "extract").trained == []
+    assert [path.name for path in (first.folder / "data/runs/alpha/L2").iterdir()] == ["s0"]
+    first.run("git", "diff", "--exit-code", "dvc.lock")

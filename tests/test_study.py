@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import clear_code_digests, experiment_tree, write_params
 from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
@@ -35,7 +35,7 @@ from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
-from ncpipe.runs.fingerprint import RunFingerprint, clear_code_digests, code_digest
+from ncpipe.runs.fingerprint import code_digest, fingerprint_of
 from ncpipe.runs.plan import plan_all
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
@@ -461,7 +461,7 @@ def test_a_network_that_fails_is_one_line(
     params = load_params()
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
-    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
     planned, [failed] = plan_all(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     assert re.fullmatch(mistake, str(failed))

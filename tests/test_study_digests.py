@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import clear_code_digests
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_modules import study_modules
@@ -114,7 +115,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name.startswith("helper"):
             del sys.modules[name]
     random.setstate(state)
-    code.clear_caches()
+    clear_code_digests()
     load_study(tmp_path)
 
 
@@ -124,7 +125,7 @@ def digests(text: str, runs: bool = True) -> dict[str, dict[str, str]]:
     if runs:
         study = load_study(Path())
         assert study.networks or study.data or study.metrics
-    code.clear_caches()
+    clear_code_digests()
     own, built_in = (code.experiment_digests(choices) for choices in (OWN, BUILT_IN))
     return (
         {f"own {stage}": lines for stage, lines in own.items()}
@@ -405,7 +406,8 @@ def test_a_listed_file_counts() -> None:
     assert digests(PLAIN) == before
     bytes_before = code.files_digest()
     Path("widths.json").write_text("[3]")
-    assert code.files_digest() != bytes_before
+    with code.read_anew():
+        assert code.files_digest() != bytes_before
     Path("widths.json").unlink()
     with pytest.raises(InputError, match=r"^dvc\.yaml: widths\.json, a dependency of the stage code, is no"):
         digests(PLAIN)

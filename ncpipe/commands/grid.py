@@ -7,6 +7,7 @@ from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
 from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
 from ncpipe.runs.grid import grid_columns
+from ncpipe.runs.store import remove_unwanted
 from ncpipe.system.artifacts import GRID, publish_folder
 from ncpipe.system.errors import InputError, cut, shown
 
@@ -15,9 +16,11 @@ def write_grid() -> None:
     """Write data/grid/EXPERIMENT.csv, the sorted runs of params.yaml.
 
     Later stages depend on these tables, so nothing runs again if depths or seeds are only reordered.
+    Removes results of runs that the sweep no longer has.
     """
     params = load_params()
     check_metrics(params)
+    remove_unwanted(params)
     with publish_folder(GRID) as folder:
         for name in params.sweep.experiments:
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:

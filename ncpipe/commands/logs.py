@@ -8,7 +8,7 @@ from ncpipe.config.params import load_params
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.job_log import read_costs, unfinished_logs
 from ncpipe.runs.engines.jobs import LOG, keys_in_jobs
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.training_log import DIGITS, failure_log
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
@@ -22,7 +22,7 @@ def logs(experiment: str, depth: int, seed: int, value: Number | None = None) ->
     """
     params = load_params()
     run = params.run(experiment, depth, seed, value)
-    key = RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key()
+    key = fingerprint_of(run, data_checksum(PREPARED / run.data), params.compute).key()
     paths = [(head, path) for head, path in _logs_of(key) if path.is_file()]
     paths.sort(key=lambda named: named[1].stat().st_mtime)
     if (failed := failure_log(run)).is_file():

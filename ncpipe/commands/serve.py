@@ -20,7 +20,7 @@ from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.report.chart_data import curve_data
 from ncpipe.report.page import Contents, render
-from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint
+from ncpipe.runs.fingerprint import RUN_RECORD, fingerprint_of
 from ncpipe.runs.store import stored
 from ncpipe.system.artifacts import CLAIMS, FIGURES, PREPARED, RESULTS, RUNS, read_json
 from ncpipe.system.console import say
@@ -102,7 +102,7 @@ def _contents(progress: Progress) -> Contents:
     for run, state in finished.items():
         folder = RUNS / run.path
         if state == "trained":
-            folder = stored(RunFingerprint(run, data_checksum(PREPARED / run.data), params.compute).key())
+            folder = stored(fingerprint_of(run, data_checksum(PREPARED / run.data), params.compute).key())
         try:
             reached_end = bool(read_json(folder / RUN_RECORD)["outcome"]["finished"])
             history += [run.columns | row for row in read_history(folder)]

@@ -9,7 +9,7 @@ from ncpipe.config.params import Params
 from ncpipe.config.specs import Compute, Device
 from ncpipe.runs.dvc import stale_stages
 from ncpipe.runs.engines.jobs import read_jobs
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
 from ncpipe.runs.store import needs_training, sweep_fingerprints
 
 UNKNOWN = "0" * 64  # stands for the checksum of data that are not prepared
@@ -49,7 +49,7 @@ def find_stale(params: Params, device: Device | None) -> Stale:
         prepared = sweep_fingerprints(params, compute)
         known = {fingerprint.run for fingerprint in prepared}
         missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
-        unprepared = [RunFingerprint(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+        unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
         jobs = bool(read_jobs())
         stages, seconds = status.result()
     return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)}, jobs, seconds)

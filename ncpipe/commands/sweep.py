@@ -27,7 +27,7 @@ from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.slurm_commands import cancel
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
@@ -60,16 +60,22 @@ def sweep(
             they have finished and submit lost runs again.
     """
     params = load_params()
+    for spec in params.experiments.values():
+        code_digest(spec)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
     _prepare()
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
-    costs_before = len(read_costs())
-    _cancel_others({fingerprint.key() for fingerprint in fingerprints})
+    costs_before, keys = len(read_costs()), frozenset(fingerprint.key() for fingerprint in fingerprints)
+    if others := [job for job in read_jobs() if job.keys.isdisjoint(keys)]:
+        count = plural(len(others), "job")
+        say(f"sweep: {count} of other code, data or parameters go on (ncpipe sweep --cancel ends all jobs)")
     import_runs()
     missing = missing_of(fingerprints)
     say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
-    settings = Settings(params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints))
+    settings = Settings(
+        params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints), keys=keys
+    )
     if jobs != "wait":
         failed = _handle_jobs(missing, settings, options, jobs)
         _print_costs(costs_before)
@@ -109,18 +115,6 @@ def cancel_jobs() -> None:
     say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)
-
-
-def _cancel_others(keys: set[str]) -> None:
-    """Cancel jobs without any run of the present sweep."""
-    others = [job for job in read_jobs() if not job.keys & keys]
-    if not others:
-        return
-    cancelled, still_running = cancel(others)
-    jobs = plural(cancelled, "job")
-    say(f"sweep: cancelled {jobs} whose runs are no longer those of params.yaml, data and code")
-    if still_running:
-        say(f"sweep: {still_running}")
 
 
 def _print_costs(before: int) -> None:
@@ -236,7 +230,7 @@ def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[RunFin
 def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> list[TaskResult]:
     """Train into the store and return the failures. Waits for runs that are in jobs of an earlier sweep."""
     failed: list[TaskResult] = []
-    jobs = read_jobs()
+    jobs = [job for job in read_jobs() if settings.keys is None or not job.keys.isdisjoint(settings.keys)]
     if jobs and options.engine != "slurm":
         say(f"sweep: waiting for {plural(len(jobs), 'job')} of an earlier sweep (--collect does not wait)")
         engine = open_engine(Options("slurm", options.slurm), replace(settings, keep_options=True))
@@ -258,8 +252,8 @@ def _handle_jobs(missing: Sequence[RunFingerprint], settings: Settings, options:
             raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
         say("sweep: no jobs to collect")
         return 0
-    in_jobs = keys_in_jobs(jobs)
-    todo = [fingerprint for fingerprint in missing if how == "detach" and fingerprint.key() not in in_jobs]
-    engine = open_engine(options, settings)
-    failed = run_tasks(engine, tasks_of(todo, settings), keep_going=True, wait=False)
+    settings = replace(settings, keep_going=True)
+    failed = run_tasks(open_engine(options, settings), [], keep_going=True, wait=False)
+    if how == "detach":
+        failed += fill(missing, settings, options, wait=False)
     return len({key for result in failed for key in result.task.keys if not has(key)})

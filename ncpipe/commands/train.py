@@ -14,7 +14,8 @@ from ncpipe.config.specs import Device, Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.engines.slurm_commands import keys_elsewhere
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
 from ncpipe.runs.store import is_materialised, missing_of, sweep_fingerprints, take
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import say
@@ -50,7 +51,7 @@ def train(
     if "DVC_STAGE" in os.environ:
         check_params_unedited(params, [experiment])
     compute = params.compute_on(device)
-    fingerprints = [RunFingerprint(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
     present = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
     for fingerprint in present:
         say(f"train {fingerprint.run.name}: trained already")
@@ -86,12 +87,13 @@ def _select_runs(
 
 def _train(missing: list[RunFingerprint], params: Params, settings: Settings, alone: bool) -> None:
     """Train runs into the store and, unless `alone`, the sweep's other missing runs of their shapes."""
-    in_jobs = keys_in_jobs()
+    in_jobs = keys_in_jobs() | keys_elsewhere()
     for fingerprint in missing:
         if job := in_jobs.get(fingerprint.key()):
+            place, there = (f" of {job.folder}", " there") if job.folder.is_absolute() else ("", "")
             raise InputError(
-                f"{fingerprint.run.name}: is in job {job.id}; wait for it (ncpipe status), collect it with "
-                "ncpipe sweep --collect, or cancel it with ncpipe sweep --cancel"
+                f"{fingerprint.run.name}: is in job {job.id}{place}; wait for it (ncpipe status), collect it "
+                f"with ncpipe sweep --collect, or cancel it with ncpipe sweep --cancel{there}"
             )
     others: list[RunFingerprint] = []
     count, left = len(missing), len(missing)

@@ -16,7 +16,7 @@ TABLES: Mapping[Definition, tuple[str, ...]] = {
     ("ncpipe.training.session", "METHODS"): ("optimizer",),
     ("ncpipe.datasets.prepare", "SOURCES"): ("source", "target"),
     ("ncpipe.models.build", "FAMILIES"): ("architecture",),
-    ("ncpipe.runs.batches", "STARTS"): ("architecture",),
+    ("ncpipe.runs.batches", "STARTS"): ("start",),
     ("ncpipe.config.specs", "Data"): ("source",),
     ("ncpipe.config.specs", "SIDES"): ("source",),
     ("ncpipe.config.specs", "Model"): ("architecture",),

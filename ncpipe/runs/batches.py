@@ -12,13 +12,6 @@ from types import MappingProxyType
 
 import torch
 
-from ncpipe.config.architectures.architecture import Architecture
-from ncpipe.config.architectures.conv_net import ConvNetModel
-from ncpipe.config.architectures.dufm import DufmModel
-from ncpipe.config.architectures.mlp import MLPModel
-from ncpipe.config.architectures.resnet import ResNetModel
-from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
-from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.specs import Compute, OneAtATime, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -115,7 +108,7 @@ def train_batches(
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
-    errors = []
+    errors: list[InputError] = []
 
     def train(batch: Batch) -> None:
         todo = batch
@@ -132,7 +125,8 @@ def train_batches(
                 except InputError as error:
                     if not keep_going:
                         raise
-                    say(f"ncpipe: {error}")
+                    if str(error) not in map(str, errors):  # an edit of the code ends every batch
+                        say(f"ncpipe: {error}")
                     errors.append(error)
         except BaseException:
             stop.set()
@@ -155,6 +149,7 @@ def _train_some(
     if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop)
         return fingerprints[1:]
+    check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
     data = read_prepared(PREPARED / fingerprints[0].run.data)
     if data.checksum != fingerprints[0].data:
         raise InputError(
@@ -198,7 +193,7 @@ def _train_some(
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
-    check_code(fingerprints[0].run.spec)
+    check_code(fingerprints[0])  # of the results
     for fingerprint, trained in zip(fingerprints, results, strict=True):
         write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=device.type)
         write_beside(stored(fingerprint.key()), write)
@@ -211,11 +206,8 @@ def _train_some(
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
     """Return the initial weights of runs that start from given ones; None if they start from random ones."""
-    model = runs[0].spec.model
-    start = STARTS.get(type(model))  # None for a network of study.py
-    if start is None or not model.starts_built:
-        return None
-    return [start(run, data) for run in runs]
+    start = STARTS.get(runs[0].spec.model.start)
+    return None if start is None else [start(run, data) for run in runs]
 
 
 def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
@@ -230,18 +222,15 @@ def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
     return solution_state(run)
 
 
-# Functions that return a run's initial weights in place of random ones, by the type of its spec.
-STARTS: Mapping[type[Architecture], Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = (
-    MappingProxyType(
-        {
-            ResNetModel: _construction,
-            TransformerModel: _construction,
-            MLPModel: None,
-            CifarResNetModel: None,
-            ConvNetModel: None,
-            DufmModel: _solution,
-        }
-    )
+# Functions that return a run's initial weights in place of random ones, by `Architecture.start`.
+STARTS: Mapping[str, Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = MappingProxyType(
+    {
+        "random": None,
+        "construction": _construction,
+        "dnc": _solution,
+        "srg": _solution,
+        "srg_k": _solution,
+    }
 )
 
 

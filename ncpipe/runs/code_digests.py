@@ -18,16 +18,22 @@ their checksums.
 A study.py may hold any Python. If it is in plain form (`ncpipe.runs.plain_form`), an experiment's part of it
 is what the entries of its tables reach. Otherwise the whole file and the whole package count for every
 experiment. Other files, such as modules that it imports, count if dvc.yaml lists them for the stage `code`.
+
+Digests are of the files as this process first read them, the package's as this module is imported: an edit
+while a command runs does not change them. `read_anew` digests the files as they are now.
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
 
 from ncpipe.config.choices import PICKED_BY, STUDY, STUDY_TABLES, TABLES, Choices, Definition
 from ncpipe.runs.plain_form import Rules, Violation, first_violation
@@ -90,6 +96,44 @@ PLUMBING = (
     "ncpipe.config.study",
 )
 Picked = tuple[tuple[str, str], ...]  # kinds of choice, each with what is chosen
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+# Contents of files, and what follows from them, by function and arguments. All threads share the first
+# reading, which only grows. A thread that reads the files anew has its own.
+_first: dict[Any, Any] = {}
+_anew: ContextVar[dict[Any, Any] | None] = ContextVar("anew", default=None)
+
+
+def _once(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Call a function once for each of its arguments in a reading of the files."""
+
+    @functools.wraps(function)
+    def once(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        assert not named
+        anew, call = _anew.get(), (function, arguments)
+        reading = _first if anew is None else anew
+        if call not in reading:
+            reading.setdefault(call, function(*arguments, **named))  # the first one, of two threads
+        result: Result = reading[call]
+        return result
+
+    return once
+
+
+@contextlib.contextmanager
+def read_anew() -> Iterator[None]:
+    """Digest the files as they are now, in this thread and until the block ends."""
+    before = _anew.set({})
+    try:
+        yield
+    finally:
+        _anew.reset(before)
+
+
+@_once
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -117,7 +161,7 @@ def _template_digests(stage: str) -> dict[str, str]:
     if stage not in TEMPLATES:
         return {}
     return {
-        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(ROOT).as_posix(): hashlib.sha256(_content(path)).hexdigest()
         for path in _template_files(stage)
     }
 
@@ -175,11 +219,11 @@ def _study_digests(roots: Collection[Definition], choices: Choices) -> dict[str,
         return {}
     own = code_digests(roots, choices) if study_violation() is None else _whole_digests()
     text = "".join(f"{digest}  {module}\n" for module, digest in own.items())
-    found = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in listed_files()}
+    found = {path.as_posix(): hashlib.sha256(_content(path)).hexdigest() for path in listed_files()}
     return ({f"{STUDY}.py": hashlib.sha256(text.encode()).hexdigest()} if own else {}) | found
 
 
-@functools.cache
+@_once
 def _whole_digests() -> dict[str, str]:
     """Return digests of the whole study.py, without docstrings, comments and layout, and of the package."""
     text = ast.unparse(_parsed(STUDY))
@@ -189,7 +233,7 @@ def _whole_digests() -> dict[str, str]:
     }
 
 
-@functools.cache
+@_once
 def study_violation() -> Violation | None:
     """Return the first violation of plain form in study.py; None without one, or without the file."""
     if not _is_module(STUDY):
@@ -298,6 +342,7 @@ def reached(
     return counted
 
 
+@_once
 def files_digest() -> str:
     """Return the digest of every byte of the files that digests depend on, comments included."""
     return _digest_of_files(digested_files())
@@ -308,7 +353,7 @@ def _digest_of_files(paths: Collection[Path]) -> str:
     for path in paths:
         name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         digest.update(f"{name}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(hashlib.sha256(_content(path)).digest())
     return digest.hexdigest()
 
 
@@ -323,21 +368,33 @@ def study_files() -> list[Path]:
     return [study, *listed_files()] if study.is_file() else []
 
 
+def study_contents() -> dict[str, bytes]:
+    """Return study.py, the files listed with it and the dvc.yaml that lists them, as they were first read.
+
+    Raises InputError if a file lies outside the study's folder.
+    """
+    files = study_files()
+    for path in files:
+        if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
+            raise InputError(f"{path}: lies outside the study's folder, so it cannot be sent to workers")
+    files += [PIPELINE] if files and PIPELINE.is_file() else []
+    return {path.as_posix(): _content(path) for path in files}
+
+
+def code_contents() -> dict[str, bytes]:
+    """Return the package's files and `study_contents`, by their paths in a folder that has both."""
+    return {path.relative_to(ROOT).as_posix(): _content(path) for path in _package_files()} | study_contents()
+
+
 def _package_files() -> list[Path]:
     """Return the package's modules and page templates."""
     pages = [path for stage in TEMPLATES for path in _template_files(stage)]
     return [*sorted((ROOT / PACKAGE).rglob("*.py")), *pages]
 
 
-def clear_caches() -> None:
-    """Clear all caches: files may have changed."""
-    for cached in (read_module, study_violation, _whole_digests, _statements, _text, _all_names):
-        cached.cache_clear()
-
-
-@functools.cache
+@_once
 def read_module(name: str) -> Module:
-    """Read a module's file, once until `clear_caches`."""
+    """Return what a module defines and imports."""
     definitions: dict[str, list[ast.stmt]] = {}
     imports: dict[str, Definition] = {}
     for statement in _parsed(name).body:
@@ -355,7 +412,7 @@ def _parsed(module: str) -> ast.Module:
 
     That of study.py has no docstrings; those of other modules are left out by `_dumped`.
     """
-    tree = ast.parse(_file(module).read_bytes())
+    tree = ast.parse(_content(_file(module)))
     for statement in tree.body:
         value = getattr(statement, "value", None)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == READ_ONLY:
@@ -431,20 +488,20 @@ def _choice(module: str, name: str, choices: Choices) -> Picked | None:
     return tuple((kind, choices[kind]) for kind in kinds) if known else None
 
 
-@functools.cache
+@_once
 def _statements(module: str, name: str, choice: Picked | None) -> list[ast.stmt]:
     """Return the statements that define a name; of a table only what is chosen."""
     statements = read_module(module).definitions[name]
     return statements if choice is None else [_picked(each, module, name, choice) for each in statements]
 
 
-@functools.cache
+@_once
 def _text(module: str, name: str, choice: Picked | None) -> str:
     as_text = ast.unparse if module == STUDY else _dumped  # annotations and messages count in study.py
     return "\n".join(as_text(statement) for statement in _statements(module, name, choice))
 
 
-@functools.cache
+@_once
 def _all_names(
     module: str, name: str, choice: Picked | None, is_type: bool
 ) -> frozenset[tuple[str, str, bool]]:
@@ -580,3 +637,7 @@ def _dumped(node: object, in_class: bool = False) -> str:
         if name not in NOT_COUNTED and value is not None and value != []:
             inner.append(f"{name}={_dumped(value, of_class)}")
     return f"{type(node).__name__}({','.join(inner)})"
+
+
+for _path in _package_files():  # now, before most modules are imported: no older code runs than is digested
+    _content(_path)

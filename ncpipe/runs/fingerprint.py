@@ -12,7 +12,7 @@ from typing import Any
 
 from ncpipe.config.specs import Compute, Experiment, Run, as_json
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.code_digests import clear_caches, files_digest, training_digests
+from ncpipe.runs.code_digests import files_digest, read_anew, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
@@ -21,11 +21,15 @@ RUN_RECORD = "run.json"
 
 @dataclass(frozen=True)
 class RunFingerprint:
-    """Holds a run, the checksum of its prepared data, and how it is computed."""
+    """Holds a run, the checksum of its prepared data, how it is computed, and the digest of its code.
+
+    code: empty where only the inputs count, as in what reads finished runs; such a fingerprint has no key.
+    """
 
     run: Run
     data: str
     compute: Compute
+    code: str = ""
 
     def inputs(self) -> dict[str, Any]:
         """Return the inputs of the run as JSON values, as its run.json records them."""
@@ -41,7 +45,12 @@ class RunFingerprint:
 
         It does not depend on the device and the version of PyTorch, so a finished run counts on any machine.
         """
-        return digest_of([self.inputs(), code_digest(self.run.spec)])
+        return self._key
+
+    @functools.cached_property
+    def _key(self) -> str:
+        assert self.code
+        return digest_of([self.inputs(), self.code])
 
     def batch_key(self) -> str:
         """Return a digest that is equal for runs that can train in one batch: same data, shapes and steps."""
@@ -56,8 +65,16 @@ class RunFingerprint:
         return digest_of([spec, self.run.depth, self.data, dataclasses.asdict(self.compute)])
 
 
+def fingerprint_of(run: Run, data: str, compute: Compute) -> RunFingerprint:
+    """Return the fingerprint of a run with the code that this process runs. data: their checksum."""
+    return RunFingerprint(run, data, compute, code_digest(run.spec))
+
+
 def fingerprints_of(runs: Sequence[Run], compute: Compute) -> list[RunFingerprint]:
-    """Return the fingerprints of runs with their prepared data; InputError if data are not prepared."""
+    """Return the fingerprints of runs with their prepared data, for reading finished runs: without code.
+
+    Raises InputError if data are not prepared.
+    """
     checksums = {data: data_checksum(PREPARED / data) for data in {run.data for run in runs}}
     return [RunFingerprint(run, checksums[run.data], compute) for run in runs]
 
@@ -111,11 +128,11 @@ def verify_run(folder: Path) -> None:
 
 
 def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
-    """Return whether a folder has the result of this run with the present code; does not look for damage."""
+    """Return whether a folder has the result of this run with its code; does not look for damage."""
     if not (folder / RUN_RECORD).is_file():
         return False
     try:
-        return check_run(folder, fingerprint)["computed_with"]["code"] == code_digest(fingerprint.run.spec)
+        return check_run(folder, fingerprint)["computed_with"]["code"] == fingerprint.code
     except (InputError, KeyError, TypeError):  # damaged, another run, or written by another version
         return False
 
@@ -128,40 +145,31 @@ def choices_of(spec: Experiment) -> dict[str, str]:
         "source": spec.data.source,
         "loss": spec.loss_name,
         "optimizer": spec.optimizer.name,
+        "start": spec.model.start,
         "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
     }
 
 
 def code_digest(spec: Experiment) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
-    return _code_digest(tuple(choices_of(spec).items()))
+    return _code_digest(tuple(choices_of(spec).items()), files_digest())
 
 
-def clear_code_digests() -> None:
-    """Clear the cached digests, so that the code is read again."""
-    clear_caches()
-    _digests.clear()
-    _files_digest.clear()
+def check_code(fingerprint: RunFingerprint) -> None:
+    """Raise InputError unless the files of the code still have the digest in a run's fingerprint."""
+    try:
+        with read_anew():
+            code = code_digest(fingerprint.run.spec)
+    except (OSError, SyntaxError, LookupError):  # a file that is being written, or is half edited
+        code = ""
+    if code != fingerprint.code:
+        raise InputError(
+            "the code was edited during training, so runs that were not finished are discarded; "
+            "start it again"
+        )
 
 
-def check_code(spec: Experiment) -> None:
-    """Raise InputError if the code that trains an experiment has changed since this process started."""
-    before = code_digest(spec)
-    if files_digest() != _files_digest[0]:
-        clear_code_digests()
-        if code_digest(spec) != before:
-            raise InputError(
-                "the code was edited during training, so the results are discarded; start it again"
-            )
-
-
-_digests: dict[tuple[tuple[str, str], ...], str] = {}  # by choices
-_files_digest: list[str] = []  # digest of all files of code, computed before the first one was parsed
-
-
-def _code_digest(choices: tuple[tuple[str, str], ...]) -> str:
-    if not _files_digest:
-        _files_digest.append(files_digest())
-    if choices not in _digests:
-        _digests[choices] = digest_of(training_digests(dict(choices)))
-    return _digests[choices]
+@functools.cache
+def _code_digest(choices: tuple[tuple[str, str], ...], files: str) -> str:
+    """Return the digest of the code of an experiment's choices. files: digest of all files of code."""
+    return digest_of(training_digests(dict(choices)))

@@ -26,11 +26,10 @@ from ncpipe.runs.fingerprint import (
     RUN_RECORD,
     RunFingerprint,
     check_run,
-    code_digest,
     key_of_record,
     verify_run,
 )
-from ncpipe.system.artifacts import publish_folder, write_json, write_manifest
+from ncpipe.system.artifacts import reach_disk, write_json, write_manifest
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.training.session import HistoryRow, Trained
@@ -41,35 +40,39 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow))
 
 
 def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, device: str) -> None:
-    """Write a trained run to `folder`, completely or not at all. device: on which it was trained."""
+    """Write a trained run to the new folder `folder`, whose files are then on the disk.
+
+    `ncpipe.runs.store.write_beside` renames it when it is complete. device: on which the run was trained.
+    """
     penalty = trained.run.spec.penalty
-    with publish_folder(folder) as partial:
-        save_file(trained.state, partial / "model.safetensors")
-        for epoch, state in trained.snapshots.items():
-            path = _snapshot_path(partial, epoch)
-            path.parent.mkdir(exist_ok=True)
-            save_file(state, path)
-        record = {
-            "inputs": fingerprint.inputs(),
-            "resolved": {
-                "lambda": penalty.inner_strength(trained.run.depth),
-                "lambda_last": penalty.last_strength(trained.run.depth),
-                "parameters": sum(tensor.numel() for tensor in trained.state.values()),
-            },
-            "computed_with": {
-                "code": code_digest(fingerprint.run.spec),
-                "device": device,
-                "torch": torch.__version__,
-                "ncpipe": __version__,
-            },
-            "outcome": {
-                "finished": trained.diverged_at is None,
-                "diverged_at_epoch": trained.diverged_at,
-            },
-        }
-        write_json(partial / RUN_RECORD, record)
-        _write_history(partial / HISTORY, trained.history)
-        write_manifest(partial, key_of_record(record))
+    folder.mkdir(parents=True)
+    save_file(trained.state, folder / "model.safetensors")
+    for epoch, state in trained.snapshots.items():
+        path = _snapshot_path(folder, epoch)
+        path.parent.mkdir(exist_ok=True)
+        save_file(state, path)
+    record = {
+        "inputs": fingerprint.inputs(),
+        "resolved": {
+            "lambda": penalty.inner_strength(trained.run.depth),
+            "lambda_last": penalty.last_strength(trained.run.depth),
+            "parameters": sum(tensor.numel() for tensor in trained.state.values()),
+        },
+        "computed_with": {
+            "code": fingerprint.code,
+            "device": device,
+            "torch": torch.__version__,
+            "ncpipe": __version__,
+        },
+        "outcome": {
+            "finished": trained.diverged_at is None,
+            "diverged_at_epoch": trained.diverged_at,
+        },
+    }
+    write_json(folder / RUN_RECORD, record)
+    _write_history(folder / HISTORY, trained.history)
+    write_manifest(folder, key_of_record(record))
+    reach_disk([*folder.rglob("*"), folder])
 
 
 def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ import contextlib
 import filecmp
 import hashlib
 import os
+import secrets
 import shutil
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from ncpipe.config.specs import Compute
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.dvc_repair import remove_damaged
-from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, is_current, verify_run
+from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
-from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, reach_disk, read_json, remove
+from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, reach_disk, read_json, remove
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
@@ -40,7 +40,7 @@ def sweep_fingerprints(params: Params, compute: Compute) -> list[RunFingerprint]
         with contextlib.suppress(InputError):
             checksum = checksums.get(run.data) or data_checksum(PREPARED / run.data)
             checksums[run.data] = checksum
-            fingerprints.append(RunFingerprint(run, checksum, compute))
+            fingerprints.append(fingerprint_of(run, checksum, compute))
     return fingerprints
 
 
@@ -117,11 +117,11 @@ def take(fingerprint: RunFingerprint) -> bool:
 def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder of the store under a temporary name, then rename it.
 
-    Two processes may finish the same run, if one of them was believed to be dead. The first rename counts.
+    Two processes, or threads, may finish the same run, if one of them was believed to be dead. The first
+    rename counts. A process that is killed leaves its folder, which `ncpipe clean` removes.
     """
     begin_store()
-    partial = folder.with_name(f".{folder.name}.{socket.gethostname()}-{os.getpid()}")
-    remove(partial)
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     try:
         write(partial)
         os.rename(partial, folder)
@@ -142,6 +142,25 @@ def import_runs() -> int:
         with contextlib.suppress(InputError):
             imported += import_run(folder)
     return imported
+
+
+def remove_unwanted(params: Params) -> None:
+    """Remove results of runs and experiments that the sweep no longer has, after storing the runs.
+
+    Stages that depend on the folders above them would otherwise be stale in a fresh clone, which lacks them.
+    """
+    runs = params.grid()
+    wanted = {RUNS / run.path for run in runs} | {PREPARED / run.data for run in runs}
+    wanted |= {METRICS / run.experiment for run in runs}
+    wanted |= {parent for folder in wanted for parent in folder.parents}
+    for folder in _run_folders():
+        if folder not in wanted:
+            with contextlib.suppress(InputError):  # damaged
+                import_run(folder)
+    folders = [folder for above in (RUNS, METRICS, PREPARED) for folder in above.glob("*")]
+    for folder in (*_run_folders(), *folders, *PREPARED.glob("*/x*")):
+        if folder not in wanted and folder.is_dir() and not folder.name.startswith("."):
+            remove(folder)
 
 
 def import_run(folder: Path) -> bool:

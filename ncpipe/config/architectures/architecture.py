@@ -55,6 +55,11 @@ class Architecture:
         return False
 
     @property
+    def start(self) -> str:
+        """Return from which weights training starts: the name of a construction, or `random`."""
+        return self.initialisation if self.starts_built else "random"
+
+    @property
     def has_free_features(self) -> bool:
         """Whether features are parameters, not computed from inputs."""
         return False

@@ -20,7 +20,7 @@ from ncpipe.config.specs import Compute, Data, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.pool import completed, executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
@@ -61,7 +61,7 @@ def train_series(
     with the number of runs of a finished batch.
     """
     device = prepare_device(compute)
-    fingerprints = [RunFingerprint(run, repr(run.spec.data), compute) for run in runs]
+    fingerprints = [fingerprint_of(run, repr(run.spec.data), compute) for run in runs]
     count, batches = _split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()

@@ -16,7 +16,7 @@ def open_engine(options: Options, settings: Settings) -> Engine:
     if options.engine == "slurm":
         from ncpipe.runs.engines.slurm import SlurmEngine
 
-        return SlurmEngine(options.slurm, settings.keep_options)
+        return SlurmEngine(options.slurm, settings.keep_options, settings.keys)
     if options.engine == "ray":
         from ncpipe.runs.engines.ray_cluster import RayEngine
 

@@ -62,7 +62,8 @@ def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: boo
                     failed.append(result)
                     if not keep_going:
                         raise InputError(result.reason)
-                    say(f"ncpipe: {result.reason}")
+                    if result.reason:  # otherwise the engine has printed it
+                        say(f"ncpipe: {result.reason}")
             if retried:
                 engine.submit(retried)
     except BaseException:

@@ -9,6 +9,11 @@ that wait, run or have ended. A job reads and writes these files and the store o
     INDEX.requeue      the worker has saved checkpoints and asks to be queued again
     INDEX.refused      Slurm's answer, if it does not queue the job again
     INDEX.log          the job's output
+    code               the folder in which the jobs run: the package, study.py and the files listed with it
+                       as the array was submitted, and links to the data and the store
+
+The store has a file for each array, which names the folder that submitted it: other folders that share the
+store leave these runs to the jobs.
 """
 
 import contextlib
@@ -23,13 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.config.records import read
+from ncpipe.runs.code_digests import code_contents
+from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.engines.job_log import JOB_LOGS
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.task import Task, from_json, to_json
+from ncpipe.runs.store_layout import begin_store, store_folder
 from ncpipe.system.artifacts import JOBS, json_text, publish_file, reach_disk, remove
 
 ARRAY_FILE = "array.json"
 TASKS, RESULT, LOG, REFUSED = ".tasks.json", ".result.json", ".log", ".refused"
+WORKDIR = "code"
+SUBMITTED = "jobs"  # in the store
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Job:
     tasks: what the job trains.
     options: those that it was submitted with, rules applied, before any increase of memory.
     submitted: seconds since 1970.
+    folder: of the sweep, if it is another one than the current folder.
     """
 
     array: str
@@ -50,6 +61,7 @@ class Job:
     tasks: tuple[Task, ...]
     options: Slurm
     submitted: float
+    folder: Path = Path()
 
     @property
     def id(self) -> str:
@@ -68,7 +80,7 @@ class Job:
 
     def file(self, ending: str) -> Path:
         """Return the path of its file with this ending in the array's folder."""
-        return JOBS / self.array / f"{self.index}{ending}"
+        return self.folder / JOBS / self.array / f"{self.index}{ending}"
 
     def remove(self) -> None:
         """Remove the job's record and keep its log; the last job of an array removes the folder."""
@@ -77,7 +89,7 @@ class Job:
             shutil.move(self.file(LOG), self.collected_log)
         self.file(TASKS).unlink(missing_ok=True)
         if not any((JOBS / self.array).glob(f"*{TASKS}")):
-            remove(JOBS / self.array)
+            remove_array(self.array)
 
 
 def write_array(tasks: Sequence[Sequence[Task]], options: Slurm) -> list[Job]:
@@ -90,6 +102,26 @@ def write_array(tasks: Sequence[Sequence[Task]], options: Slurm) -> list[Job]:
     reach_disk(job.file(TASKS) for job in jobs)
     _write(jobs[0])
     return jobs
+
+
+def prepare_workdir(array: str) -> None:
+    """Write the folder in which an array's jobs run, and tell other folders with this store of the array."""
+    workdir = JOBS / array / WORKDIR
+    for path, content in code_contents().items():
+        (workdir / path).parent.mkdir(parents=True, exist_ok=True)
+        (workdir / path).write_bytes(content)
+    (workdir / JOBS.parent).symlink_to(Path.cwd() / JOBS.parent)
+    if (dvc := dvc_folder()) is not None:  # else the store is below data
+        (workdir / ".dvc").mkdir()
+        (workdir / ".dvc/config").write_text(f"[cache]\n    dir = {cache_folder(dvc).absolute()}\n", "utf-8")
+    with publish_file(begin_store() / SUBMITTED / array) as partial:
+        partial.write_text(str(Path.cwd()), encoding="utf-8")
+
+
+def remove_array(array: str) -> None:
+    """Remove all that is recorded about an array."""
+    (store_folder() / SUBMITTED / array).unlink(missing_ok=True)
+    remove(JOBS / array)
 
 
 def write_number(jobs: Sequence[Job], number: str) -> list[Job]:
@@ -108,6 +140,17 @@ def _write(job: Job) -> None:
 def read_jobs() -> list[Job]:
     """Return all jobs that are not collected. Damaged files are skipped, and their runs train again."""
     return [job for file in sorted(JOBS.glob(f"*/{ARRAY_FILE}")) for job in _read(file)]
+
+
+def jobs_elsewhere() -> list[Job]:
+    """Return the jobs that other folders with this store have submitted and not collected."""
+    jobs = []
+    for file in sorted((store_folder() / SUBMITTED).glob("[!.]*")):
+        with contextlib.suppress(OSError, ValueError):  # removed by now, or damaged
+            if (folder := Path(file.read_text(encoding="utf-8"))) != Path.cwd():
+                found = _read(folder / JOBS / file.name / ARRAY_FILE)
+                jobs += [dataclasses.replace(job, folder=folder) for job in found]
+    return jobs
 
 
 def _read(file: Path) -> Iterator[Job]:

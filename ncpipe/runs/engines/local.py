@@ -16,8 +16,8 @@ from ncpipe.training.device import prepare_device
 class LocalEngine(Engine):
     """Trains all tasks at once, the longest batches first, with one progress bar.
 
-    A task that failed is not tried again, because it would fail again. Unless the sweep keeps going, the
-    first error is raised.
+    A task that failed is not tried again, because it would fail again. Errors are printed as they occur;
+    unless the sweep keeps going, the first one is raised.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -33,7 +33,7 @@ class LocalEngine(Engine):
         device = prepare_device(compute)
         workers = worker_count(compute, device, settings.workers)
         missing = [fingerprint for task in tasks for fingerprint in fingerprints_of_task(task)]
-        planned, errors = plan_all(missing, device, workers, settings.keep_going, settings.timed)
+        planned, _ = plan_all(missing, device, workers, settings.keep_going, settings.timed)
         if settings.timed:
             say(f"{settings.name}: {headline(planned, workers, str(device))}")
         work_per_epoch = {
@@ -46,7 +46,7 @@ class LocalEngine(Engine):
         try:
             cores = compute.threads * workers
             with recorded_job("local", [fingerprint.key() for fingerprint in missing], cores):
-                errors += train_batches(
+                train_batches(
                     [batch.fingerprints for batch in planned],
                     workers,
                     settings.checkpoint_seconds,
@@ -56,8 +56,4 @@ class LocalEngine(Engine):
                 )
         finally:
             progress.close()
-        reason = "; ".join(map(str, errors))
-        yield [
-            TaskResult(task, "refused", reason) if task.missing() else TaskResult(task, "done")
-            for task in tasks
-        ]
+        yield [TaskResult(task, "refused" if task.missing() else "done") for task in tasks]

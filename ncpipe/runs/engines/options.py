@@ -304,6 +304,7 @@ class Settings:
     name: the command, for messages.
     timed: whether to time batches first, to estimate the total time and start with the longest.
     keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
+    keys: fingerprints of the sweep's runs, by which an engine knows its earlier jobs; None for any.
     """
 
     compute: Compute
@@ -314,6 +315,7 @@ class Settings:
     name: str = "sweep"
     timed: bool = True
     keep_options: bool = False
+    keys: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.checkpoint_seconds):

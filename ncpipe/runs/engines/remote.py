@@ -25,7 +25,7 @@ import torch
 
 from ncpipe.config.specs import data_path
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs.code_digests import PIPELINE, study_files
+from ncpipe.runs.code_digests import study_contents
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.store import has, stored, write_beside
@@ -59,16 +59,9 @@ def origin() -> Iterator[Origin]:
     marker = begin_store().absolute() / f".origin-{secrets.token_hex(16)}"
     marker.touch()
     try:
-        study = {path.as_posix(): path.read_bytes() for path in _study_code()}
-        yield Origin(str(Path.cwd()), str(marker), study, torch.__version__)
+        yield Origin(str(Path.cwd()), str(marker), study_contents(), torch.__version__)
     finally:
         marker.unlink(missing_ok=True)
-
-
-def _study_code() -> list[Path]:
-    """Return study.py with the files that it imports, and the dvc.yaml that lists them."""
-    files = study_files()
-    return [*files, PIPELINE] if files and PIPELINE.is_file() else files
 
 
 def data_sets_of(task: Task) -> set[str]:
@@ -130,8 +123,6 @@ def _workdir(task: Task, source: Origin) -> Path:
 def _prepare_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]) -> None:
     """Write the study's code and the missing data sets into the current folder."""
     for path, content in source.study.items():
-        if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
-            raise InputError(f"{path}: lies outside the study's folder, so it cannot be sent to workers")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         partial = Path(f"{path}.{secrets.token_hex(8)}.partial")
         partial.write_bytes(content)

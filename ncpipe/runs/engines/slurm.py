@@ -9,14 +9,24 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ncpipe.runs.engines.engine import Engine
 from ncpipe.runs.engines.job_log import JobCost, write_costs
-from ncpipe.runs.engines.jobs import LOG, REFUSED, RESULT, Job, read_jobs, write_array, write_number
+from ncpipe.runs.engines.jobs import (
+    LOG,
+    REFUSED,
+    RESULT,
+    Job,
+    prepare_workdir,
+    read_jobs,
+    remove_array,
+    write_array,
+    write_number,
+)
 from ncpipe.runs.engines.options import Slurm
 from ncpipe.runs.engines.slurm_commands import (
     JobState,
@@ -29,7 +39,7 @@ from ncpipe.runs.engines.slurm_commands import (
 from ncpipe.runs.engines.slurm_script import check_submission, submit
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 from ncpipe.runs.training_log import digests_of
-from ncpipe.system.artifacts import JOBS, remove
+from ncpipe.system.artifacts import JOBS
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
@@ -54,10 +64,14 @@ class SlurmEngine(Engine):
 
     options: those of new jobs.
     keep_options: submit lost tasks again with the options of their job instead of these.
+    keys: fingerprints of the sweep's runs. Jobs without any of them, of code, data or parameters before an
+        edit, go on; they are not waited for, and what they lose is not submitted again.
     """
 
-    def __init__(self, options: Slurm, keep_options: bool = False) -> None:
-        self.options, self.keep_options = options, keep_options
+    def __init__(
+        self, options: Slurm, keep_options: bool = False, keys: Collection[str] | None = None
+    ) -> None:
+        self.options, self.keep_options, self.keys = options, keep_options, keys
         self.jobs = {job.id: job for job in read_jobs()}
         self._earlier_options: dict[str, Slurm] = {}  # of jobs that have ended, by their runs' fingerprints
 
@@ -72,8 +86,7 @@ class SlurmEngine(Engine):
     def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
         """See `Engine`. Prints how many jobs wait and run whenever that changes."""
         printed = ""
-        while self.jobs:
-            jobs = list(self.jobs.values())
+        while jobs := [job for job in self.jobs.values() if not wait or self._is_wanted(job)]:
             states, with_result = job_states(jobs), _with_result(jobs)  # in this order
             ended = [job for job in jobs if job.id in with_result or states[job.id].has_ended]
             ids = {job.id for job in ended}
@@ -87,8 +100,11 @@ class SlurmEngine(Engine):
                 yield self._results(ended, states)
             if not wait:
                 return
-            if self.jobs and not ended:
+            if not ended:
                 time.sleep(POLL)
+
+    def _is_wanted(self, job: Job) -> bool:
+        return self.keys is None or not job.keys.isdisjoint(self.keys)
 
     def _results(self, ended: Sequence[Job], states: Mapping[str, JobState]) -> list[TaskResult]:
         """Return the results of jobs that have ended; log their costs and remove their records."""
@@ -97,7 +113,14 @@ class SlurmEngine(Engine):
         costs: list[JobCost] = []
         for job in ended:
             state, report = states[job.id].name, _worker_report(job)
-            results += results_of(job, state, report)
+            own = results_of(job, state, report)
+            if self._is_wanted(job):
+                results += own
+            elif lost := sum(len(result.task.missing()) for result in own):
+                say(
+                    f"sweep: job {job.id} ended without {plural(lost, 'run')} of other code, data or "
+                    "parameters, which are not submitted again"
+                )
             costs.append(cost_of(job, state, report, used.get(job.id, {})))
         write_costs(costs)
         for job in ended:
@@ -138,9 +161,10 @@ class SlurmEngine(Engine):
         jobs = write_array(shares, options)
         name = jobs[0].array
         try:
+            prepare_workdir(name)
             number = submit(name, len(jobs), requested, wait_for)
         except InputError:
-            remove(JOBS / name)
+            remove_array(name)
             raise
         self.jobs |= {job.id: job for job in write_number(jobs, number)}
         runs = plural(sum(len(task.runs) for task in tasks), "run")

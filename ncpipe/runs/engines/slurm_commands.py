@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncpipe.runs.engines.jobs import Job
+from ncpipe.runs.engines.jobs import Job, jobs_elsewhere, keys_in_jobs
 from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError
 
@@ -56,6 +56,18 @@ def job_states(jobs: Sequence[Job]) -> dict[str, JobState]:
         if "." not in row["JobID"]
     }
     return states | {job.id: accounted.get(job.id, JobState(GONE)) for job in gone}
+
+
+def keys_elsewhere() -> dict[str, Job]:
+    """Return the jobs of other folders with this store that wait or run, by the fingerprints of their runs.
+
+    If Slurm does not answer here, jobs are believed to wait or run until they are collected.
+    """
+    jobs = jobs_elsewhere()
+    try:
+        return keys_in_jobs(_active(jobs))
+    except InputError:
+        return keys_in_jobs(jobs)
 
 
 def usages(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

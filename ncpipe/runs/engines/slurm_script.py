@@ -1,11 +1,13 @@
 """Check and submit job arrays of Slurm, with their batch script and their options of sbatch."""
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncpipe.runs.engines.jobs import WORKDIR
 from ncpipe.runs.engines.options import Slurm, minutes_of
 from ncpipe.runs.engines.slurm_commands import last_line, run_command
 from ncpipe.runs.store_layout import store_folder
@@ -19,7 +21,7 @@ NODES_DOWN = "node not available"
 # signal, so the shell waits in a loop until the worker has ended.
 SCRIPT = """#!/bin/bash
 {setup}
-job={folder}/$SLURM_ARRAY_TASK_ID
+job={folder}/"$SLURM_ARRAY_TASK_ID"
 rm -f "$job.refused" "$job.requeue"
 {command} "$job" &
 worker=$!
@@ -30,7 +32,7 @@ wait $worker
 code=$?
 if [ -e "$job.requeue" ]; then
     rm -f "$job.requeue"
-    scontrol requeue "$SLURM_JOB_ID" 2>"$job.refused"
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" 2>"$job.refused"
     exit
 fi
 exit $code
@@ -87,27 +89,36 @@ def partition_limit(partition: str | None) -> tuple[str, float] | None:
 
 
 def batch_script(array: str, options: Slurm) -> str:
-    """Return the script of an array. It runs in the folder from which it is submitted."""
+    """Return the script of an array, which starts in the sweep's folder.
+
+    The worker runs in the folder with the array's copy of the code; `python -m` imports from there.
+    """
+    folder = Path.cwd() / JOBS / array
     python = options.python or (sys.executable if options.container is None else "python3")
-    command = shlex.join([*container_command(options), python, "-m", MODULE])
-    return SCRIPT.format(setup="\n".join(options.setup), folder=JOBS / array, command=command)
+    if options.container is None and os.sep in python:
+        python = os.path.abspath(python)
+    command = shlex.join([*prefix(options, folder / WORKDIR), python, "-m", MODULE])
+    return SCRIPT.format(setup="\n".join(options.setup), folder=shlex.quote(str(folder)), command=command)
 
 
-def container_command(options: Slurm) -> list[str]:
-    """Return the prefix that runs a command in the container, with the sweep's folder and store mounted."""
+def prefix(options: Slurm, workdir: Path) -> list[str]:
+    """Return the words that run a command in a folder, in the container if there is one.
+
+    The sweep's folder and the store are mounted in the container.
+    """
+    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(workdir)]
     if options.container is None:
-        return []
+        return change_folder
     here, store = Path.cwd(), store_folder().absolute()
     folders = [str(here), *([] if store.is_relative_to(here) else [str(store)])]
     container = options.container
     if container.runtime == "apptainer":
         binds = [word for folder in folders for word in ("--bind", folder)]
         gpu = ["--nv"] if options.uses_gpu else []
-        return ["apptainer", "exec", *gpu, *binds, "--pwd", str(here), *container.options, container.image]
+        return ["apptainer", "exec", *gpu, *binds, "--pwd", str(workdir), *container.options, container.image]
     mounts = [word for folder in folders for word in ("--mount", f"{folder}:{folder}")]
     names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_RESTART_COUNT")
     variables = [word for name in names for word in ("--env", name)]
-    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(here)]
     return ["enroot", "start", *mounts, *variables, *container.options, container.image, *change_folder]
 
 

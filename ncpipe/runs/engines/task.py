@@ -91,7 +91,7 @@ class Task:
 class TaskResult:
     """Holds how a task ended.
 
-    reason: why it is not done; the end of its log may follow on further lines.
+    reason: why it is not done; the end of its log may follow on further lines. Empty if it is printed.
     log: what the worker printed, if the driver cannot read it from a file.
     """
 

@@ -13,7 +13,7 @@ from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.config.study import load_study
 from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch, train_batches, worker_count
 from ncpipe.runs.engines.task import State, Task, TaskResult
-from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
@@ -33,7 +33,8 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     for values in task.runs:
         spec = read(Experiment, values["spec"], f"experiments.{values['experiment']}")
         runs.append(Run(**values | {"spec": spec}))
-    fingerprints = fingerprints_of(runs, compute)
+    readable = fingerprints_of(runs, compute)
+    fingerprints = [fingerprint_of(each.run, each.data, compute) for each in readable]
     for fingerprint, key in zip(fingerprints, task.keys, strict=True):
         if fingerprint.data != task.data:
             raise InputError(f"{PREPARED / fingerprint.run.data}: differs from the data of the sweep")

@@ -1,0 +1,214 @@
+"""Code that is edited while a command trains: the files lie in a copy of the package, which only is digested.
+
+Each test's docstring ends with the fault that would turn it red.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import clear_code_digests, experiment_tree, stored_runs, write_params
+
+from ncpipe.commands.code import write_code
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.fill import fill_store
+from ncpipe.config.params import load_params
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.runs import batches, code_digests
+from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
+from ncpipe.runs.run_folder import write_run
+from ncpipe.runs.store import stored, sweep_fingerprints, write_beside
+from ncpipe.runs.store_layout import store_folder
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.system.errors import InputError
+
+ROOT = code_digests.ROOT
+RESNET = experiment_tree()
+MLP = experiment_tree() | {
+    "model": {
+        "architecture": "mlp", "norm": "none", "activation": "relu", "width": 8, "bias": True,
+        "last_bias": False, "initialisation": "normal", "gain": 1.0,
+    }
+}  # fmt: skip
+LINE = "ncpipe: the code was edited during training, so runs that were not finished are discarded; start "
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two experiments of other networks, their data prepared, and the package whose files are digested."""
+    shutil.copytree(ROOT / "ncpipe", tmp_path / "code" / "ncpipe", ignore=shutil.ignore_patterns("*.pyc"))
+    monkeypatch.setattr(code_digests, "ROOT", tmp_path / "code")
+    (tmp_path / "study").mkdir()
+    monkeypatch.chdir(tmp_path / "study")
+    clear_code_digests()
+    write_params([2], [0], resnet=RESNET, mlp=MLP)
+    for name in ("resnet", "mlp"):
+        fetch(name)
+    return tmp_path / "code" / "ncpipe"
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Any:
+    yield
+    clear_code_digests()
+
+
+def edit(package: Path, name: str, old: str, new: str) -> None:
+    text = (package / name).read_text()
+    assert old in text
+    beside = package / f"{threading.get_ident()}.txt"
+    beside.write_text(text.replace(old, new))
+    beside.replace(package / name)
+
+
+def fingerprints() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
+
+
+def keys() -> dict[str, str]:
+    """The names of the sweep's runs by their fingerprints with the code as it lies there."""
+    clear_code_digests()
+    return {each.key(): each.run.name for each in fingerprints()}
+
+
+def edited_while_training(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None]) -> list[str]:
+    """Call `change` with the experiment of each batch as it begins to train; return these experiments."""
+    begun: list[str] = []
+    original = batches.train_batch
+
+    def train_batch(runs: Any, *rest: Any) -> Any:
+        begun.append(runs[0].experiment)
+        change(runs[0].experiment)
+        return original(runs, *rest)
+
+    monkeypatch.setattr(batches, "train_batch", train_batch)
+    return begun
+
+
+@pytest.mark.parametrize("first", ["resnet", "mlp"])
+def test_two_batches_train_while_the_code_of_one_is_edited(
+    first: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever ends first. Red: what ends second compared with the edited code, and stored as of that."""
+    before = keys()
+    write_code()
+    both, ended = threading.Barrier(2), threading.Event()
+
+    def change(experiment: str) -> None:
+        if both.wait(60) == 0:
+            edit(project, "models/mlp.py", "x = ", "x = 2 * ")
+        both.wait(60)
+        if experiment != first:
+            assert ended.wait(60)
+
+    edited_while_training(monkeypatch, change)
+    check = batches.check_code
+    checked: list[str] = []
+
+    def check_code(fingerprint: RunFingerprint) -> None:
+        checked.append(fingerprint.run.experiment)
+        try:
+            check(fingerprint)
+        finally:
+            if checked.count(first) == 2:
+                ended.set()
+
+    monkeypatch.setattr(batches, "check_code", check_code)
+    fill_store(None, 2, 60.0)
+    assert {before[path.name] for path in stored_runs()} == {"resnet L=2 seed=0"}
+    after = keys()
+    assert {after.get(path.name) for path in stored_runs()} == {"resnet L=2 seed=0"}
+    assert capsys.readouterr().err.count(LINE) == 1
+
+
+def test_code_is_edited_while_batches_wait_for_one_core(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four batches, one at a time; the edit comes while the second one trains. Red: a run of the code before
+    under the edited code's name; a finished run that is lost; a traceback; training that is for nothing."""
+    write_params([2, 3], [0], resnet=RESNET, mlp=MLP)
+    before = keys()
+    write_code()
+
+    def change(experiment: str) -> None:
+        if len(begun) == 2:
+            edit(project, "training/schedules.py", "1 + math.cos(", "0.9 + math.cos(")
+
+    begun = edited_while_training(monkeypatch, change)
+    fill_store(None, 1, 60.0)
+    assert len(begun) == 2
+    (kept,) = stored_runs()
+    assert kept.name in before
+    verify_run(kept)
+    assert kept.name not in keys()
+    assert capsys.readouterr().err.count(LINE) == 1
+
+
+@pytest.mark.parametrize("text", ["", "def factor(:\n"])
+def test_a_file_is_half_saved_when_a_run_is_stored(text: str, project: Path) -> None:
+    """Red: a traceback."""
+    (one, _) = fingerprints()
+    (project / "training/schedules.py").write_text(text)
+    with pytest.raises(InputError, match="the code was edited"):
+        check_code(one)
+
+
+def test_comments_may_be_edited_and_an_edit_may_be_reverted(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: hours of training lost to a comment."""
+    before = keys()
+
+    def change(experiment: str) -> None:
+        edit(project, "training/schedules.py", "# the run then", "# then the run")
+        edit(project, "models/mlp.py", "x = ", "x = 2 * ")
+        edit(project, "models/mlp.py", "x = 2 * ", "x = ")
+        monkeypatch.setattr(batches, "train_batch", original)
+
+    original = batches.train_batch
+    edited_while_training(monkeypatch, change)
+    fill_store(None, 1, 60.0)
+    assert {path.name for path in stored_runs()} == before.keys() == keys().keys()
+
+
+def test_code_is_edited_before_its_digest_is_asked_for(project: Path) -> None:
+    """As by `ncpipe sweep` during a long fetch. Red: a digest of the edited code for the code that runs."""
+    spec = load_params().experiments["resnet"]
+    before = code_digest(spec)
+    clear_code_digests()
+    for path in code_digests._package_files():  # as when the module is imported
+        code_digests._content(path)
+    edit(project, "training/schedules.py", "1 + math.cos(", "0.9 + math.cos(")
+    assert code_digest(spec) == before
+    with pytest.raises(InputError, match="the code was edited"):
+        check_code(fingerprints()[0])
+
+
+def test_eight_threads_store_at_once(project: Path) -> None:
+    """Each its own run, and all of them one run, while comments are edited. Red: one staging folder or one
+    cache of digests for all threads."""
+    data = read_prepared(PREPARED / "resnet")
+    (trained,) = batches.train_batch([fingerprints()[0].run], data, torch.device("cpu"), "float32")
+    one = fingerprints()[0]
+    own = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(240)]
+
+    def store(fingerprint: RunFingerprint) -> None:
+        if fingerprint.data.endswith("7"):
+            edit(project, "training/schedules.py", "# the run then", "#  the run then")
+            edit(project, "training/schedules.py", "#  the run then", "# the run then")
+        check_code(fingerprint)
+        write_beside(
+            stored(fingerprint.key()), lambda partial: write_run(partial, trained, fingerprint, "cpu")
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(store, [*own, *[one] * 16]))
+    assert len(stored_runs()) == 241
+    for path in stored_runs():
+        verify_run(path)
+    assert not [path for path in store_folder().glob(".*") if path.is_dir()]

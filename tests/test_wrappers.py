@@ -36,7 +36,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 LABELS = torch.arange(SAMPLES) % CLASSES
 INPUTS = normal(SAMPLES, 5, seed=1) + LABELS.unsqueeze(1)
-LOADER = [(INPUTS, LABELS)]
+LOADER, SINGLE = [(INPUTS, LABELS)], [(INPUTS.float(), LABELS)]
 
 
 def network(head: nn.Module) -> nn.Sequential:
@@ -226,6 +226,36 @@ def test_a_tied_weight_is_the_one_it_is_tied_to() -> None:
     assert_as(found(model, "2.head"), twin(body(model), normal(CLASSES, WIDTH, seed=7).numpy(), None))
 
 
+@pytest.mark.parametrize("name", ["LoRA that merges", "spectral_norm", "quantised"])
+def test_features_come_from_the_layers_before_as_they_run(name: str) -> None:
+    model = network(nn.Linear(WIDTH, CLASSES))
+    if name == "LoRA that merges":
+        model[0] = Lora(model[0], merge=True).double()
+    elif name == "spectral_norm":
+        parametrizations.spectral_norm(model[0])
+    else:
+        model[0] = torch.ao.quantization.quantize_dynamic(model.float()[:1], {nn.Linear})[0]
+    model.train()
+    inputs = INPUTS.to(model[2].weight.dtype)
+    got = found(model, "2", [(inputs, LABELS)])
+    with torch.no_grad():
+        features = model.eval()[:2](inputs).double().numpy()
+    weight, bias = (tensor.detach().double().numpy() for tensor in (model[2].weight, model[2].bias))
+    assert_as(got, twin(features, weight, bias))
+
+
+def test_logits_of_autocast_are_measured() -> None:
+    """They are of bfloat16, or of float32 with its digits, as accelerate returns them."""
+    model = network(nn.Linear(WIDTH, CLASSES)).float()
+
+    def forward(network: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return network(x).float()
+
+    got, wanted = found(model, "2", SINGLE, forward=forward), found(model, "2", SINGLE)
+    assert_as(got, {name: wanted[name] for name in ("nc1_trace_ratio", "nc3_cosine", "margin_p50")}, 0.05)
+
+
 class Scaled(nn.Module):
     """A network whose logits are twice what its last layer gives, or a function of it."""
 
@@ -246,9 +276,6 @@ def hooked() -> nn.Module:
 def quantised() -> nn.Module:
     model = network(nn.Linear(WIDTH, CLASSES)).float()
     return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
-
-
-SINGLE = [(INPUTS.float(), LABELS)]
 
 
 @pytest.mark.parametrize(
@@ -408,6 +435,15 @@ def test_a_model_in_data_parallel_is_measured_by_either_name() -> None:
     wanted = found(model, "2")
     for name in ("2", "module.2"):
         assert found(nn.DataParallel(model), name) == wanted
+
+
+def test_offloaded_weights_are_measured() -> None:
+    """They are there only while a layer runs. Red: copies of a buffer without data."""
+    accelerate = pytest.importorskip("accelerate", reason="pip install 'ncpipe[integrations]'")
+    model = network(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)))
+    wanted = found(model, "2.1")
+    accelerate.cpu_offload(model, execution_device="cpu")
+    assert_as(found(model, "2.1"), wanted, 1e-7)
 
 
 @pytest.fixture

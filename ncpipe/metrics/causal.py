@@ -205,7 +205,7 @@ def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.M
         asked = getattr(module, "get_output_embeddings", None)
         with contextlib.suppress(NotImplementedError):
             found = asked() if callable(asked) else None
-        if is_linear(found):
+        if isinstance(found, nn.Module) and is_linear(found):
             return module, find_classifier(module, found, "unembedding")
         if found is not None:
             break

@@ -208,10 +208,10 @@ def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.
     return unwrapped(modules[wanted])
 
 
-def is_linear(module: object) -> bool:
+def is_linear(module: nn.Module) -> bool:
     """Return whether a module gives `out_features` numbers of `in_features`, as nn.Linear and LoRA's do."""
     sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
-    return isinstance(module, nn.Module) and all(isinstance(size, int) for size in sizes)
+    return all(isinstance(size, int) for size in sizes)
 
 
 def linear_layers(model: nn.Module) -> str:

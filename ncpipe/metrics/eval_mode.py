@@ -60,7 +60,7 @@ def _changeable(model: nn.Module) -> list[Tensor]:
         own = (getattr(method, "__func__", None) for method in (module.train, module.eval))
         if tuple(own) != (nn.Module.train, nn.Module.eval):
             found += module.parameters()
-    return list({id(tensor): tensor for tensor in found}.values())
+    return list({id(tensor): tensor for tensor in found if not tensor.is_meta}.values())
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[object]:

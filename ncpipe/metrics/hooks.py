@@ -219,8 +219,8 @@ def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:
         if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST):
             kinds.add(isinstance(part, CHANNELS_FIRST))
             widths |= {getattr(part, name, None) for name in WIDTHS}
-            if len(normalised := getattr(part, "normalized_shape", ())) == 1:
-                widths.add(normalised[0])
+            normalised: tuple[int, ...] = getattr(part, "normalized_shape", ())
+            widths |= set(normalised) if len(normalised) == 1 else set()
     known = {channels_first if shape[1] in widths else channels_last} if _one_of(shape, widths) else set()
     if kinds == {True}:
         known.add(channels_first)

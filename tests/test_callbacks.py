@@ -51,7 +51,7 @@ def gpt2() -> nn.Module:
     return GPT2ForSequenceClassification(config).double()
 
 
-def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
+def trainer(model: nn.Module, folder: Path, settings: Any = (), **options: Any) -> Any:
     """Imported only now, as Lightning is: seconds, which no other worker should wait for."""
     pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
     from transformers import Trainer, TrainingArguments
@@ -68,6 +68,7 @@ def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
         use_cpu=True,
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **dict(settings),
     )
     return Trainer(model, arguments, train_dataset=texts(12, 1), **options)
 
@@ -129,6 +130,42 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
     trainer(alone, tmp_path).train()
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["evaluated first", "evaluated last"])
+def test_trainer_keeps_its_own_loaders_with_persistent_workers(first: bool, tmp_path: Path) -> None:
+    """Each split is measured on its own data, and `evaluate` reads its own; training is the same.
+
+    Red: a loader of the callback's kept by Trainer as that of its evaluation set, or the kept one measured.
+    """
+    data, held_out = texts(12, 1), texts(9, 2)
+    keep = {"dataloader_persistent_workers": True, "dataloader_num_workers": 1}
+
+    def trained(watched: bool) -> Any:
+        loop = trainer(bert(), tmp_path, keep, eval_dataset=held_out)
+        if first:
+            loop.evaluate()
+        prepared = list(loop.accelerator._dataloaders)
+        if watched:
+            watch(loop, "classifier", data, held_out, every=2)
+        assert loop.accelerator._dataloaders == prepared
+        loop.train()
+        assert loop.args.dataloader_persistent_workers
+        return loop
+
+    alone, kept = trained(False), trained(True)
+    found = logged(kept.state.log_history)[-1]
+    assert found == pytest.approx(measured(kept.model, data, held_out), rel=CLOSE, abs=CLOSE, nan_ok=True)
+    assert kept.evaluate()["eval_loss"] == alone.evaluate()["eval_loss"]
+    assert len(kept.get_eval_dataloader().dataset) == len(held_out)
+    for one, other in zip(kept.model.parameters(), alone.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def measured(model: nn.Module, data: Any, held_out: Any) -> dict[str, float]:
+    """Of a BERT, by hand."""
+    head = {"weight": model.classifier.weight, "bias": model.classifier.bias}
+    return named(measure_arrays(*by_hand(model, data), **arrays(head), **held(model, held_out)))
 
 
 def watch(loop: Any, *given: Any, **options: Any) -> None:

@@ -66,6 +66,22 @@ def test_trainer(tmp_path: Path, period: dict[str, int], steps: list[int]) -> No
     )
 
 
+def test_all_samples_are_measured_beside_kept_loaders(tmp_path: Path) -> None:
+    """Two callbacks of one Trainer with persistent workers, of 8 sequences and of all 36.
+
+    Red: the second one, and Trainer's own evaluation, on the first one's sequences.
+    """
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=1, report_to="none", save_strategy="no", disable_tqdm=True,
+        dataloader_persistent_workers=True, dataloader_num_workers=1,
+    )  # fmt: skip
+    trainer = Trainer(model(), arguments, train_dataset=texts(), eval_dataset=texts(32))
+    some = CausalCollapseCallback(trainer, texts(60)[24:], samples=8)
+    every = CausalCollapseCallback(trainer, texts(60)[24:])
+    assert [len(each.monitor.loader.dataset) for each in (some, every)] == [8, 36]
+    assert len(trainer.get_eval_dataloader().dataset) == 32
+
+
 class Module(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.hooks import _call, _eval_mode, _linear, _linear_layers, _to_device, _with_article
+from ncpipe.metrics.hooks import (
+    Forward,
+    _call,
+    _eval_mode,
+    _linear,
+    _linear_layers,
+    _to_device,
+    _with_article,
+)
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
@@ -37,6 +45,7 @@ def measure_causal_lm(
     ignore_index: int = IGNORE_INDEX,
     attention_mask: str = "attention_mask",
     device: torch.device | str | None = None,
+    forward: Forward | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> list[Measurement]:
@@ -59,6 +68,7 @@ def measure_causal_lm(
         ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
+        forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
         progress: whether to show a bar on standard error.
 
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
@@ -69,7 +79,7 @@ def measure_causal_lm(
     fewer than two classes, and statistics that do not fit into memory.
     """
     called, head = _unembedding(model, unembedding)
-    read = _Reader(called, head, labels, shift, ignore_index, attention_mask)
+    read = _Reader(called, head, labels, shift, ignore_index, attention_mask, forward or _call)
     with _eval_mode(model, device):
         check_memory(head.out_features, head.in_features, read.device)
         train, validation = (
@@ -85,9 +95,16 @@ class _Reader:
     """Read features and next tokens from the batches of a loader."""
 
     def __init__(
-        self, model: nn.Module, head: nn.Linear, labels: str, shift: bool, ignored: int, mask: str
+        self,
+        model: nn.Module,
+        head: nn.Linear,
+        labels: str,
+        shift: bool,
+        ignored: int,
+        mask: str,
+        forward: Forward,
     ) -> None:
-        self.model, self.head = model, head
+        self.model, self.head, self._forward = model, head, forward
         self._labels, self._shift, self._ignored, self._mask = labels, shift, ignored, mask
 
     @property
@@ -132,7 +149,7 @@ class _Reader:
         hook = self.head.register_forward_pre_hook(stop, with_kwargs=True)
         try:
             with contextlib.suppress(_UnembeddingReached):
-                _call(self.model, inputs)
+                self._forward(self.model, inputs)
         finally:
             hook.remove()
         if not seen:

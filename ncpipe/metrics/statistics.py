@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import rounding_cutoff
-from ncpipe.system.compile import HAS_NUMBA
+from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
@@ -122,7 +122,7 @@ class StatisticsAccumulator:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
         self._entries += features.numel()
-        if self.device.type == "cpu" and self._entries > COMPILED_FROM and HAS_NUMBA:
+        if self.device.type == "cpu" and self._entries > COMPILED_FROM and can_compile():
             self._add_compiled(features.detach(), labels)
             return
         held = self.classes if self.device.type != "cpu" else 1  # there (K, b) one-hot labels are made

@@ -18,7 +18,7 @@ from ncpipe.metrics.scales import (
     times_two_to,
     value_times_two_to,
 )
-from ncpipe.metrics.spectrum import condition_number, singular_values
+from ncpipe.metrics.spectrum import condition_number
 from ncpipe.metrics.statistics import ClassStatistics
 
 
@@ -128,8 +128,7 @@ def nc2_condition(statistics: ClassStatistics) -> float:
 
     1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
     """
-    means = statistics.uncentred_means()
-    return condition_number(singular_values(means), means.shape)
+    return condition_number(statistics.singular, statistics.means.shape)
 
 
 def unit_rows(vectors: Tensor) -> Tensor:

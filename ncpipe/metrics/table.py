@@ -182,18 +182,21 @@ def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterat
         yield Measurement(layer, split, metric, value)
 
 
-def spectrum_metrics(name: str, matrix: Tensor, exponent: int = 0) -> Iterator[tuple[str, float]]:
-    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix.
-
-    The matrix is in units of 2^exponent. Ranks are computed before the values return to the unit 1, where
-    subnormal ones would lose their digits.
-    """
+def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
+    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix."""
     unit = unit_exponent(size_exponent(largest_entry(matrix)))
-    singular = singular_values(times_two_to(matrix.double(), -unit))
+    return _of_singular(name, singular_values(times_two_to(matrix.double(), -unit)), unit)
+
+
+def _of_singular(name: str, singular: Tensor, exponent: int) -> Iterator[tuple[str, float]]:
+    """Yield the same of singular values in units of 2^exponent.
+
+    Ranks are computed before the values return to the unit 1, where subnormal ones would lose their digits.
+    """
     yield f"rank_{name}", numerical_rank(singular)
     yield f"stable_rank_{name}", stable_rank(singular)
     yield f"effective_rank_{name}", effective_rank(singular)
-    for place, value in enumerate(times_two_to(singular, unit + exponent).tolist(), 1):
+    for place, value in enumerate(times_two_to(singular, exponent).tolist(), 1):
         yield f"singular_{name}_{place:03d}", value
 
 
@@ -239,7 +242,7 @@ def two_pass_metrics(
 
 
 def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    return spectrum_metrics("means", statistics.uncentred_means(), statistics.exponent)
+    return _of_singular("means", statistics.singular, statistics.exponent)
 
 
 def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:

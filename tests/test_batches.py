@@ -354,7 +354,7 @@ def test_memory_grows_with_depth_and_samples(
 
     Compiled it keeps its input, a byte for each entry of the ReLU, and one statistic of LN.
     """
-    monkeypatch.setattr(residual_block, "HAS_NUMBA", compiled)
+    monkeypatch.setattr(residual_block, "can_compile", lambda: compiled)
     monkeypatch.setattr(residual_block, "FEWEST_NUMBERS", 0)
     params = load_params()
     data = batches.read_prepared(Path("data/prepared/one"))

@@ -51,7 +51,7 @@ def gpt2() -> nn.Module:
     return GPT2ForSequenceClassification(config).double()
 
 
-def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
+def trainer(model: nn.Module, folder: Path, settings: Any = (), **options: Any) -> Any:
     """Imported only now, as Lightning is: seconds, which no other worker should wait for."""
     pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
     from transformers import Trainer, TrainingArguments
@@ -68,6 +68,7 @@ def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
         use_cpu=True,
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **dict(settings),
     )
     return Trainer(model, arguments, train_dataset=texts(12, 1), **options)
 
@@ -129,6 +130,59 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
     trainer(alone, tmp_path).train()
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> None:
+    """Of a network that Trainer runs under autocast, `bf16=True`; training is the same."""
+    model, data = bert().float(), texts(12, 1)
+    loop = trainer(model, tmp_path, {"bf16": True})
+    watch(loop, "classifier", data)
+    loop.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        features, labels = by_hand(model, data)
+    assert features.dtype == torch.bfloat16
+    rows = measure_arrays(features, labels, model.classifier.weight, model.classifier.bias)
+    assert logged(loop.state.log_history)[-1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
+    alone = bert().float()
+    trainer(alone, tmp_path, {"bf16": True}).train()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["evaluated first", "evaluated last"])
+def test_trainer_keeps_its_own_loaders_with_persistent_workers(first: bool, tmp_path: Path) -> None:
+    """Each split is measured on its own data, and `evaluate` reads its own; training is the same.
+
+    Red: a loader of the callback's kept by Trainer as that of its evaluation set, or the kept one measured.
+    """
+    data, held_out = texts(12, 1), texts(9, 2)
+    keep = {"dataloader_persistent_workers": True, "dataloader_num_workers": 1}
+
+    def trained(watched: bool) -> Any:
+        loop = trainer(bert(), tmp_path, keep, eval_dataset=held_out)
+        if first:
+            loop.evaluate()
+        prepared = list(loop.accelerator._dataloaders)
+        if watched:
+            watch(loop, "classifier", data, held_out, every=2)
+        assert loop.accelerator._dataloaders == prepared
+        loop.train()
+        assert loop.args.dataloader_persistent_workers
+        return loop
+
+    alone, kept = trained(False), trained(True)
+    found = logged(kept.state.log_history)[-1]
+    assert found == pytest.approx(measured(kept.model, data, held_out), rel=CLOSE, abs=CLOSE, nan_ok=True)
+    assert kept.evaluate()["eval_loss"] == alone.evaluate()["eval_loss"]
+    assert len(kept.get_eval_dataloader().dataset) == len(held_out)
+    for one, other in zip(kept.model.parameters(), alone.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def measured(model: nn.Module, data: Any, held_out: Any) -> dict[str, float]:
+    """Of a BERT, by hand."""
+    head = {"weight": model.classifier.weight, "bias": model.classifier.bias}
+    return named(measure_arrays(*by_hand(model, data), **arrays(head), **held(model, held_out)))
 
 
 def watch(loop: Any, *given: Any, **options: Any) -> None:
@@ -222,7 +276,15 @@ def mixture(count: int, seed: int) -> TensorDataset:
     return TensorDataset((means[labels] + 0.3 * torch.randn(count, 5, generator=draw)).double(), labels)
 
 
-def fit(model: nn.Module, folder: Path, callbacks: Any = (), loggers: Any = False) -> Any:
+def fit(
+    model: nn.Module,
+    folder: Path,
+    callbacks: Any = (),
+    loggers: Any = False,
+    data: Any = None,
+    held_out: Any = None,
+    **options: Any,
+) -> Any:
     torch.manual_seed(1)
     loop = lightning().Trainer(
         max_epochs=EPOCHS,
@@ -233,8 +295,10 @@ def fit(model: nn.Module, folder: Path, callbacks: Any = (), loggers: Any = Fals
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
+        **options,
     )
-    loop.fit(model, DataLoader(mixture(12, 1), batch_size=4, shuffle=True))
+    loader = DataLoader(data or mixture(12, 1), batch_size=4, shuffle=True)
+    loop.fit(model, loader, held_out and DataLoader(held_out, 12))
     return loop
 
 
@@ -275,6 +339,65 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
     assert_written(tmp_path / "live", [values["nc/last/train/cdnv"] for _, values in found])
     alone = net_class()()
     fit(alone, tmp_path)
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "precision", ["32-true", "64-true", "bf16-true", "16-true", "bf16-mixed", "16-mixed", None]
+)
+def test_lightning_measures_in_the_precision_of_its_training(precision: str | None, tmp_path: Path) -> None:
+    """Inputs are float32 whatever the precision is, as the trainer's own; training is the same.
+
+    Red: inputs as they are, which a bf16-true network refuses, and a mixed one measured in float32.
+    """
+    inputs, labels = mixture(12, 1).tensors
+    data, kept = TensorDataset(inputs.float(), labels), memory()
+    model = net_class()().float()
+    door = callback("head", DataLoader(data, batch_size=12))
+    loop = fit(model, tmp_path, [door], [kept], data, precision=precision)
+    plugin = loop.precision_plugin
+    with torch.no_grad(), plugin.forward_context():
+        features = model.eval().body(plugin.convert_input(inputs.float()))
+    rows = measure_arrays(features, labels, model.head.weight, model.head.bias)
+    found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
+    assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
+    alone = net_class()().float()
+    fit(alone, tmp_path, data=data, precision=precision)
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["module.compile", "a compiled inner net"])
+def test_lightning_measures_compiled_modules(inner: bool, tmp_path: Path) -> None:
+    """The sanity check before training compiles the code of eval mode. Red: hooks that it does not run."""
+
+    class Checked(net_class()):  # type: ignore[misc]
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.inner(inputs) if inner else self.body(inputs))
+
+        def validation_step(self, batch: list[Tensor], place: int) -> None:
+            self.log("tested", nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+    def compiled() -> Any:
+        model = Checked()
+        if inner:
+            model.inner = torch.compile(model.body, backend="eager")
+        else:
+            model.compile(backend="eager")
+        return model
+
+    model, kept, data = compiled(), memory(), mixture(12, 1)
+    door = callback("head", DataLoader(data, batch_size=12), layers=["body"])
+    fit(model, tmp_path, [door], [kept], data, mixture(12, 2), inference_mode=False)
+    with torch.no_grad():
+        features = model.eval().body(data.tensors[0])
+    rows = measure_arrays(features, data.tensors[1], model.head.weight, model.head.bias)
+    rows += measure_arrays(features, data.tensors[1], layer="body")
+    found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
+    assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
+    alone = compiled()
+    fit(alone, tmp_path, data=data, held_out=mixture(12, 2), inference_mode=False)
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         assert torch.equal(one, other)
 

@@ -606,6 +606,8 @@ def test_a_closed_form_has_a_twin_that_agrees(name):
     asked = claim("theory", {"within": share}, call=name, args=args, against="numerical")
     found = judge(asked, evaluate(asked, CALLS))
     assert found.verdict == "agrees", found
+    (row,) = ledger_table([found]).to_dict("records")
+    assert row["expected"].endswith(", computed independently")  # on either side
     assert evaluate(claim("theory", call=name, args=args), CALLS).value == CALLS[name].number(**args)
 
 

@@ -69,7 +69,7 @@ by_shape = pytest.mark.parametrize(("name", "norm", "data"), TWO_NETWORKS, ids=[
 @pytest.fixture(autouse=True)
 def operations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train by PyTorch's operations on the CPU too, as on a GPU, so that bytes can be compared."""
-    monkeypatch.setattr(residual_block, "HAS_NUMBA", False)
+    monkeypatch.setattr(residual_block, "can_compile", lambda: False)
 
 
 def runs_of(name: str, norm: str, data: Prepared, seeds: int = 2, **changes: Any) -> list[Run]:

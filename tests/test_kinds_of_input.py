@@ -139,6 +139,40 @@ def test_splits_of_different_widths_are_one_line(measure: Any) -> None:
         measure(h, labels, test_features=h[:, :5], test_labels=labels)
 
 
+@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+def test_lists_are_arrays(measure: Any) -> None:
+    """Nested ones, and rows of either kind. Red: `'list' object has no attribute 'dtype'`."""
+    (h, labels), fc = drawn(5), Head(5).fc
+    h, weight, bias = h.double(), fc.weight.detach().double(), fc.bias.detach().double()
+    wanted = measure(h, labels, weight, bias, h, labels)
+    split = h.tolist(), labels.tolist()
+    same(measure(*split, weight.tolist(), bias.tolist(), *split), wanted)
+    same(measure([*h.numpy()], tuple(labels.tolist()), [*weight], [*bias], [*h], [*labels]), wanted)
+
+
+@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "a list whose rows make no array"),
+        ([torch.zeros(2), torch.zeros(3)], "a list whose rows make no array"),
+        ([["a", "b"], ["c", "d"]], "holds no real numbers"),
+        ([None, None], "holds no real numbers"),
+        ([1.0, 2.0], "features"),
+    ],
+)
+def test_lists_of_anything_else_are_one_line(measure: Any, features: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        measure(features, [0, 1])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+def test_batches_without_samples_are_one_line(size: Any) -> None:
+    with pytest.raises(InputError, match=r"^batch_size: a whole number of samples, 1 or more, not "):
+        measure_arrays(*drawn(), batch_size=size)
+
+
 @pytest.mark.parametrize("decisions", [0, -1])
 def test_no_decisions_are_one_line(decisions: int) -> None:
     with pytest.raises(InputError, match="decisions: a whole number, 1 or more, or None for all, not"):

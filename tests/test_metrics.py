@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import rotation
 from torch import Tensor
 
-from ncpipe.metrics.geometry import nc0_relative, nc0_row_sum, nc2_etf, simplex_etf_gram
+from ncpipe.metrics.geometry import nc0_relative, nc0_row_sum, nc2_etf, nc3_duality, simplex_etf_gram
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
+from ncpipe.metrics.statistics import class_statistics
 
 
 def simplex_etf(classes: int, width: int, seed: int = 0) -> Tensor:
@@ -47,3 +49,19 @@ def test_losses_by_hand() -> None:
     assert unregularised_loss(features, labels, weight, bias, "mse") == pytest.approx(mse, rel=1e-14)
     assert prediction_error(features, labels, weight, bias) == pytest.approx(1 / 3)
     assert prediction_error(features, labels, weight, None) == pytest.approx(1 / 3)
+
+
+def test_a_common_shift_of_the_rows_counts_in_nc3_duality() -> None:
+    """0 for W = M and for a shift that no mean sees, by the formula for any other. Red: the promise of 0."""
+    means = torch.eye(4, 7, dtype=torch.float64) - torch.eye(4, 7, dtype=torch.float64).mean(0)
+    statistics = class_statistics(means.repeat(2, 1), torch.arange(4).repeat(2), 4)
+    apart, along = torch.zeros(7, dtype=torch.float64), torch.zeros(7, dtype=torch.float64)
+    apart[5], along[0] = 3.0, 3.0
+    assert nc3_duality(statistics, 2 * means) == pytest.approx(0, abs=1e-15)
+    assert nc3_duality(statistics, 2 * means + apart) == pytest.approx(0, abs=1e-15)
+    rows = means.numpy() / np.linalg.norm(means.numpy(), axis=1, keepdims=True)
+    product = (2 * means + along).numpy() @ rows.T
+    target = (np.eye(4) - 1 / 4) / np.sqrt(3)
+    wanted = np.linalg.norm(product / np.linalg.norm(product) - target)
+    assert nc3_duality(statistics, 2 * means + along) == pytest.approx(wanted, rel=1e-12)
+    assert wanted > 0.5

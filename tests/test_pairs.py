@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import normal
@@ -33,6 +34,23 @@ def test_tiles_have_every_pair_once(classes: int, offset: float, monkeypatch: py
     above = torch.triu(torch.ones(classes, classes, dtype=torch.bool))
     torch.testing.assert_close(found[above], wanted[above], rtol=1e-12, atol=0)
     assert sum(map(len, seen)) == classes * (classes - 1) // 2
+
+
+@pytest.mark.parametrize("width", [1, 4, 64, 500])
+def test_distances_are_exact_to_what_is_promised(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against long double, of pairs on both sides of NEAR, where products round most.
+
+    Red: the promise of d 2^-52, by up to six times at d = 4.
+    """
+    monkeypatch.setattr(pairs, "TILE_ENTRIES", SIDE**2)
+    far = normal(1, width).expand(40, width)
+    vectors = torch.cat([far * (1 + 0.12 * normal(40, width)), -far * (1 + 0.12 * normal(40, width, seed=1))])
+    exact = vectors.numpy().astype(np.longdouble)
+    promised = 32 * (width + 3) * 2.0**-52
+    for tile in tiles(vectors):
+        wanted = np.sqrt(((exact[tile.rows, None] - exact[None, tile.columns]) ** 2).sum(-1))
+        error = np.abs(tile.distances.numpy() - wanted)
+        assert (error <= promised * wanted).all()
 
 
 def test_ties_are_found_tile_by_tile(monkeypatch: pytest.MonkeyPatch) -> None:

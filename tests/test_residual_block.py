@@ -187,7 +187,7 @@ def test_training_without_numba_differs_by_rounding(
         with monkeypatch.context() as patched:
             patched.setattr(residual_block, "FEWEST_NUMBERS", 0)
             (with_numba,) = train_batch([run], data, CPU, "float64")
-            patched.setattr(residual_block, "HAS_NUMBA", False)
+            patched.setattr(residual_block, "can_compile", lambda: False)
             (without,) = train_batch([run], data, CPU, "float64")
         assert any(
             not torch.equal(with_numba.state[key], without.state[key]) for key in without.state

@@ -78,6 +78,49 @@ def test_it_goes_on_from_its_state_and_starts_anew() -> None:
     assert other.compute() == metric.compute()
 
 
+CASTS = {
+    "to(float32)": lambda model: model.to(torch.float32),
+    "to(cpu, float32)": lambda model: model.to("cpu", torch.float32),
+    "to(bfloat16)": lambda model: model.to(torch.bfloat16),
+    "to(float16)": lambda model: model.to(torch.float16),
+    "to(like)": lambda model: model.to(torch.zeros(1)),
+    "half()": lambda model: model.half(),
+    "bfloat16()": lambda model: model.bfloat16(),
+    "float()": lambda model: model.float(),
+    "type": lambda model: model.type(torch.float32),
+    "set_dtype": lambda model: [metric.set_dtype(torch.float32) for metric in model.metrics.values()],
+}
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+def test_a_cast_of_the_model_that_holds_it_changes_nothing(cast: Any) -> None:
+    """Half of the samples before it, half after it, and after a reset. Red: float32 states, whose update
+    fails or rounds."""
+    features, labels = doubles()
+    first = ClassCollapse(4, 6)
+    first.update(features, labels)
+    model = torch.nn.Module()
+    model.metrics = torch.nn.ModuleDict(
+        {"first": ClassCollapse(4, 6), "second": SampleCollapse(first.statistics(), *classifier())}
+    )
+
+    def found() -> dict[str, float]:
+        for metric in model.metrics.values():
+            metric.update(features[30:], labels[30:])
+        return {name: value for metric in model.metrics.values() for name, value in metric.compute().items()}
+
+    for metric in model.metrics.values():
+        metric.update(features[:30], labels[:30])
+    cast(model)
+    rows = measure_arrays(features, labels, *classifier())
+    every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
+    assert found() == pytest.approx(every, rel=CLOSE, abs=CLOSE)
+    for metric in model.metrics.values():
+        metric.reset()
+        metric.update(features[:30], labels[:30])
+    assert found() == pytest.approx(every, rel=CLOSE, abs=CLOSE)
+
+
 def test_a_class_without_a_sample_is_named() -> None:
     features, labels = samples()
     metric = ClassCollapse(5, 6)

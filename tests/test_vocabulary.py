@@ -190,6 +190,19 @@ def test_bad_input_is_one_line(changes: dict[str, object], message: str) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_rare_test_tokens_are_counted() -> None:
+    """Red: "the most frequent one 0 times" of three tokens with nine positions each, and more of a fourth."""
+    draw = np.random.default_rng(0)
+    labels, held_out = np.repeat([0, 1, 2], 10), np.repeat([0, 1, 2, 3], [9, 8, 9, 12])
+    rows = [draw.standard_normal((len(split), 8)) for split in (labels, held_out)]
+    with pytest.raises(InputError) as caught:
+        measure_token_arrays(rows[0], labels, None, None, rows[1], held_out, min_per_class=10)
+    assert str(caught.value).startswith(
+        "0 tokens of the train split's 3 classes occur as the next one at least 10 times in the test split "
+        "(the most frequent one 9 times); "
+    )
+
+
 def test_too_little_memory_is_said_before_anything_is_read() -> None:
     with pytest.raises(InputError, match=r"take up to 5.6e.* GB, and .* GB are free on cpu"):
         TokenPass(10**9, 10**5)

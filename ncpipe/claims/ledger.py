@@ -312,7 +312,7 @@ class Theory(Claimed):
     quantity: theory.
     call: its name (docs/claims.md has them).
     args: its arguments.
-    against: for `within`: a number, or `numerical` for the same number computed numerically.
+    against: for `within`: a number, or `numerical` for the same number computed independently.
     """
 
     quantity: Literal["theory"]

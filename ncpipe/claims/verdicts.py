@@ -103,8 +103,8 @@ def expected(claim: Claim, number: Number) -> str:
     if expect.between:
         return f"{expect.between[0]:g} to {expect.between[1]:g}"
     if expect.within is not None:
-        found = isinstance(claim, Theory) and claim.against == "numerical"
-        return f"within {expect.within:g} of {number.target:.6g}{found * ', found numerically'}"
+        checked = isinstance(claim, Theory) and claim.against == "numerical"  # the check may be a closed form
+        return f"within {expect.within:g} of {number.target:.6g}{checked * ', computed independently'}"
     return str(expect.bound())
 
 

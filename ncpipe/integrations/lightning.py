@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor
+from ncpipe.metrics.hooks import Forward, call
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -26,10 +27,10 @@ class CollapseCallback(Callback):
             is given.
         every: epochs from one measurement to the next.
 
-    Every logger receives `nc/LAYER/SPLIT/METRIC` in float64 at the number of steps taken. After epochs the
-    values are in `trainer.callback_metrics` too, for checkpoints and early stopping. The first of several
-    processes measures, so its weights must be complete (DDP, not sharded). Raises InputError as
-    `measure_model` does, before the first step.
+    The model runs in the trainer's `precision`, uncompiled. Every logger receives `nc/LAYER/SPLIT/METRIC` in
+    float64 at the number of steps taken. After epochs the values are in `trainer.callback_metrics` too, for
+    checkpoints and early stopping. The first of several processes measures, so its weights must be complete
+    (DDP, not sharded). Raises InputError as `measure_model` does, before the first step.
     """
 
     monitor: CollapseMonitor | CausalCollapseMonitor
@@ -55,7 +56,8 @@ class CollapseCallback(Callback):
             pl_module.log_dict(values, logger=False, sync_dist=True, batch_size=1)
 
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        values = self.monitor.values(pl_module) if trainer.is_global_zero else {}
+        forward = _in_precision(trainer, self.monitor.options.get("forward", call))
+        values = self.monitor.values(pl_module, forward) if trainer.is_global_zero else {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
         return trainer.strategy.broadcast(values)
@@ -85,3 +87,17 @@ class CausalCollapseCallback(CollapseCallback):
         if trainer.global_step != self._last and self.monitor.due_at_step(trainer.global_step):
             self._last = trainer.global_step
             self._log(trainer, pl_module)
+
+
+def _in_precision(trainer: Trainer, call: Forward) -> Forward:
+    """Return a function that calls a model as `call` does, in the trainer's precision.
+
+    As in its own loops, inputs are converted, and autocast and the type of new tensors are set.
+    """
+    plugin = trainer.precision_plugin
+
+    def forward(model: nn.Module, inputs: Any) -> Any:
+        with plugin.forward_context():
+            return call(model, plugin.convert_input(inputs))
+
+    return forward

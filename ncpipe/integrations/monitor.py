@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.hooks import Forward, measure_model
 from ncpipe.metrics.table import Measurement
 from ncpipe.system.errors import InputError, shown
 
@@ -38,9 +39,14 @@ class CollapseMonitor:
         """Return whether to measure after this many epochs."""
         return epoch == round(epoch) and round(epoch) % self.every == 0
 
-    def values(self, model: nn.Module) -> dict[str, float]:
-        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
-        return named(measure_model(model, self.classifier, self.loader, self.test_loader, **self.options))
+    def values(self, model: nn.Module, forward: Forward | None = None) -> dict[str, float]:
+        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`.
+
+        forward: replaces that of `options`.
+        """
+        options = with_forward(self.options, forward)
+        with torch.compiler.set_stance("force_eager"):  # compiled code ignores hooks added later
+            return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,24 @@ class CausalCollapseMonitor:
         """Return whether to measure after this many training steps."""
         return self.steps is not None and step % self.steps == 0
 
-    def values(self, model: nn.Module) -> dict[str, float]:
-        """Return every metric and count but single singular values, by `nc/LAYER/SPLIT/METRIC`."""
-        return named(measure_causal_lm(model, self.loader, **self.options))
+    def values(self, model: nn.Module, forward: Forward | None = None) -> dict[str, float]:
+        """Return every metric and count but single singular values, by `nc/LAYER/SPLIT/METRIC`.
+
+        forward: replaces that of `options`.
+        """
+        with torch.compiler.set_stance("force_eager"):
+            return named(measure_causal_lm(model, self.loader, **with_forward(self.options, forward)))
 
 
 def check_period(name: str, value: object, unit: str) -> None:
     """Raise InputError unless the argument `name` is a whole number above 0."""
     if not isinstance(value, int) or value < 1:
         raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
+
+
+def with_forward(options: Mapping[str, Any], forward: Forward | None) -> dict[str, Any]:
+    """Return the options, with this `forward` where there is one."""
+    return {**options} if forward is None else {**options, "forward": forward}
 
 
 def named(rows: Iterable[Measurement]) -> dict[str, float]:

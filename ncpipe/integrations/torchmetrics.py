@@ -4,8 +4,8 @@ B  samples of a batch    N  all samples    K  classes    K'  measured classes   
 T  positions of a sequence    P  processes
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,13 +24,28 @@ OWN, TRAIN = "own_", "train_"
 MEASURED = "measured"
 
 
-class ClassCollapse(Metric):
+class _Float64Metric(Metric):
+    """Keep the types of the state, float64, when a model that holds the metric is cast."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *given: Any, **options: Any) -> Self:
+        """Move the state to where `fn` puts a tensor; torchmetrics passes `.to(dtype)` on to it."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        super()._apply(moved, *given, **options)
+        return self
+
+
+class ClassCollapse(_Float64Metric):
     """Compute every metric of docs/metrics.md that one pass over features and labels gives.
 
     `update` takes features (B, d) and labels (B,), or (B, T, d) and (B, T), in any batches. `compute` returns
     values by name of all samples so far, merged over processes; it raises InputError for a measured class
-    without a sample. The state is float64 for every type of features. `SampleCollapse` has what needs a
-    second pass or weights (`nc1_pinv`, decisions, margins).
+    without a sample. The state is float64 for every type of features, and stays so where a model that holds
+    the metric is cast, and after `set_dtype`. `SampleCollapse` has what needs a second pass or weights
+    (`nc1_pinv`, decisions, margins).
     """
 
     full_state_update = True  # otherwise `forward` would add statistics of single batches
@@ -113,7 +128,7 @@ class ClassCollapse(Metric):
             setattr(self, name, tensor)
 
 
-class SampleCollapse(Metric):
+class SampleCollapse(_Float64Metric):
     """Compute the metrics of docs/metrics.md that need the final class means or the classifier.
 
     `update` takes the samples that the means are of once more, features (B, d) and labels (B,), in any

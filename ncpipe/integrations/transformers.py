@@ -118,7 +118,18 @@ def check_data(name: str, data: Dataset) -> None:
 
 
 def _loader(trainer: Trainer, name: str, data: Dataset) -> DataLoader:
-    """Return a loader of all samples in each process, with the columns that Trainer passes to the model."""
+    """Return a loader of all samples in each process, with the columns that Trainer passes to the model.
+
+    Trainer's own loaders are as before: with persistent workers it would keep the one made here as that of
+    its evaluation set, or give the kept one back.
+    """
     check_data(name, data)
-    made = trainer.get_eval_dataloader(data)
-    return DataLoader(made.dataset, trainer.args.eval_batch_size, collate_fn=made.collate_fn)
+    args, accelerator = trainer.args, trainer.accelerator
+    persistent, prepared = args.dataloader_persistent_workers, list(accelerator._dataloaders)
+    args.dataloader_persistent_workers = False
+    try:
+        made = trainer.get_eval_dataloader(data)
+    finally:
+        args.dataloader_persistent_workers = persistent
+        accelerator._dataloaders[:] = prepared
+    return DataLoader(made.dataset, args.eval_batch_size, collate_fn=made.collate_fn)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.classifier import Classifier, find_classifier, is_linear, linear_layers, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
-from ncpipe.metrics.hooks import call, to_device
+from ncpipe.metrics.hooks import Forward, call, to_device
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
@@ -39,6 +39,7 @@ def measure_causal_lm(
     ignore_index: int = IGNORE_INDEX,
     attention_mask: str = "attention_mask",
     device: torch.device | str | None = None,
+    forward: Forward | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> list[Measurement]:
@@ -61,6 +62,7 @@ def measure_causal_lm(
         ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
+        forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
         progress: whether to show a bar on standard error.
 
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
@@ -71,7 +73,7 @@ def measure_causal_lm(
     fewer than two classes, and statistics that do not fit into memory.
     """
     called, head = _unembedding(model, unembedding)
-    read = _Reader(called, head, labels, shift, ignore_index, attention_mask)
+    read = _Reader(called, head, labels, shift, ignore_index, attention_mask, forward or call)
     with eval_mode(unwrapped(model), device):
         check_memory(head.classes, head.width, read.device)
         train, validation = (
@@ -86,9 +88,16 @@ class _Reader:
     """Read features and next tokens from the batches of a loader."""
 
     def __init__(
-        self, model: nn.Module, head: Classifier, labels: str, shift: bool, ignored: int, mask: str
+        self,
+        model: nn.Module,
+        head: Classifier,
+        labels: str,
+        shift: bool,
+        ignored: int,
+        mask: str,
+        forward: Forward,
     ) -> None:
-        self.model, self.head = model, head
+        self.model, self.head, self._forward = model, head, forward
         self._labels, self._shift, self._ignored, self._mask = labels, shift, ignored, mask
 
     @property
@@ -134,7 +143,7 @@ class _Reader:
             hook = self.head.module.register_forward_pre_hook(stop, with_kwargs=True)
             try:
                 with contextlib.suppress(_UnembeddingReached):
-                    call(self.model, inputs)
+                    self._forward(self.model, inputs)
             finally:
                 hook.remove()
         if not seen:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,18 +31,23 @@ BY_SAMPLE = (
 # Distances to a frame of K directions that are equally far apart.
 OF_SIMPLEX = ("nc2_etf", "nc2_identity", "nc2_means", "nc2_equiangular_*", "nc3_duality")
 NOT_COMPARED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch finds no largest one of these
-Array: TypeAlias = Tensor | np.ndarray
+Array: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return the array as a tensor, which shares its memory where possible.
+    """Return the array, or nested lists of numbers, as a tensor, which shares its memory where possible.
 
     Types that PyTorch does not have (long double, larger unsigned integers, the other order of bytes) become
     float64 or int64. A tensor leaves its graph. Raises InputError on what holds no real numbers.
     """
     if isinstance(array, Tensor):
         return array.detach().long() if array.dtype in NOT_COMPARED else array.detach()
+    try:
+        array = np.asarray(array)
+    except (ValueError, TypeError, RuntimeError) as error:
+        kind_of = type(array).__name__
+        raise InputError(f"a {kind_of} whose rows make no array; give an array or a tensor") from error
     if array.dtype.kind not in "fiub":
         raise InputError(f"an array of type {array.dtype} holds no real numbers")
     kind: np.dtype = array.dtype
@@ -90,7 +95,7 @@ def check_integers(labels: Tensor) -> None:
         raise InputError(f"labels must be integers, one a sample, not {labels.dtype}")
 
 
-def check_widths(splits: Sequence[Array]) -> None:
+def check_widths(splits: Sequence[Tensor]) -> None:
     """Raise InputError unless the features (N, d) of all splits have the same width."""
     widths = [array.shape[1] for array in splits]
     if len(set(widths)) > 1:

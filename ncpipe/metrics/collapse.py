@@ -6,7 +6,6 @@ Sigma_B = 1/K sum_k (mu_k - mu_G)(mu_k - mu_G)^T with mu_G the mean of the class
 
 import math
 
-import torch
 from torch import Tensor
 
 from ncpipe.metrics.pairs import tiles
@@ -42,7 +41,7 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is that of `nc1_pinv`. inf where all class means
     coincide.
     """
-    singular, _ = between_directions(statistics)
+    singular, _ = statistics.between_directions
     within = within_trace(statistics)
     if within.isnan():
         return math.nan
@@ -102,19 +101,6 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
     0 where the class means coincide to rounding.
     """
     return statistics.centred_means().square().sum() / statistics.classes
-
-
-def between_directions(statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
-    """Return nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
-
-    In the statistics' unit. At most K-1, and those with s_j above its `cutoff`; none if a mean is not finite.
-    """
-    centred = statistics.centred_means()
-    if not bool(centred.isfinite().all()):  # the features of a run that diverged
-        return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
-    _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
-    rank = min(statistics.classes - 1, int((singular > statistics.cutoff).sum()))
-    return singular[:rank], directions[:rank]
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:

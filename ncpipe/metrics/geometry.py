@@ -18,7 +18,7 @@ from ncpipe.metrics.scales import (
     times_two_to,
     value_times_two_to,
 )
-from ncpipe.metrics.spectrum import condition_number, singular_values
+from ncpipe.metrics.spectrum import condition_number
 from ncpipe.metrics.statistics import ClassStatistics
 
 
@@ -90,8 +90,9 @@ def nc2_means(statistics: ClassStatistics) -> float:
 def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
     """Return |A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
 
-    In [0, 2]; 0 where W is, up to scale and a common shift of its rows, M, and M is a simplex ETF.
-    NaN for W = 0, where a centred mean is 0 to rounding, and for K > d + 1.
+    In [0, 2]; 0 where W is M up to scale, and M is a simplex ETF. A common shift of W's rows counts, unless
+    it is orthogonal to all centred means. NaN for W = 0, where a centred mean is 0 to rounding, and for
+    K > d + 1.
     """
     if not simplex_fits(*weight.shape):
         return math.nan
@@ -127,8 +128,7 @@ def nc2_condition(statistics: ClassStatistics) -> float:
 
     1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
     """
-    means = statistics.uncentred_means()
-    return condition_number(singular_values(means), means.shape)
+    return condition_number(statistics.singular, statistics.means.shape)
 
 
 def unit_rows(vectors: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.collapse import between_directions
 from ncpipe.metrics.decisions import logit_margins, misalignments
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
@@ -85,7 +84,7 @@ class SampleMeter:
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
         self._whitener = own.means.new_empty(0, own.means.shape[1])
         if spread:
-            singular, directions = between_directions(own)
+            singular, directions = own.between_directions
             self._whitener = directions / singular.unsqueeze(1)
         self.start()
 

@@ -22,11 +22,6 @@ def singular_values(matrix: Tensor) -> Tensor:
     return times_two_to(values, exponent)
 
 
-def rounding_cutoff(matrix: Tensor) -> float:
-    """Return max(m, n) 2^-52 s_1, below which a singular value of a float64 matrix (m, n) is rounding."""
-    return max(matrix.shape) * torch.finfo(torch.float64).eps * singular_values(matrix)[0].item()
-
-
 def numerical_rank(singular: Tensor, tolerance: float = RANK_TOLERANCE) -> float:
     """Return the number of singular values above tolerance s_1, in 0..min(m, n) [S24 sec. 6].
 

@@ -3,6 +3,7 @@
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
-from ncpipe.metrics.spectrum import rounding_cutoff
-from ncpipe.system.compile import HAS_NUMBA
+from ncpipe.metrics.spectrum import singular_values
+from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
@@ -55,7 +56,7 @@ class ClassStatistics:
         round. NaN where a feature is not finite.
         """
         spread = (self.squares / self.counts).max().sqrt()
-        return max(rounding_cutoff(self.means), max(self.means.shape) * 2.0**-52 * spread.item())
+        return max(self.means.shape) * 2.0**-52 * max(self._singular[0].item(), spread.item())
 
     def centred_means(self) -> Tensor:
         """Return mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
@@ -70,6 +71,29 @@ class ClassStatistics:
         return torch.zeros_like(self.means) if bool((lengths <= self.cutoff).all()) else self.means
 
     @cached_property
+    def singular(self) -> Tensor:
+        """Singular values (min(K, d),) of the `uncentred_means`, largest first; NaN for NaN or inf."""
+        means = self.uncentred_means()
+        return self._singular if means is self.means else singular_values(means)
+
+    @cached_property
+    def between_directions(self) -> tuple[Tensor, Tensor]:
+        """Nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
+
+        In the statistics' unit. At most K-1, and those with s_j above `cutoff`; none if a mean is not finite.
+        """
+        centred = self._centred
+        if not bool(centred.isfinite().all()):  # the features of a run that diverged
+            return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
+        _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
+        rank = min(self.classes - 1, int((singular > self.cutoff).sum()))
+        return singular[:rank], directions[:rank]
+
+    @cached_property
+    def _singular(self) -> Tensor:
+        return singular_values(self.means)
+
+    @cached_property
     def _centred(self) -> Tensor:
         centred = self.means - self.means.mean(0)
         rounding = torch.linalg.vector_norm(centred, dim=1, keepdim=True) <= self.cutoff
@@ -77,6 +101,8 @@ class ClassStatistics:
 
     def to(self, device: torch.device) -> "ClassStatistics":
         """Return the same statistics on a device."""
+        if self.means.device == device:
+            return self
         return ClassStatistics(
             self.counts.to(device), self.means.to(device), self.squares.to(device), self.exponent
         )
@@ -122,10 +148,11 @@ class StatisticsAccumulator:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
         self._entries += features.numel()
-        if self.device.type == "cpu" and self._entries > COMPILED_FROM and HAS_NUMBA:
+        if self.device.type == "cpu" and self._entries > COMPILED_FROM and can_compile():
             self._add_compiled(features.detach(), labels)
             return
-        held = self.classes if self.device.type != "cpu" else 1  # there (K, b) one-hot labels are made
+        # Elsewhere one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
+        held = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
         for chunk in chunks(features, labels, held, self.device):
             self._add(*chunk)
 
@@ -223,8 +250,11 @@ class StatisticsAccumulator:
             self._set_origins(rows, labels)
         rows.sub_(torch.index_select(self._origins, 0, labels, out=buffer))
         self._counts.index_add_(0, labels, torch.ones_like(labels))
-        _add_by_class(self._sums, labels, rows)
-        _add_by_class(self._squares, labels, torch.linalg.vector_norm(rows, dim=1).square_())
+        squares = torch.linalg.vector_norm(rows, dim=1).square_()
+        if rows.is_cuda:  # index_add_ adds to one class in a different order every time there
+            labels, (rows, squares) = _sums_by_class(labels, self.classes, rows, squares)
+        self._sums.index_add_(0, labels, rows)
+        self._squares.index_add_(0, labels, squares)
 
     def _count_seen(self) -> None:
         self._seen = int((self._counts > 0).sum())
@@ -269,13 +299,16 @@ def chunks(
         yield (rows.copy_(times_two_to(rows, -exponent)) if exponent else rows), some, other
 
 
-def _add_by_class(sums: Tensor, labels: Tensor, values: Tensor) -> None:
-    """Add values (b, ...) to the sums (K, ...) of their classes."""
-    if values.is_cuda:  # index_add_ adds in a different order every time there
-        classes = torch.arange(len(sums), device=labels.device).unsqueeze(1)
-        sums += (labels == classes).double() @ values
-    else:
-        sums.index_add_(0, labels, values)
+def _sums_by_class(labels: Tensor, total: int, *values: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return classes (c,), each once, and the sums (c, ...) of values (b, ...) over their samples.
+
+    In the same order every time. Of K = `total` classes all, where they are fewer than samples; else those
+    that occur, so that nothing is of the size of a vocabulary.
+    """
+    few = total <= len(labels)
+    classes = torch.arange(total, device=labels.device) if few else torch.unique(labels)
+    one_hot = (labels == classes.unsqueeze(1)).double()
+    return classes, [one_hot @ each for each in values]
 
 
 def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> None:

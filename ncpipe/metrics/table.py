@@ -86,27 +86,26 @@ def measure_arrays(
 ) -> list[Measurement]:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
-    weight (K, d), bias (K,): the classifier on these features, for NC2-NC4 of the weights and the margins.
-    test_features, test_labels: the same layer on held-out samples. K is the weight's number of rows, or 1 +
-    the largest train label. Raises InputError on what `check_arrays` finds.
+    Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
+    for NC2-NC4 of the weights and the margins. test_features, test_labels: the same layer on held-out
+    samples. K is the weight's number of rows, or 1 + the largest train label. batch_size: samples that are
+    worked on at a time. Raises InputError on what `check_arrays` finds.
     """
     if (test_features is None) != (test_labels is None):
         raise InputError("test features and test labels come together; give both or neither")
-    classes = count_classes(as_tensor(labels)) if weight is None else len(weight)
-    check_arrays(features, labels, weight, bias, classes, TRAIN)
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
+    train = as_tensor(features), as_tensor(labels)
+    head = tuple(None if array is None else as_tensor(array) for array in (weight, bias))
+    classes = count_classes(train[1]) if head[0] is None else len(head[0])
+    check_arrays(*train, *head, classes, TRAIN)
     test = None
     if test_features is not None and test_labels is not None:
-        check_arrays(test_features, test_labels, weight, bias, classes, TEST)
-        check_widths([features, test_features])
-        test = _batches_of(test_features, test_labels, batch_size)
-    return measure_batches(
-        _batches_of(features, labels, batch_size),
-        classes,
-        test,
-        None if weight is None else as_tensor(weight),
-        None if bias is None else as_tensor(bias),
-        layer,
-    )
+        held_out = as_tensor(test_features), as_tensor(test_labels)
+        check_arrays(*held_out, *head, classes, TEST)
+        check_widths([train[0], held_out[0]])
+        test = _batches_of(*held_out, batch_size)
+    return measure_batches(_batches_of(*train, batch_size), classes, test, *head, layer)
 
 
 def measure_batches(
@@ -183,18 +182,21 @@ def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterat
         yield Measurement(layer, split, metric, value)
 
 
-def spectrum_metrics(name: str, matrix: Tensor, exponent: int = 0) -> Iterator[tuple[str, float]]:
-    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix.
-
-    The matrix is in units of 2^exponent. Ranks are computed before the values return to the unit 1, where
-    subnormal ones would lose their digits.
-    """
+def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
+    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix."""
     unit = unit_exponent(size_exponent(largest_entry(matrix)))
-    singular = singular_values(times_two_to(matrix.double(), -unit))
+    return _of_singular(name, singular_values(times_two_to(matrix.double(), -unit)), unit)
+
+
+def _of_singular(name: str, singular: Tensor, exponent: int) -> Iterator[tuple[str, float]]:
+    """Yield the same of singular values in units of 2^exponent.
+
+    Ranks are computed before the values return to the unit 1, where subnormal ones would lose their digits.
+    """
     yield f"rank_{name}", numerical_rank(singular)
     yield f"stable_rank_{name}", stable_rank(singular)
     yield f"effective_rank_{name}", effective_rank(singular)
-    for place, value in enumerate(times_two_to(singular, unit + exponent).tolist(), 1):
+    for place, value in enumerate(times_two_to(singular, exponent).tolist(), 1):
         yield f"singular_{name}_{place:03d}", value
 
 
@@ -240,7 +242,7 @@ def two_pass_metrics(
 
 
 def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    return spectrum_metrics("means", statistics.uncentred_means(), statistics.exponent)
+    return _of_singular("means", statistics.singular, statistics.exponent)
 
 
 def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
@@ -294,10 +296,8 @@ def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Te
     return (({layer: features}, labels) for features, labels in batches())
 
 
-def _batches_of(features: Array, labels: Array, batch_size: int) -> Batches:
-    rows, wanted = as_tensor(features), as_tensor(labels)
-
+def _batches_of(features: Tensor, labels: Tensor, batch_size: int) -> Batches:
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(torch.split(rows, batch_size), torch.split(wanted, batch_size), strict=True)
+        return zip(torch.split(features, batch_size), torch.split(labels, batch_size), strict=True)
 
     return batches

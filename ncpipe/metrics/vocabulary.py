@@ -148,8 +148,7 @@ def measure_vocabulary(
             continue
         own = classes
         if split == TEST:
-            often = seen.accumulator.counts[classes] >= min_per_class
-            own = classes[often] if int(often.sum()) > 1 else _frequent_tokens(often.long(), 1, TEST)
+            own = classes[_frequent_tokens(seen.accumulator.counts[classes], min_per_class, TEST)]
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
         check_statistics(split, LAST_LAYER, statistics)
         values = {
@@ -237,13 +236,19 @@ def wilson_interval(count: int, total: int) -> tuple[float, float]:
 
 
 def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
-    """Return the tokens with at least `least` positions; raise InputError for fewer than two tokens."""
+    """Return the places in `counts` of tokens with at least `least` positions in the split.
+
+    counts: of all tokens, or in the test split of the train split's classes. Raises InputError for fewer than
+    two such tokens.
+    """
     found = torch.nonzero(counts >= least).flatten()
     if len(found) < 2:
         most = int(counts.max()) if len(counts) else 0
+        among = f" of the train split's {len(counts)} classes" if split == TEST else ""
         raise InputError(
-            f"{len(found)} tokens occur as the next one at least {least} times in the {split} split (the "
-            f"most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add tokens"
+            f"{len(found)} tokens{among} occur as the next one at least {least} times in the {split} split "
+            f"(the most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add "
+            "tokens"
         )
     return found
 

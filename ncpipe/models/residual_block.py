@@ -23,7 +23,7 @@ from ncpipe.models.layers import (
     attend,
     layer_norm,
 )
-from ncpipe.system.compile import HAS_NUMBA
+from ncpipe.system.compile import can_compile
 
 # Rows x width of one run. With fewer, as in mini-batches of 128 vectors, calling the loops takes longer than
 # it saves: threads of other batches wait for Python meanwhile. Not counted over the runs, whose rounding is
@@ -49,7 +49,7 @@ def attention_is_compiled(attention: Attention, x: Tensor, tokens: int) -> TypeG
 
 def _fits(layer: Affine, x: Tensor) -> bool:
     stacked = layer.weight.dim() == 3 and layer.weight.device.type == "cpu"
-    return HAS_NUMBA and stacked and torch.is_grad_enabled() and x[0].numel() >= FEWEST_NUMBERS
+    return stacked and torch.is_grad_enabled() and x[0].numel() >= FEWEST_NUMBERS and can_compile()
 
 
 def add_mlp(x: Tensor, stream: Tensor | None, mlp: OneLayerMLP, eps: float) -> tuple[Tensor, Tensor | None]:

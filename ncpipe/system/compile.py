@@ -1,12 +1,34 @@
 """Compile loops over arrays to machine code, where numba is installed."""
 
+import functools
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from ncpipe.system.errors import cut
+
 Loop = Callable[..., Any]
 
-HAS_NUMBA = find_spec("numba") is not None
+
+@functools.cache
+def can_compile() -> bool:
+    """Return whether numba is installed and works; warn once of one that cannot be imported.
+
+    The first call imports it, half a second.
+    """
+    if find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except Exception as error:  # of a NumPy that it does not know, or of its compiler's library
+        what = cut(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        warnings.warn(
+            f"numba cannot be imported ({what}); PyTorch's operations are used, which take longer",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def compiled(signatures: Sequence[str], fastmath: Collection[str] = ()) -> Callable[[Loop], Loop]:

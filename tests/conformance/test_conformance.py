@@ -60,11 +60,11 @@ def test_ncpipe_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             measure_arrays(*map(arrays.get, ORDER))
         return
     small = 3 if len(arrays["labels"]) < 1000 else 997
-    monkeypatch.setattr(statistics, "HAS_NUMBA", False)
+    monkeypatch.setattr(statistics, "can_compile", lambda: False)
     assert failures(name, measure_arrays(*map(arrays.get, ORDER))) == []
     assert failures(name, measure_arrays(*map(arrays.get, ORDER), batch_size=small)) == []
     pytest.importorskip("numba")
-    monkeypatch.setattr(statistics, "HAS_NUMBA", True)
+    monkeypatch.setattr(statistics, "can_compile", lambda: True)
     monkeypatch.setattr(statistics, "COMPILED_FROM", 0)
     if name not in suite.GENERATED:
         arrays, _ = read_arrays(FOLDER / f"{name}.npz", READ)

@@ -467,11 +467,12 @@ def test_distributed_and_sharded_models_are_measured() -> None:
     copies.register_forward_pre_hook(lambda module, args: pytest.fail("it would wait for other processes"))
     assert found(copies, "2") == wanted
     mesh = init_device_mesh("cpu", (1,))
-    sharded = network(nn.Linear(WIDTH, CLASSES))
-    for module in (sharded[0], sharded[2], sharded):
-        fully_shard(module, mesh=mesh)
-    assert found(sharded, "2") == wanted
-    assert found(sharded, "2") == wanted  # again, of what the first one has left
+    for units in ([], ["0", "2"]):
+        sharded = network(nn.Linear(WIDTH, CLASSES))
+        for module in (*map(sharded.get_submodule, units), sharded):
+            fully_shard(module, mesh=mesh)
+        assert found(sharded, "2") == wanted
+        assert found(sharded, "2") == wanted  # again, of what the first one has left
 
 
 def swin() -> nn.Module:

@@ -89,6 +89,30 @@ def test_tensors_that_learn_are_measured(classes: int) -> None:
     same(measure_token_arrays(learning, labels, fc.weight, fc.bias), tokens)
 
 
+@pytest.mark.parametrize("kind", ["autocast", torch.bfloat16, torch.float16])
+def test_narrow_networks_are_measured_in_a_loop_of_ones_own(kind: Any) -> None:
+    """Between two steps, in autocast's block too; gradients are the same. Features are what the head sees."""
+    (h, labels), net = drawn(5), nn.Sequential(nn.Linear(D, D), Head(5))
+    torch.manual_seed(0)
+    mixed = kind == "autocast"
+    if not mixed:
+        net, h = net.to(kind), h.to(kind)
+
+    def gradient(measured: bool) -> Tensor:
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            rows = measure_model(net, "1.fc", [(h, labels)]) if measured else []
+            nn.functional.cross_entropy(net(h), labels).backward()
+            if measured:
+                features = net[0](h).detach()
+                assert features.dtype == (torch.bfloat16 if mixed else kind)
+                same(rows, measure_arrays(features, labels, net[1].fc.weight, net[1].fc.bias))
+        found: Tensor = net[0].weight.grad
+        return found
+
+    assert torch.equal(gradient(measured=False), gradient(measured=True))
+
+
 def test_classes_may_be_an_array() -> None:
     (h, labels), net = drawn(), Head()
     wanted = measure_model(net, "fc", [(h, labels)], classes=[3, 7, 9])

@@ -96,16 +96,16 @@ def measure_arrays(
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
     train = as_tensor(features), as_tensor(labels)
-    head = tuple(None if array is None else as_tensor(array) for array in (weight, bias))
-    classes = count_classes(train[1]) if head[0] is None else len(head[0])
-    check_arrays(*train, *head, classes, TRAIN)
+    rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
+    classes = count_classes(train[1]) if rows is None else len(rows)
+    check_arrays(*train, rows, offsets, classes, TRAIN)
     test = None
     if test_features is not None and test_labels is not None:
         held_out = as_tensor(test_features), as_tensor(test_labels)
-        check_arrays(*held_out, *head, classes, TEST)
+        check_arrays(*held_out, rows, offsets, classes, TEST)
         check_widths([train[0], held_out[0]])
         test = _batches_of(*held_out, batch_size)
-    return measure_batches(_batches_of(*train, batch_size), classes, test, *head, layer)
+    return measure_batches(_batches_of(*train, batch_size), classes, test, rows, offsets, layer)
 
 
 def measure_batches(

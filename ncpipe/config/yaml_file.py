@@ -95,6 +95,29 @@ def key_lines(text: str) -> dict[str, int]:
     return found
 
 
+def shared_mappings(tree: Any) -> list[tuple[str, str]]:
+    """Return the dotted paths of each mapping that an alias or a merge key has put in a second place.
+
+    Each pair is the second path and the first. `tree` is what `read_yaml` returns, where an alias is the
+    object that it names. Mappings below a shared one are left out.
+    """
+    first: dict[int, str] = {}
+    found = []
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, dict):
+            if id(node) in first:
+                found.append((path, first[id(node)]))
+                return
+            first[id(node)] = path
+        if isinstance(node, dict | list):
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                walk(value, f"{path}.{word(key)}" if path else word(key))
+
+    walk(tree, "")
+    return found
+
+
 def parse_number(text: str) -> int | float:
     """Return a number written as in params.yaml; raise InputError for anything else."""
     value = parse_yaml(text)

@@ -10,12 +10,13 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
 from ncpipe.commands.study_modules import study_modules
-from ncpipe.config.params import PARAMS_FILE, Params, load_params
+from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.study import FILE
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
+    PIPELINE,
     ROOT,
     TRAIN,
     experiment_digests,
@@ -127,7 +128,7 @@ def _parameters(params: Params, experiment: str) -> str:
 
 
 def _load_params() -> Params | None:
-    return load_params() if PARAMS_FILE.is_file() else None
+    return load_params_if_any([PIPELINE])
 
 
 def _relative_path(stage: Stage) -> Path:

@@ -241,7 +241,7 @@ def _check_size(path: Path, needed: int) -> None:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    kind = path.suffix
+    kind = path.suffix.lower()
     hint = "; numpy.savez writes one" if kind == ".npz" else ""
     reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(cut(f"{path}: damaged, or no {kind} file ({cut(reason, REASON)}){hint}"))

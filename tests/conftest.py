@@ -101,8 +101,10 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments,
     }
+    yaml = YAML()
+    yaml.representer.ignore_aliases = lambda _: True  # experiments share no mapping in the file
     with Path("params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+        yaml.dump(tree, file)
 
 
 def measure_runs(*names: str, depths: Sequence[int], seeds: Sequence[int] = (0,)) -> None:

@@ -204,8 +204,10 @@ class Clone:
 
     def write_params(self, tree: Tree) -> None:
         """params.yaml, and a claims.yaml that asks after one of its experiments."""
+        yaml = YAML(typ="safe")
+        yaml.representer.ignore_aliases = lambda _: True  # experiments share no mapping in the file
         with (self.folder / "params.yaml").open("w") as file:
-            YAML(typ="safe").dump(tree, file)
+            yaml.dump(tree, file)
         claims = CLAIMS.format(min(tree["experiments"]))
         (self.folder / "claims.yaml").write_text(claims, encoding="utf-8")
 

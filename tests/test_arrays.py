@@ -20,7 +20,8 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.plot import plot
 from ncpipe.config.records import read
 from ncpipe.config.specs import ArraysData, Experiment
-from ncpipe.datasets.arrays import prepare_arrays
+from ncpipe.datasets.array_files import read_arrays
+from ncpipe.datasets.arrays import NAMES, prepare_arrays
 from ncpipe.datasets.prepared import Prepared, read_prepared, write_prepared
 from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS, RUNS
 from ncpipe.system.errors import InputError
@@ -215,6 +216,12 @@ def test_keys_that_the_file_cannot_follow_are_one_line() -> None:
     tree["data"]["normalisation"] = "standardise"
     with pytest.raises(InputError, match=r"data: normalisation: token ids have none"):
         read(Experiment, tree)
+
+
+def test_an_extension_may_be_in_capitals() -> None:
+    np.savez("UPPER.npz", inputs=np.zeros((4, 2)), labels=[0, 0, 1, 1])
+    Path("UPPER.npz").rename("UPPER.NPZ")
+    assert set(read_arrays(Path("UPPER.NPZ"), NAMES)[0]) == {"inputs", "labels"}
 
 
 def test_a_missing_or_damaged_file_is_one_line() -> None:

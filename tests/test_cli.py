@@ -204,6 +204,19 @@ def test_a_damaged_table_is_named(
 # The program itself
 
 
+@pytest.mark.parametrize("words", ["code", "report", "clean", "sweep --cancel", "status", "grid"])
+def test_a_folder_without_a_study_is_one_line(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: an empty page, digests or a list of nothing, and success."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ncpipe", *words.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert str(stop.value.code).startswith("ncpipe: params.yaml: not found; run this beside a params.yaml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_stages_arguments_may_be_named(fail: Fail) -> None:
     """As DVC writes an item of a matrix. Red: they are options that the program does not know."""
     assert "experiment 'a;b' is not in params.yaml" in said(fail, "fetch", "--experiment", "a;b")

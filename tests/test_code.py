@@ -451,6 +451,23 @@ def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):
     assert changed() == []
 
 
+def test_experiments_that_share_a_mapping_are_refused(tmp_path, monkeypatch):
+    """`dvc exp run -S` would change both or neither, in silence. Red: digests are written."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(), other=experiment_tree())
+    tree = YAML(typ="safe").load(Path("params.yaml"))
+    tree["experiments"]["other"]["penalty"] = tree["experiments"]["one"]["penalty"]
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
+    with pytest.raises(
+        InputError,
+        match=r"^params\.yaml: experiments\.other\.penalty: shares its keys with "
+        r"experiments\.one\.penalty by a YAML alias .* or neither; write a copy, penalty: \{<<:",
+    ):
+        write_code()
+    assert not Path("data").exists()
+
+
 def test_a_run_does_not_train_by_params_that_dvc_does_not_know(tmp_path, monkeypatch):
     """Edited after `code` had run, by which DVC files the run away. Red: no look at it; a look at others."""
     monkeypatch.chdir(tmp_path)

@@ -2,15 +2,23 @@
 
 import io
 import math
+import re
+import shlex
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from dvc.repo import Repo
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
+from pipeline import ROOT, Clone
 from scipy import stats
 
 from ncpipe.commands.compare import compare, different_parameters
+from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import Slopes
+from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, Term, compare_results, difference_interval
 from ncpipe.tables.points import usable_points
@@ -201,6 +209,85 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
     table = table[table["revision"] == "other"].set_index(["quantity", "series"])
     found = table.loc[("slope", "nc1_trace_ratio"), "difference"]
     assert found == pytest.approx(row["difference"], rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")  # of DVC's own
+@pytest.mark.parametrize(
+    "made", ["clone {} copy", "clone --depth 1 file://{} copy", "-C {} worktree add -q {}/../copy"]
+)
+def test_a_copy_without_dvcs_cache_is_one_line(made, tmp_path, monkeypatch):
+    """Git has dvc.lock, and the results are in the cache of the origin. Red: a traceback of DVC's index."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    monkeypatch.chdir(origin)
+
+    def git(words, where=origin):
+        user = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *user, *words.split()], cwd=where, check=True, capture_output=True)
+
+    git("init")
+    Repo.init().close()
+    Path("params.yaml").write_text("a: 1\n")
+    Path("dvc.yaml").write_text(
+        "stages: {copy: {cmd: mkdir -p data/results && cp params.yaml data/results/runs.csv, "
+        "outs: [data/results]}}"
+    )
+    with Repo() as repo:
+        repo.reproduce()
+    git("add --all")
+    git("commit -m one")
+    files = [Path("params.yaml"), Path("data/results/runs.csv")]
+    assert read_revision("HEAD", files) == ["a: 1\n", "a: 1\n"]
+    git(made.format(origin, origin), tmp_path)
+    monkeypatch.chdir(tmp_path / "copy")
+    with pytest.raises(
+        InputError, match=r"^HEAD: .*runs\.csv: not in the revision or not in DVC's cache; .*dvc pull"
+    ) as caught:
+        read_revision("HEAD", files)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.pipeline
+def test_variants_in_a_row_differ_by_their_own_key_alone(tmp_path):
+    """As docs/comparing.md makes them, with DVC itself. Red: a variant that also has the change before it."""
+    page = (ROOT / "docs/comparing.md").read_text(encoding="utf-8").partition("## Git comes first")[0]
+    lines = re.findall(r"^(?:dvc exp run|git checkout).*$", page, re.M)
+    changes = dict(re.findall(r"-n (\w+) -S '(\S+)'", page))
+    assert set(changes) == {"slower", "stronger", "first", "second"}
+    keys = {
+        name: change.partition("=")[0].removeprefix("experiments.digits_rn1.")
+        for name, change in changes.items()
+    }
+    (tmp_path / "params.yaml").write_text(
+        "experiments:\n  digits_rn1: {optimizer: {learning_rate: 0.005}, penalty: {value: 0.005}}\n"
+    )
+    (tmp_path / "dvc.yaml").write_text(
+        "stages: {copy: {cmd: cp params.yaml out.yaml, params: [experiments], outs: [out.yaml]}}\n"
+    )
+    clone = Clone(tmp_path)
+    for words in (
+        "git init",
+        "git config user.name a",
+        "git config user.email a@b.c",
+        "dvc init",
+        "dvc repro",
+    ):
+        clone.run(*words.split())
+    clone.run("git", "add", "--all")
+    clone.run("git", "commit", "-m", "one")
+    for line in lines:
+        clone.run(*shlex.split(line))
+    names = clone.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").out.split()
+    names = [name for name in names if not name.startswith("refs/exps/exec/")]  # DVC's own
+    found = {}
+    for name in names:
+        tree = parse_yaml(clone.run("git", "show", f"{name}:params.yaml").out)["experiments"]["digits_rn1"]
+        flat = {
+            "optimizer.learning_rate": tree["optimizer"]["learning_rate"],
+            "penalty.value": tree["penalty"]["value"],
+        }
+        found[name.rpartition("/")[2]] = {key for key, value in flat.items() if value != 0.005}
+    assert found == {"base": set()} | {name: {key} for name, key in keys.items()}
 
 
 def test_what_cannot_be_compared_says_why(files):

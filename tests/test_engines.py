@@ -22,7 +22,7 @@ from ncpipe.runs.engines.engine import Engine, run_tasks, tasks_to_retry
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.jobs import write_array
 from ncpipe.runs.engines.local import LocalEngine
-from ncpipe.runs.engines.options import Options, Settings, Slurm, load_options
+from ncpipe.runs.engines.options import Options, Settings, Slurm, gpus_of, load_options
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
 from ncpipe.runs.store import sweep_fingerprints
@@ -334,6 +334,7 @@ def test_no_number_is_no_time_between_checkpoints() -> None:
             [],
             r"slurm: gres: gpu:a100:2 requests 2 GPUs, but a job",
         ),
+        ("slurm: {gres: 'gpu:a100:1,gpu:v100'}", [], r"gres: gpu:a100:1,gpu:v100 requests 2 GPUs"),
         ("slurm: {qos: '--time=1'}", [], r"slurm: qos: '--time=1' is empty, begins with -"),
         ("slurm: {rules: [{time: '0:01:00'}]}", [], r"slurm: rules\[0\].signal_seconds: 90 s of 1 minutes"),
         ("slurm: {rules: [{depth: 3}]}", [], r"slurm.rules\[0\].depth: unknown key"),
@@ -375,3 +376,25 @@ def test_options_of_sbatch_that_only_look_reserved_pass() -> None:
     """Red: `--gpus`, which begins `--gpus-per-node`, refused."""
     given = ("--gpus=a100:1", "--mem-per-cpu=2G", "--time-min=10", "--exclusive", "--no-requeue")
     assert Slurm(sbatch=given).sbatch == given
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        (None, 0),
+        ("gpu", 1),
+        ("gpu:2", 2),
+        ("gpu:a100", 1),
+        ("gpu:a100:1", 1),
+        ("gpu:a100:1(S:0-1)", 1),
+        ("gpu,lscratch:20", 1),
+        ("lscratch:20,gpu:1", 1),
+        ("lscratch:20", 0),
+        ("gpumem:40", 0),
+    ],
+)
+def test_the_gpus_of_a_gres(gres: str | None, gpus: int) -> None:
+    """As sbatch reads it. Red: the count of another resource."""
+    assert gpus_of(gres) == gpus
+    if gpus < 2:
+        assert Slurm(gres=gres).uses_gpu == (gpus > 0)

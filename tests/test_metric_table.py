@@ -161,6 +161,11 @@ def test_what_check_arrays_refuses() -> None:
         r"label -1 of sample 0 is not in 0\.\.2": (features, labels - 1),
         r"label 3 of sample \d+ is not in 0\.\.2": (features, labels, weight[:3]),
         r"weight must have a row per class.*\(4, 9\), not \(4, 8\)": (features, labels, weight[:, 1:]),
+        r"weight must have a row per class.*, \(4, 9\), not \(9, 4\); transpose it": (
+            features,
+            labels,
+            weight.T,
+        ),
         "weight hold NaN": (features, labels, weight / 0, bias),
         "bias must have an entry per class": (features, labels, weight, bias[1:]),
         "a bias needs a weight": (features, labels, None, bias),

@@ -1,10 +1,12 @@
 """`ncpipe new`: a study like the others below stages/, or a project of its own that runs to its figures."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,15 @@ from pipeline import ROOT, Clone
 from ncpipe.claims.ledger import load_claims
 from ncpipe.commands import new as command
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.new import Extras, create_study
+from ncpipe.commands.new import Extras, Kind, create_study
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import read_yaml
+from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.system.errors import InputError
 
 TEMPLATE = ROOT / "stages/smoke"
+VECTORS = np.random.default_rng(0).random((12, 4))
 FILES = {
     "params.yaml", "claims.yaml", "dvc.yaml", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
     ".dvc/plots/log_x.json", ".dvc/plots/log_y.json",
@@ -145,6 +149,118 @@ def test_a_file_of_data_is_copied_and_watched(
     assert (data.source, data.kind, data.file) == ("arrays", kind, "mine.npz")
 
 
+def a_file(folder: Path, inputs: np.ndarray) -> Path:
+    np.savez(folder / "mine.npz", inputs=inputs, labels=np.arange(len(inputs)) % 3)
+    return folder / "mine.npz"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "expected"),
+    [
+        (VECTORS > 0.5, "vector", "vector"),
+        ((9 * VECTORS).astype(np.uint8), "vector", "vector"),
+        ((9 * VECTORS).astype(np.int64), "tokens", "tokens"),
+        ((9 * VECTORS).astype(np.uint8).reshape(12, 1, 2, 2), None, "image"),
+    ],
+)
+def test_data_of_every_kind_make_a_study_that_reads_them(
+    inputs: np.ndarray, kind: Kind | None, expected: str, checkout: Path, tmp_path: Path
+) -> None:
+    """Red: a mistake of a file that the user has not written; a network that does not take tokens."""
+    create_study("filed", Extras(data=a_file(tmp_path, inputs), kind=kind))
+    study = checkout / "stages/filed"
+    experiment = load_params(study / "params.yaml").experiments["mixture_rn1"]
+    assert experiment.data.kind == expected
+    assert experiment.model.architecture == ("L-T11" if expected == "tokens" else "L-RN1")
+    with contextlib.chdir(study):
+        assert prepare_arrays(experiment.data).kind == expected
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wanted", "line"),
+    [
+        (
+            np.zeros((12, 5), np.uint8),
+            {},
+            r"mine\.npz: inputs \(12, 5\) are whole numbers; add --kind tokens if",
+        ),
+        (
+            np.zeros((12, 8, 8), np.uint8),
+            {},
+            r"mine\.npz: inputs has shape \(12, 8, 8\); give vectors \(N, D\), im",
+        ),
+        (
+            np.zeros((12, 8, 8)),
+            {"kind": "image"},
+            r"mine\.npz: inputs has shape .*; kind: image takes \(N, channels",
+        ),
+        (
+            np.zeros((12, 5)),
+            {"kind": "tokens"},
+            r"mine\.npz: inputs is of type float64; token ids are whole numb",
+        ),
+    ],
+)
+def test_data_of_no_kind_are_one_line_that_names_the_file(
+    inputs: np.ndarray, wanted: dict[str, Any], line: str, checkout: Path, tmp_path: Path
+) -> None:
+    """Red: a study that fails at fetch; a mistake of the removed params.yaml, by its line."""
+    with pytest.raises(InputError, match=line) as caught:
+        create_study("filed", Extras(data=a_file(tmp_path, inputs), **wanted))
+    assert "params.yaml" not in str(caught.value)
+    assert not list((checkout / "stages").iterdir())
+
+
+def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
+    """Red: the template's question; a claim that no paper makes; one that no sweep of an axis answers."""
+    create_study("filed", Extras(data=a_file(tmp_path, np.zeros((12, 5)))))
+    create_study("wider", Extras(axis="model.width"))
+    create_study("smoothed", Extras(axis="schedule.final"))
+    create_study("sines", Extras(own_code=True, axis="model.width"))
+    asked, claimed = {}, {}
+    for name in ("filed", "wider", "smoothed", "sines"):
+        params = load_params(checkout / f"stages/{name}/params.yaml")
+        claims = load_claims(checkout / f"stages/{name}/claims.yaml", lambda params=params: params)
+        asked[name], claimed[name] = next(iter((params.about or {}).values())).question, claims[-1]
+        assert (claims[-1].ref, claims[-1].author) == (name, "ours")
+        assert {claim.author for claim in claims if "S25" not in claim.ref} == {"ours"}
+    assert asked["filed"] == "Do networks on mine.npz collapse more the deeper they are?"
+    assert asked["wider"] == "Do networks collapse more or less with model.width?"
+    found = {
+        name: (claim.quantity, claim.metric, claim.depth, claim.statement) for name, claim in claimed.items()
+    }
+    assert found == {
+        "filed": ("slope", "nc1_trace_ratio", None, "NC1 improves with depth"),
+        "wider": ("slope", "nc1_trace_ratio", 4, "NC1 falls with model.width at the largest depth"),
+        "smoothed": ("spearman", "nc1_trace_ratio", 4, "NC1 falls with schedule.final at the largest depth"),
+        "sines": (
+            "slope",
+            "directional_cdnv",
+            3,
+            "directional CDNV falls with model.width at the largest depth",
+        ),
+    }
+    load_study(checkout)
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("model.width", (16, 32)),
+        ("optimizer.beta1", (0.45, 0.9)),
+        ("optimizer.beta2", (0.4995, 0.999)),
+        ("schedule.final", (0.0, 0.5)),
+        ("data.seed", (0, 1)),
+        ("penalty.value", (0.005, 0.01)),
+        ("epochs", (300, 600)),
+    ],
+)
+def test_an_axis_has_two_values_in_its_range(axis: str, values: tuple[float, float], checkout: Path) -> None:
+    """Red: twice a value of which the range is left, or twice 0."""
+    create_study("varied", Extras(axis=axis))
+    assert load_params(checkout / "stages/varied/params.yaml").sweep.values == values
+
+
 @pytest.mark.parametrize(
     "name", ["a, b.npz", "a: #b.npz", "a\\1.npz", "- x.npz", "mine (1).npz", "{x}.npz", "é.npz"]
 )
@@ -174,6 +290,11 @@ def test_a_name_that_dvc_would_change_is_refused(checkout: Path, tmp_path: Path,
         (Extras(axis="model.depht"), "--axis: model.depht is not a number of the experiment; give a key"),
         (Extras(axis="loss"), "--axis: loss is not a number"),
         (Extras(data=Path("none.npz")), "none.npz: not found"),
+        (Extras(kind="image"), "--kind: is of --data, which is missing"),
+        (
+            Extras(True, "data.noise"),
+            r"^--axis data\.noise: sweep\.axis: experiments\.patches\.data\.noise: unknown",
+        ),
         (Extras(data=Path("none.csv")), "none.csv: unknown extension '.csv'"),
     ],
 )

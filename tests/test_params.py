@@ -20,9 +20,11 @@ from pipeline import with_axis
 
 from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
+from ncpipe.config.loss_specs import Loss
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
 from ncpipe.config.records import read, suggest
 from ncpipe.config.specs import Adam, CosineSchedule, Experiment, ImageData, Run, as_json
+from ncpipe.config.unions import values_of
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import WATCHED, judge_run
@@ -128,6 +130,24 @@ def test_mistakes_name_their_key(path: str, value: object, message: str) -> None
         1e39,
         10**400,
     )  # a range that says nothing to who wrote -1
+
+
+def test_a_word_is_no_number_in_quotes() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_params(changed("experiments.one.epochs", "many"))
+    assert str(caught.value) == "experiments.one.epochs: expected a whole number, got text ('many')"
+
+
+@pytest.mark.parametrize("loss", ["focall", {"name": "focall"}])
+def test_every_loss_is_listed_for_one_that_is_unknown(loss: object) -> None:
+    """Red: only those that need no keys."""
+    with pytest.raises(InputError) as caught:
+        parse_params(changed("experiments.one.loss", loss))
+    [message] = str(caught.value).splitlines()
+    assert "'focall' is unknown; did you mean 'focal'? allowed: " in message
+    records = [record for record in typing.get_args(Loss) if dataclasses.is_dataclass(record)]
+    names = {name for record in records for name in values_of(record, "name")}
+    assert set(message.partition("allowed: ")[2].split(", ")) == names > {"ce", "focal", "supcon"}
 
 
 def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:

@@ -150,6 +150,11 @@ def test_a_merge_is_the_users_to_end(project: Path, capsys: pytest.CaptureFixtur
     LOCK.write_text(both)
     assert not repair_broken_lock()
     assert "has a merge conflict" in capsys.readouterr().err
+    with pytest.raises(
+        InputError, match=r"^repair: dvc\.lock: has a merge conflict; resolve it, .* repair again$"
+    ):
+        repair()
+    assert "done" not in capsys.readouterr().err
     assert LOCK.read_text() == both
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -60,7 +61,7 @@ from ncpipe.runs.engines.slurm import (
     dry_run,
 )
 from ncpipe.runs.engines.slurm_commands import JobState, cancel, job_states, summary
-from ncpipe.runs.engines.slurm_script import check_submission, sbatch_options
+from ncpipe.runs.engines.slurm_script import batch_script, check_submission, sbatch_options, submission
 from ncpipe.runs.engines.slurm_worker import REQUEUE
 from ncpipe.runs.engines.slurm_worker import main as work_on
 from ncpipe.runs.engines.task import Task, TaskResult, from_json, to_json
@@ -680,6 +681,29 @@ def test_a_job_may_have_no_time_limit_and_no_checkpoints(folder: Path, stand_in:
     assert "; no time limit" in dry_run(tasks(), Slurm(time="unlimited")).lines[1]
     rarely = [dataclasses.replace(task, checkpoint_seconds=math.inf) for task in tasks()]
     assert from_json(to_json(rarely)) == rarely
+
+
+def test_a_dry_run_prints_what_sbatch_is_given(folder: Path, stand_in: Path) -> None:
+    """And one line if cores would idle: a job trains as many runs at a time as it has, each on one thread."""
+    write_params([2], [0, 1, 2, 3], one=experiment_tree())
+    fetch("one")
+    options = Slurm(time="10", cpus=2, setup=("module load cuda",))
+    lines = dry_run(tasks(), options).lines
+    assert f"submitted by: {shlex.join(submission('ARRAY', 4, options))}" in lines
+    assert "--array=0-3%256" in submission("ARRAY", 4, options)
+    assert lines[-1].endswith(batch_script("ARRAY", options))
+    assert "\nmodule load cuda\n" in lines[-1]
+    [idle] = [line for line in lines if "idle" in line]
+    assert idle == (
+        "idle cores: a job has 2 and its runs use 1 at most (1 thread a run); give -o cpus=1, or -o array=2 "
+        "for more runs in a job"
+    )
+    for enough in (
+        Slurm(time="10"),
+        dataclasses.replace(options, array=2),
+        Slurm(time="10", cpus=4, array=1),
+    ):
+        assert "idle" not in "".join(dry_run(tasks(), enough).lines)
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:

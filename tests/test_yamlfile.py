@@ -2,18 +2,22 @@
 
 import math
 import time
+from collections.abc import Iterator
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize._yaml import loads_yaml
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.config.yaml_file import parse_yaml, read_yaml, shared_mappings
 from ncpipe.system.errors import InputError
 
 REFUSED = object()
+ROOT = Path(__file__).parent.parent
 
 
 def read(reader: Any, text: str) -> Any:
@@ -160,7 +164,13 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
         ("a: <<", "line 1: << means nothing here; quote it if it is text"),
         ("%YAML 1.1\n---\na: no", "line 1: only YAML 1.2 is read; remove the %YAML line"),
         ("a: 1\n---\nb: 1", "line 2: a second document begins; a file holds one"),
-        ("a: [1", "not valid YAML: line 2, column 1: did not find expected"),
+        ("a: [1", "not valid YAML: line 1, column 4: [ is not closed (line 2, column 1: did not find"),
+        ("a: {b: [1, 2\nc: 3}", "not valid YAML: line 1, column 8: [ is not closed (line 2, column 2:"),
+        ("a: {b: 1\nc: 2", "not valid YAML: line 1, column 4: { is not closed (line 2, column 2: did"),
+        ("a: 'x\nb: 3", "not valid YAML: line 1, column 4: ' is not closed (line"),
+        ("a: [1, 2}\nb: 1", "not valid YAML: line 1, column 9: did not find expected ',' or ']'"),
+        ("a:\n\tb: 1", "not valid YAML: line 2, column 1: a tab; indent with spaces"),
+        ("a: 1\n\tb: 1", "not valid YAML: line 2, column 1: a tab; indent with spaces"),
         ("a: \x01", "not valid YAML: unacceptable character #x0001"),
         ('a: "\ud800"', "not valid YAML"),
     ],
@@ -184,3 +194,66 @@ def test_aliases_that_are_few_are_what_they_name() -> None:
         "d": 3,
         "e": 3,
     }
+
+
+def leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}", value
+
+
+def changes(text: str, key: str, file: Path) -> set[str]:
+    """The keys below `experiments` that have another value after `dvc exp run -S key=77`."""
+    file.write_text(text, encoding="utf-8")
+    apply_overrides(file, [f"{key}=77"])
+    old, new = (
+        dict(leaves(tree["experiments"], "experiments")) for tree in (parse_yaml(text), read_yaml(file))
+    )
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+
+COPIED = """\
+experiments:
+  a: &a {loss: {name: ce}, data: &data {seed: 0, noise: &noise {share: 0.1, seed: 1}}, epochs: 3}
+  b: {<<: *a, loss: {name: mse}, data: {<<: *data, noise: {<<: *noise, share: 0.2}}}
+  c: {<<: *a, loss: {name: mse}, data: {<<: *data, noise: {<<: *noise}}, epochs: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [COPIED, (ROOT / "ncpipe/commands/starters/params.txt").read_text()], ids=["copies", "template"]
+)
+def test_dvc_changes_the_key_that_it_is_given_and_no_other(text: str, tmp_path: Path) -> None:
+    """Red: a mapping that two experiments of the template share."""
+    tree = parse_yaml(text)
+    assert shared_mappings(tree) == []
+    for key, value in leaves(tree["experiments"], "experiments"):
+        if not isinstance(value, list):
+            assert changes(text, key, tmp_path / "params.yaml") == {key}
+
+
+def test_a_mapping_that_two_keys_share_is_found(tmp_path: Path) -> None:
+    """DVC loses a change of the first and gives both a change of the second."""
+    text = COPIED.replace(", noise: {<<: *noise}", "")
+    assert shared_mappings(parse_yaml(text)) == [("experiments.c.data.noise", "experiments.a.data.noise")]
+    first, second = "experiments.a.data.noise.seed", "experiments.c.data.noise.seed"
+    assert changes(text, first, tmp_path / "params.yaml") == set()
+    assert changes(text, second, tmp_path / "params.yaml") == {first, second}
+    assert shared_mappings(parse_yaml("a: &a {b: 1}\nc: *a\nd: [*a]\ne: {<<: *a}")) == [
+        ("c", "a"),
+        ("d.0", "a"),
+    ]
+    assert shared_mappings(None) == []
+
+
+SHIPPED = [
+    path for path in sorted(ROOT.glob("stages/*/params.yaml")) if path.parent.name != "transformers_cpu"
+]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_experiments_of_a_shipped_study_share_nothing(path: Path) -> None:
+    tree = read_yaml(path)
+    assert shared_mappings({key: value for key, value in tree.items() if key != "about"}) == []

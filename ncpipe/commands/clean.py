@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+from ncpipe.config.params import check_there
+from ncpipe.runs.dvc import dvc_folder
 from ncpipe.runs.store import CHECKPOINT, link_runs_to_dvc_cache
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import remove
@@ -24,6 +26,8 @@ def clean(older_than: str | None, dry_run: bool) -> None:
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
     store, now, rows = store_folder(), time.time(), []
+    if dvc_folder() is None and not store.is_dir():
+        check_there()
     link_runs_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - path.stat().st_mtime, _kind(path)

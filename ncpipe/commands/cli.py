@@ -528,11 +528,15 @@ def new(
         Path | None,
         typer.Option(metavar="FILE", help="Own data set: an .npz or .safetensors file, which is copied."),
     ] = None,
+    kind: Annotated[
+        Literal["vector", "image", "tokens"] | None,
+        typer.Option(help="With --data: what its inputs are, where their shape and type leave it open."),
+    ] = None,
 ) -> None:
     """Create a new study from the template."""
     from ncpipe.commands.new import Extras, create_study
 
-    create_study(name, Extras(own_code, axis, data))
+    create_study(name, Extras(own_code, axis, data, kind))
 
 
 @command()

@@ -10,11 +10,13 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
 from ncpipe.commands.study_modules import study_modules
-from ncpipe.config.params import PARAMS_FILE, Params, load_params
+from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.study import FILE
+from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
+    PIPELINE,
     ROOT,
     TRAIN,
     experiment_digests,
@@ -43,6 +45,8 @@ def write_code() -> None:
     Runs in data/runs are imported into the store first, because DVC may remove them when it runs a stage.
     """
     params = _load_params()
+    if params is not None:
+        _check_copies()
     import_runs()
     link_runs_to_dvc_cache()
     _check_link()
@@ -124,12 +128,31 @@ def _parameters(params: Params, experiment: str) -> str:
 
 
 def _load_params() -> Params | None:
-    return load_params() if PARAMS_FILE.is_file() else None
+    return load_params_if_any([PIPELINE])
 
 
 def _relative_path(stage: Stage) -> Path:
     name, experiment = stage
     return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
+
+
+def _check_copies() -> None:
+    """Raise InputError if two keys of params.yaml share a mapping, by a YAML alias or merge.
+
+    DVC sets a parameter (`dvc exp run -S`) by writing the value of every key again, in the order of the file.
+    Of a shared mapping the last key's values remain, so the change is lost, or both keys have it.
+    """
+    tree = read_yaml(PARAMS_FILE)
+    shared = shared_mappings({key: value for key, value in tree.items() if key != "about"})  # of no result
+    if not shared:
+        return
+    second, first = shared[0]
+    more = f" ({len(shared) - 1} more like it)" if len(shared) > 1 else ""
+    name = second.rpartition(".")[2]
+    raise InputError(
+        f"{PARAMS_FILE}: {second}: shares its keys with {first} by a YAML alias or merge, so dvc exp run -S "
+        f"would change both or neither; write a copy, {name}: {{<<: *THE_ANCHOR}}, or write it out{more}"
+    )
 
 
 def _check_form() -> None:

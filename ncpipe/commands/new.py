@@ -9,14 +9,19 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.commands.json_schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
-from ncpipe.config.params import NAME, PARAMS_FILE, load_params
+from ncpipe.config.params import NAME, PARAMS_FILE, load_params, parse_params
+from ncpipe.config.study import load_study
+from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.runs.code_digests import PACKAGE, ROOT
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The template: a study of the checkout, or its copy in an installed package.
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
@@ -54,6 +59,9 @@ DEPS = f"    deps:\n      - {PACKAGE}\n"  # of the stage code, in a checkout
 ALWAYS = "    always_changed: true # it reads the installed package, which DVC does not watch\n"
 
 
+Kind = Literal["vector", "image", "tokens"]
+
+
 @dataclass(frozen=True)
 class Extras:
     """Holds what a study has besides the template.
@@ -61,11 +69,13 @@ class Extras:
     own_code: a study.py with examples of an own network, data set, metric, loss and optimizer.
     axis: a dotted key of the experiment to vary besides depth.
     data: a file of arrays, which is copied.
+    kind: what the inputs of `data` are; None where their shape and type say it.
     """
 
     own_code: bool = False
     axis: str | None = None
     data: Path | None = None
+    kind: Kind | None = None
 
 
 def create_study(name: str, extras: Extras) -> None:
@@ -167,10 +177,15 @@ def _write_common(
         (folder / "study.py").write_text(_starter("study"), encoding="utf-8")
         _replace(folder / "dvc.yaml", DEPS, OWN_DEPS)
     if extras.data is not None:
-        text = _with_data(folder, text, extras.data)
+        text = _with_data(folder, text, extras.data, extras.kind)
+    elif extras.kind is not None:
+        raise InputError("--kind: is of --data, which is missing; add the file, or leave --kind out")
     if extras.axis is not None:
         text = _with_axis(folder, text, extras.axis)
-        claims = claims.replace("improves with depth", f"falls with {extras.axis}")
+    if extras.data is not None or extras.axis is not None:
+        claims = _with_own_claim(claims, name, parse_yaml(text)["sweep"])
+        if not extras.own_code:
+            text = _with_own_question(text, extras)
     head = HEAD.format(schema=f"{schemas}{SCHEMA_FILE}", name=name, command=command)
     (folder / PARAMS_FILE).write_text(head + text, encoding="utf-8")
     first = f"# yaml-language-server: $schema={schemas}{CLAIMS_SCHEMA}\n"
@@ -179,8 +194,9 @@ def _write_common(
     (folder / ".dvc/.gitignore").write_text(DVC_IGNORED, encoding="utf-8")
     try:
         load_params(folder / PARAMS_FILE)
-    except InputError as error:  # for example because of the axis
-        raise InputError(str(error).replace(f"{folder}/", "")) from None
+    except InputError as error:  # its file is removed, so its lines help nobody
+        mistake = re.sub(r" \(line \d+\)$", "", str(error).splitlines()[0].partition(": ")[2])
+        raise InputError(f"new: the template does not suit this: {mistake}") from None
 
 
 def _starter(name: str) -> str:
@@ -193,15 +209,15 @@ def _replace(path: Path, old: str, new_text: str) -> None:
     path.write_text(text.replace(old, new_text), encoding="utf-8")
 
 
-def _with_data(folder: Path, text: str, data: Path) -> str:
+def _with_data(folder: Path, text: str, data: Path, kind: Kind | None) -> str:
     """Return params.yaml with a file of arrays as data; copy the file and list it for the stage fetch."""
+    from ncpipe.config.specs import ArraysData
     from ncpipe.datasets.array_files import read_arrays  # imports torch
-    from ncpipe.datasets.arrays import NAMES
+    from ncpipe.datasets.arrays import NAMES, prepare_arrays
 
     arrays, _ = read_arrays(data, NAMES)
-    inputs = arrays["inputs"]
-    whole = not inputs.is_floating_point()
-    kind = "image" if inputs.dim() == 4 else "tokens" if whole and inputs.dim() == 2 else "vector"
+    kind = kind or _kind(data, arrays["inputs"])
+    prepare_arrays(ArraysData("arrays", str(data), kind, None, None, 0, "none"))  # what fetch would refuse
     shutil.copyfile(data, folder / data.name)
     file = _quoted(data.name)
     _replace(folder / "dvc.yaml", FETCHED, f"{FETCHED}      - {file}\n")
@@ -212,13 +228,58 @@ def _with_data(folder: Path, text: str, data: Path) -> str:
     )
     changed, count = re.subn(r"data: \{source: (?:gaussian_mixture|spirals)[^}]*\}\n", lambda _: entry, text)
     assert count == 1
+    if kind == "tokens":
+        changed = changed.replace("architecture: L-RN1", "architecture: L-T11")
     return changed
+
+
+def _kind(data: Path, inputs: "Tensor") -> Kind:
+    """Return what inputs are by their shape and type; raise InputError where that leaves it open."""
+    shape = tuple(inputs.shape)
+    if len(shape) == 4:
+        return "image"
+    if len(shape) != 2:
+        raise InputError(
+            f"--data: {data}: inputs has shape {shape}; give vectors (N, D), images (N, channels, height, "
+            "width) or token ids (N, C)"
+        )
+    if inputs.is_floating_point():
+        return "vector"
+    raise InputError(
+        f"--data: {data}: inputs {shape} are whole numbers; add --kind tokens if they are ids of tokens, or "
+        "--kind vector if they are quantities, such as pixels"
+    )
+
+
+def _with_own_question(text: str, extras: Extras) -> str:
+    """Return params.yaml with a question about the study's own data or axis."""
+    on = "" if extras.data is None else f" on {extras.data.name}"
+    more = "more the deeper they are" if extras.axis is None else f"more or less with {extras.axis}"
+    question = json.dumps(f"Do networks{on} collapse {more}?", ensure_ascii=False)
+    lines = f'    question: {question}\n    expected: "Write here what you expect, before it runs."\n'
+    changed, count = re.subn(r" +question: .*\n +expected: .*\n", lambda _: lines, text)
+    assert count == 1
+    return changed
+
+
+def _with_own_claim(claims: str, name: str, sweep: dict[str, Any]) -> str:
+    """Return claims.yaml whose last claim, about depth, is one of the study itself, about its axis if any."""
+    last = parse_yaml(claims)[-1]
+    statement, place, quantity = last["statement"], "", "slope"
+    if axis := sweep.get("axis"):
+        statement = statement.replace("improves with depth", f"falls with {axis} at the largest depth")
+        place = f"  depth: {max(sweep['depths'])}\n"
+        quantity = "slope" if min(sweep["values"]) > 0 else "spearman"  # 0 has no logarithm
+    if "experiment" in last:
+        place = f"  experiment: {last['experiment']}\n{place}"
+    return claims[: claims.rindex("- id: ")] + (
+        f"- id: {last['id']}\n  ref: {name}\n  author: ours\n  statement: {statement}\n"
+        f"  quantity: {quantity}\n{place}  metric: {last['metric']}\n  expect: {{below: 0}}\n"
+    )
 
 
 def _quoted(name: str) -> str:
     """Return a file's name as YAML, in quotes if it needs them; InputError if DVC would change it."""
-    from ncpipe.config.yaml_file import parse_yaml
-
     if "${" in name or not name.isprintable():
         raise InputError(f"--data: {shown(name)}: DVC does not take this name literally; rename the file")
     try:
@@ -229,18 +290,35 @@ def _quoted(name: str) -> str:
 
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:
-    """Return params.yaml with a sweep over a number of the experiment: its value, and twice that."""
-    from ncpipe.config.yaml_file import parse_yaml
-
-    value = next(iter(parse_yaml(text)["experiments"].values()))
+    """Return params.yaml with a sweep over a number of the experiment: its value, and another one."""
+    tree = parse_yaml(text)
+    value = next(iter(tree["experiments"].values()))
     for key in axis.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"--axis: {axis} is not a number of the experiment; give a key such as model.width")
     for old, with_axis in WITH_AXIS:
         _replace(folder / "dvc.yaml", old, with_axis.replace("{axis}", axis))
-    line = f"axis: {axis}, values: [{value}, {2 * value}]"
+    load_study(folder)
+    values = _values_in_range(tree, axis, value)
+    line = f"axis: {axis}, values: [{values[0]}, {values[1]}]"
     return re.sub(r"^sweep: \{(\s*)", rf"sweep: {{\1{line},\1", text, count=1)
+
+
+def _values_in_range(tree: dict[str, Any], axis: str, value: float) -> tuple[float, float]:
+    """Return a key's value and its double, or else its half or a number near it, all in the key's range."""
+    half = value // 2 if isinstance(value, int) else value / 2
+    mistakes = ""
+    for values in ((value, 2 * value), (half, value), (value, value + 0.5), (value, value + 1)):
+        if values[0] == values[1]:
+            continue
+        try:
+            parse_params(tree | {"sweep": tree["sweep"] | {"axis": axis, "values": list(values)}})
+        except InputError as error:
+            mistakes = mistakes or str(error).splitlines()[0]
+        else:
+            return values
+    raise InputError(f"--axis {axis}: {mistakes}")
 
 
 def _notebook(name: str) -> str:

@@ -11,6 +11,7 @@ from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import (
     DATA,
     dvc_locked,
+    has_conflict,
     is_broken,
     remove_damaged,
     repair_cache,
@@ -27,7 +28,7 @@ def repair(paths: Sequence[Path] = ()) -> None:
     """Remove or restore DVC's broken files, remove damaged files of its cache, and print what was done.
 
     paths: results to remove too, with their damaged copies in DVC's cache. Raises InputError while another
-    DVC is running, and for a path that is not a result.
+    DVC is running, for a path that is not a result, and for a merge conflict in dvc.lock.
     """
     if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None:
         raise InputError("repair: run it in a DVC project, and not from a stage")
@@ -36,11 +37,14 @@ def repair(paths: Sequence[Path] = ()) -> None:
     with dvc_locked(dvc):
         if rwlock_in_use(dvc):
             raise InputError("repair: DVC is running a stage; wait until it has ended, or stop it")
-        lines = [*repair_rwlock(dvc), *repair_run_cache(dvc), *repair_lock_file(dvc)]
+        conflict = has_conflict()
+        lines = [*repair_rwlock(dvc), *repair_run_cache(dvc), *([] if conflict else repair_lock_file(dvc))]
         lines += [f"{path}: removed{remove_damaged(path)}" for path in paths]
         lines += repair_cache(dvc)
     for line in lines:
         say(f"repair: {line}")
+    if conflict:
+        raise InputError(f"repair: {conflict}, then run ncpipe repair again")
     say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage")
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from ncpipe.commands.stage_times import stage_times
-from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params
+from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
 from ncpipe.figures.labels import caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.papers.outputs import REPORTED
@@ -109,9 +109,9 @@ def write_page(target: Path, page: Contents) -> None:
 
 def contents(here: Mapping[str, str] | None = None) -> Contents:
     """Return the contents of the page. here: facts about this machine and checkout, for the provenance."""
-    claims = _claims()
-    if PARAMS_FILE.is_file():
-        return _contents_with_runs(load_params(), claims, here or {})
+    params, claims = load_params_if_any([CLAIMS, *REPORTED]), _claims()
+    if params is not None:
+        return _contents_with_runs(params, claims, here or {})
     return Contents(
         title="Neural collapse: models without networks",
         lead=[f"{verdict_counts(claims)}."] if claims else [],

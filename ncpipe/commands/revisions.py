@@ -21,6 +21,7 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
+    from dvc_data.index import DataIndexError
 
     logging.disable()  # DVC also logs what it raises
     try:
@@ -32,6 +33,8 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         ) from None
     except NotDvcRepoError:
         raise InputError(f"{revision}: has no DVC project in {Path.cwd()}") from None
+    except DataIndexError:  # of the folder that holds a path
+        raise _not_in_cache(revision, *paths) from None
     except DvcException as error:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
     finally:
@@ -48,7 +51,12 @@ def _read_from_revision(repo: Any, revision: str, path: Path) -> str:
     try:
         return repo.dvcfs.read_text(f"/{path.as_posix()}", encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(
-            f"{revision}: {path} is not in the revision or not in DVC's cache; run dvc repro there and "
-            "commit dvc.lock, or run dvc fetch"
-        ) from None
+        raise _not_in_cache(revision, path) from None
+
+
+def _not_in_cache(revision: str, *paths: Path) -> InputError:
+    """Return an error about results that a clone or a worktree does not have."""
+    return InputError(
+        f"{revision}: {', '.join(map(str, paths))}: not in the revision or not in DVC's cache; run dvc repro "
+        "there and commit dvc.lock, or get the results: dvc pull, or another clone's cache by dvc cache dir"
+    )

@@ -13,7 +13,7 @@ import psutil
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.repair import repair_broken_lock, repair_quickly
 from ncpipe.commands.stale import Stale
-from ncpipe.config.params import Params, load_params
+from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.records import suggest
 from ncpipe.config.specs import Device
 from ncpipe.datasets.stored import FACTS
@@ -111,7 +111,9 @@ def check_rules(options: Options, params: Params) -> None:
 
 def cancel_jobs() -> None:
     """Cancel all jobs of this folder and keep finished runs. Raises InputError if any may still run."""
-    cancelled, still_running = cancel(read_jobs())
+    if not (jobs := read_jobs()):
+        check_there()
+    cancelled, still_running = cancel(jobs)
     say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)

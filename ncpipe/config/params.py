@@ -5,7 +5,7 @@ import math
 import re
 import typing
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -287,14 +287,27 @@ class Params:
         return Run(experiment, depth, seed, spec, self.sweep.axis, value)
 
 
+def check_there(path: Path = PARAMS_FILE) -> None:
+    """Raise InputError if there is no params file, for commands that do not read it."""
+    if not path.is_file():
+        raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
+
+
+def load_params_if_any(contents: Sequence[Path]) -> Params | None:
+    """Return the parameters; None for a study without params.yaml, which has one of `contents`.
+
+    Raises InputError if there is neither.
+    """
+    return None if not PARAMS_FILE.is_file() and any(map(Path.exists, contents)) else load_params()
+
+
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file.
 
     Runs the study.py beside it, if there is one, whose networks, data sets and metrics the file may name.
     Raises InputError with a line for each mistake, which names the key.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
+    check_there(path)
     load_study(path.parent)
     try:
         tree = read_yaml(path)

@@ -90,7 +90,7 @@ def _mistake(kind: Any, path: str, error: dict[str, Any]) -> str:
             union, key = typing.cast(tuple[Any, str], _tagged(expected))
             where, problem = joined(where, key), _wrong_tag(union, key, wrong)
         else:
-            problem = _bare_name(kind, location, wrong) or _wrong_value(expected, error)
+            problem = _wrong_name(kind, location, wrong) or _wrong_value(expected, error)
     if not where and name != "value_error":
         where = "the file"
     return cut(f"{where}: {problem}" if where else problem)
@@ -107,13 +107,15 @@ def _tags(union: Any, key: str) -> list[Any]:
     return [value for record in records_of(union) for value in values_of(record, key)]
 
 
-def _bare_name(kind: Any, location: Sequence[Any], wrong: object) -> str:
-    """Return what to write for a record's name that stands without its keys; '' if it is none."""
+def _wrong_name(kind: Any, location: Sequence[Any], wrong: object) -> str:
+    """Return what to write for a record's name that is unknown, or lacks its keys; '' if it is no name."""
     if location[-1:] != (NAME,) or not (tagged := _tagged(_walk(kind, "", location[:-1], wrong)[1])):
         return ""
-    if wrong not in _tags(*tagged):
-        return ""
-    return f"{shown(wrong)} has keys of its own; write `{{{tagged[1]}: {wrong}, ...}}`"
+    union, key = tagged
+    if wrong in (tags := _tags(union, key)):
+        return f"{shown(wrong)} has keys of its own; write `{{{key}: {wrong}, ...}}`"
+    known = dict.fromkeys([*typing.get_args(names_of(union)), *tags])
+    return f"{shown(wrong)} is unknown; {suggest(wrong, known)}"
 
 
 def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
@@ -134,9 +136,16 @@ def _wrong_value(expected: Any, error: dict[str, Any]) -> str:
             bound = replace(bound, high=math.inf)  # the end of float32 is not what is wrong
         why = f": {bound.why}" if bound.why and above else ""
         return f"{shown(wrong)} is out of range; it must be {bound}{why}"
-    quoted = kind in (int, float) and isinstance(wrong, str)
+    quoted = kind in (int, float) and isinstance(wrong, str) and _is_number(wrong)
     hint = "; write the number without quotes, as 0.001 or 1e-3" if quoted else ""
     return f"expected {_KINDS[kind]}, got {kind_of(wrong)}{hint}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _walk(kind: Any, path: str, location: Iterable[Any], wrong: object) -> tuple[str, Any]:

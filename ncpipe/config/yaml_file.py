@@ -62,11 +62,33 @@ def parse_yaml(text: str) -> Any:
     try:
         return _Reader(text).document()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise InputError(f"not valid YAML: {where}{error.problem or error.context}") from None
+        raise InputError(f"not valid YAML: {_problem(error, text)}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:  # characters that no YAML has
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Return what is wrong, and where.
+
+    PyYAML reports a bracket or quote that is not closed where it gives up, which is in a later line.
+    """
+    problem, mark, start = error.problem or error.context, error.problem_mark, error.context_mark
+    if mark is None:
+        return str(problem)
+    where = f"line {mark.line + 1}, column {mark.column + 1}"
+    if "tab character" in str(problem) or _character(text, mark) == "\t":
+        return f"{where}: a tab; indent with spaces"
+    opened = _character(text, start) if start is not None and start.line < mark.line else ""
+    if opened and opened in "[{'\"":
+        return (
+            f"line {start.line + 1}, column {start.column + 1}: {opened} is not closed ({where}: {problem})"
+        )
+    return f"{where}: {problem}"
+
+
+def _character(text: str, mark: Any) -> str:
+    """Return the character at a mark; '' at the end of a line."""
+    return "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column : mark.column + 1]
 
 
 def key_lines(text: str) -> dict[str, int]:
@@ -92,6 +114,29 @@ def key_lines(text: str) -> dict[str, int]:
     root = yaml.compose(text, Loader=yaml.CSafeLoader)
     if root is not None:
         walk(root, "")
+    return found
+
+
+def shared_mappings(tree: Any) -> list[tuple[str, str]]:
+    """Return the dotted paths of each mapping that an alias or a merge key has put in a second place.
+
+    Each pair is the second path and the first. `tree` is what `read_yaml` returns, where an alias is the
+    object that it names. Mappings below a shared one are left out.
+    """
+    first: dict[int, str] = {}
+    found = []
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, dict):
+            if id(node) in first:
+                found.append((path, first[id(node)]))
+                return
+            first[id(node)] = path
+        if isinstance(node, dict | list):
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                walk(value, f"{path}.{word(key)}" if path else word(key))
+
+    walk(tree, "")
     return found
 
 

@@ -67,12 +67,13 @@ def read_arrays(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]
     missing array.
     """
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
-    if path.suffix not in readers:
+    suffix = path.suffix.lower()
+    if suffix not in readers:
         raise InputError(f"{path}: unknown extension {path.suffix!r}; give an .npz or a .safetensors file")
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'not found'}")
     try:
-        stored, ignored = readers[path.suffix](path, names)
+        stored, ignored = readers[suffix](path, names)
     except InputError as error:
         raise InputError(cut(str(error))) from None
     _require(path, stored, ignored, names)
@@ -240,7 +241,7 @@ def _check_size(path: Path, needed: int) -> None:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    kind = path.suffix
+    kind = path.suffix.lower()
     hint = "; numpy.savez writes one" if kind == ".npz" else ""
     reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(cut(f"{path}: damaged, or no {kind} file ({cut(reason, REASON)}){hint}"))

@@ -163,9 +163,12 @@ def _squared_norm(rows: Tensor) -> Tensor:
 def check_classifier(classes: int, width: int, weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise InputError unless weight is (classes, width) and bias (classes,), where they are given."""
     if weight is not None and weight.shape != (classes, width):
+        shape, hint = tuple(weight.shape), ""
+        if len(shape) == 2 and shape[0] == width:  # `classes` may have been counted by its rows
+            classes, hint = shape[1], "; transpose it"
         raise InputError(
             f"weight must have a row per class and a column per feature, ({classes}, {width}), "
-            f"not {tuple(weight.shape)}"
+            f"not {shape}{hint}"
         )
     if bias is not None and weight is None:
         raise InputError("a bias needs a weight; give both or neither")

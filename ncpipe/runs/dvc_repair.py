@@ -125,10 +125,10 @@ def repair_lock_file(dvc: Path) -> list[str]:
 
     Later results are in DVC's run cache, so nothing trains again. The broken file is kept in .dvc/tmp.
     """
-    if not LOCK.exists() or not is_broken(content := LOCK.read_bytes()):
+    if not LOCK.exists() or not is_broken(LOCK.read_bytes()):
         return []
-    if CONFLICT in content:
-        return [f"{LOCK}: has a merge conflict; resolve it, see git status"]
+    if conflict := has_conflict():
+        return [conflict]
     (dvc / "tmp").mkdir(exist_ok=True)
     shutil.copyfile(LOCK, dvc / "tmp" / BROKEN_LOCK)
     committed = _committed()
@@ -138,6 +138,13 @@ def repair_lock_file(dvc: Path) -> list[str]:
     with publish_file(LOCK) as partial:
         partial.write_bytes(committed)
     return [f"{LOCK}: broken; replaced by the committed one (later results are in DVC's run cache)"]
+
+
+def has_conflict() -> str:
+    """Return a line that names a merge conflict in dvc.lock, which only the user can resolve; '' without."""
+    if LOCK.exists() and CONFLICT in (content := LOCK.read_bytes()) and is_broken(content):
+        return f"{LOCK}: has a merge conflict; resolve it, see git status"
+    return ""
 
 
 def is_broken(content: bytes) -> bool:

@@ -80,6 +80,16 @@ def megabytes_of(key: str, text: str) -> float:
     return int(match[1]) * MEGABYTES[match[2].upper()]
 
 
+def gpus_of(gres: str | None) -> int:
+    """Return the GPUs that a `gres` requests: its entries are name[:type][:count], separated by commas."""
+    count = 0
+    for entry in (gres or "").split(","):
+        name, *rest = entry.partition("(")[0].strip().removeprefix("gres/").split(":")
+        if name == "gpu":
+            count += int(rest[-1]) if rest and rest[-1].isdecimal() else 1
+    return count
+
+
 @dataclass(frozen=True)
 class Container:
     """Describes the container that a worker runs in.
@@ -179,9 +189,8 @@ class Slurm(Resources):
             _check_line(key, getattr(self, key))
         if self.gres is not None and self.gpus:
             raise ValueError("gres: sets the same as gpus; leave one of the two out")
-        gpus = re.search(r"gpu\b.*?:(\d+)\b(?!:)", self.gres or "")
-        if gpus and int(gpus[1]) > 1:
-            raise ValueError(f"gres: {self.gres} requests {gpus[1]} GPUs, but a job trains on one; make it 1")
+        if (gpus := gpus_of(self.gres)) > 1:
+            raise ValueError(f"gres: {self.gres} requests {gpus} GPUs, but a job trains on one; make it 1")
         for line in self.sbatch:
             if not (SBATCH_OPTION.fullmatch(line) and line.isprintable()):
                 raise ValueError(
@@ -219,7 +228,7 @@ class Slurm(Resources):
     @property
     def uses_gpu(self) -> bool:
         """Return whether gpus or gres requests a GPU."""
-        return bool(self.gpus) or "gpu" in (self.gres or "")
+        return bool(self.gpus) or gpus_of(self.gres) > 0
 
     def for_run(self, experiment: str, depth: int) -> "Slurm":
         """Return the options for a run, with the rules applied."""

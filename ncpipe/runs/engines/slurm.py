@@ -8,6 +8,7 @@ checkpoints and queues again. `ncpipe.runs.engines.slurm_worker` is what runs in
 import contextlib
 import json
 import math
+import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,13 +37,14 @@ from ncpipe.runs.engines.slurm_commands import (
     summary,
     usages,
 )
-from ncpipe.runs.engines.slurm_script import check_submission, submit
+from ncpipe.runs.engines.slurm_script import batch_script, check_submission, submission, submit
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
 from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import JOBS
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
+ARRAY = "ARRAY"  # stands in a dry run for the name that an array gets
 POLL = 5.0  # seconds between two queries of the queue
 DISK_DELAY = 10.0  # seconds until a shared disk shows here what a job has written
 LOG_LINES = 15  # of the log of a job that failed
@@ -217,9 +219,30 @@ def dry_run(tasks: Sequence[Task], options: Slurm) -> DryRun:
             f"Slurm: {runs} in an array of {plural(len(jobs), 'job')}, "
             f"{min(own_options.at_once, len(jobs))} at a time",
             f"each job: {_resources(own_options)}; {_time_limit(own_options)}",
+            *_idle_cores(jobs, own_options),
+            f"submitted by: {shlex.join(submission(ARRAY, len(jobs), own_options))}",
         ]
     lines.append("batch size, memory and time depend on the node's device")
+    lines.append(f"batch script, where {ARRAY} stands for a new name:\n{batch_script(ARRAY, options)}")
     return DryRun(all_jobs, [*lines, *([not_checked] if not_checked else [])])
+
+
+def _idle_cores(jobs: Sequence[Sequence[Task]], options: Slurm) -> list[str]:
+    """Return a line if every job has more cores than its runs can use; a job on a GPU is left out."""
+    if options.uses_gpu:
+        return []
+    tasks = [_with_cores(task, options) for job in jobs for task in job]
+    threads = tasks[0].compute["threads"]
+    busy = threads * max(min(len(task.runs), task.workers or 1) for task in tasks)
+    if busy >= options.cpus:
+        return []
+    fewer = (
+        f", or -o array={count} for more runs in a job" if (count := len(jobs) * busy // options.cpus) else ""
+    )
+    return [
+        f"idle cores: a job has {options.cpus} and its runs use {busy} at most "
+        f"({plural(threads, 'thread')} a run); give -o cpus={busy}{fewer}"
+    ]
 
 
 def _time_limit(options: Slurm) -> str:

@@ -44,11 +44,15 @@ def submit(array: str, count: int, options: Slurm, wait_for: Sequence[str]) -> s
 
     wait_for: numbers of the arrays that have to end first.
     """
-    command = ["sbatch", "--parsable", *sbatch_options(array, count, options, wait_for)]
-    done = run_command(command, script=batch_script(array, options))
+    done = run_command(submission(array, count, options, wait_for), script=batch_script(array, options))
     if done.returncode:
         raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
     return last_line(done.stdout).partition(";")[0]  # number;cluster
+
+
+def submission(array: str, count: int, options: Slurm, wait_for: Sequence[str] = ()) -> list[str]:
+    """Return the command that submits an array of `count` jobs; it reads the batch script as its input."""
+    return ["sbatch", "--parsable", *sbatch_options(array, count, options, wait_for)]
 
 
 def check_submission(options: Slurm) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
-from ncpipe.commands.study_modules import study_modules
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
-from ncpipe.config.study import FILE
+from ncpipe.config.study_files import FILE, is_listed, named_files, study_modules
 from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
@@ -47,8 +46,7 @@ def write_code() -> None:
     link_runs_to_dvc_cache()
     _check_link()
     if Path(FILE).is_file():
-        check_reruns("code", FILE)
-        _check_form()
+        _check_files()
     if params is not None:
         check_study(params)
     with publish_folder(CODE) as folder:
@@ -132,14 +130,16 @@ def _relative_path(stage: Stage) -> Path:
     return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
 
 
-def _check_form() -> None:
-    """Print if study.py is not in plain form; raise InputError if dvc.yaml then lacks a module of it."""
-    violation = study_violation()
-    if violation is None:
-        return
+def _check_files() -> None:
+    """Raise InputError if DVC would not see an edit of study.py's files; print if it is not in plain form."""
+    check_reruns("code", FILE)
     for path in study_modules():
         check_dependency("code", path.as_posix())
-    say(f"{FILE}: {violation}; so each edit of it reruns every experiment (see docs/extending.md)")
+    for path in named_files():
+        if not is_listed(path, ("code", "fetch", "measure")):
+            check_dependency("code", path.as_posix())
+    if violation := study_violation():
+        say(f"{FILE}: {violation}; so each edit of it reruns every experiment (see docs/caching.md)")
 
 
 def _check_link() -> None:

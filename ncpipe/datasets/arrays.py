@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ncpipe.config.specs import ArraysData
 from ncpipe.config.study import call, loaded
+from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
@@ -62,7 +63,7 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
         raise loaded().mistake(own, f"the kind of {own} has to be one of {', '.join(SHAPES)}")
     name = function.__name__
     where = str(loaded().mistake(name if name in loaded().lines else "DATA", f"what {name} gives"))
-    stored = call(function, spec)
+    stored = call(function, spec, stage=FETCH)
     if not isinstance(stored, Mapping):
         raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")
     tensors, unread = named_tensors(where, stored, NAMES)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.specs import Run
 from ncpipe.config.study import call, loaded
+from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
@@ -103,7 +104,7 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
 def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any]) -> float:
     """Return what a metric of study.py gives; InputError, with its line, if that is no number."""
     try:
-        value = call(function, **{name: given[name] for name in argument_names(function)})
+        value = call(function, stage=MEASURE, **{name: given[name] for name in argument_names(function)})
     except InputError as error:
         if ClassStatistics.__name__ not in str(error):
             raise

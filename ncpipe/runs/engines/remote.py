@@ -24,8 +24,9 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from ncpipe.config.specs import data_path
+from ncpipe.config.study_files import PIPELINE
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs.code_digests import PIPELINE, study_files
+from ncpipe.runs.code_digests import study_files
 from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.store import has, stored, write_beside

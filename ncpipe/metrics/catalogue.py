@@ -723,10 +723,11 @@ SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
 SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
+SHORT = 60  # most characters of a metric's group, and of its value at collapse
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 # Of what functions of study.py's metrics may name: what differs between splits, what the last layer alone
 # has, and what is kept of weights on the way through training.
-OF_SAMPLES = frozenset({"classes", "train", "samples", "logits", "labels"})
+OF_SAMPLES = frozenset({"classes", "train", "samples", "train_samples", "logits", "labels"})
 LAST_ALONE = frozenset({"logits", "labels", "weight", "bias"})
 KEPT_ON_THE_WAY = frozenset({"classes", "train", "weight", "bias", "roles", "spec", "depth"})
 
@@ -748,16 +749,53 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
             what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
             raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
-        if metric.scale not in ("log", "linear"):
-            raise study.mistake(
-                "METRICS", f"the metric {metric.name!r} has the scale {metric.scale!r}; write log or linear"
-            )
+        if problem := _wrong_field(metric):
+            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     for metric, function in study.metrics.items():
         if problem := unreadable(function, READABLE["METRICS"]):
             name = getattr(function, "__name__", "")
             at = name if name in study.lines else "METRICS"
             raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
+        if problem := _wrong_place(metric, function):
+            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     return study.metrics
+
+
+def _wrong_field(metric: Metric) -> str:
+    """Return the first field of an own metric that no table or figure can show; '' if there is none."""
+    if metric.scale not in ("log", "linear"):
+        return f"the scale {metric.scale!r}; write log or linear"
+    for name in ("group", "collapse", "meaning", "formula", "interval", "source", "where", "label"):
+        value = getattr(metric, name)
+        if not isinstance(value, str) or len(value.splitlines()) > 1:
+            return f"the {name} {value!r}; write one line of text"
+    for name, example in (("group", "NC1"), ("collapse", "0, or - if it has no value there")):
+        value = getattr(metric, name)
+        if not 0 < len(value.strip()) <= SHORT:
+            return f"the {name} {value!r}; write a short text, such as {example}"
+    if metric.order is not None and (not isinstance(metric.order, int) or metric.order < 1):
+        return f"the order {metric.order!r}; write a whole number from 1, or None"
+    if metric.rounding not in ("features", "loss", "none"):
+        return f"the rounding {metric.rounding!r}; write features, loss or none"
+    return ""
+
+
+def _wrong_place(metric: Metric, function: Callable[..., float]) -> str:
+    """Return what is wrong in an own metric's `where`, compared with what its function takes; '' if nothing.
+
+    It is the layers, `every` or `last`, and the splits, each perhaps with a remark after a semicolon.
+    """
+    place = metric.where.partition(";")[0].strip()
+    layers = "every" if of_samples(function) and not _of_last_layer(function) else "last"
+    splits = ("both", "train", "test", "target", "every split") if of_samples(function) else ("weights",)
+    right = [f"{layers}, {split}" for split in splits]
+    if place in right:
+        return ""
+    return f"where {metric.where!r}; what its function takes is known at {right[0]!r}"
+
+
+def _of_last_layer(function: Callable[..., float]) -> bool:
+    return not LAST_ALONE.isdisjoint(argument_names(function))
 
 
 def of_samples(function: Callable[..., float]) -> bool:
@@ -766,8 +804,8 @@ def of_samples(function: Callable[..., float]) -> bool:
 
 
 def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
-    """Return the splits on which a metric of study.py is plotted: train and test, or weights."""
-    return ("train", "test") if of_samples(function) else ("weights",)
+    """Return the splits on which a metric of study.py is plotted, where they are measured."""
+    return ("train", "test", "target") if of_samples(function) else ("weights",)
 
 
 def entry(name: str) -> Metric:

@@ -10,7 +10,8 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
-from ncpipe.config.study_files import FILE, is_listed, named_files, study_modules
+from ncpipe.config.study_files import FILE, PIPELINE, is_listed, named_files, study_modules
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
@@ -45,6 +46,8 @@ def write_code() -> None:
     import_runs()
     link_runs_to_dvc_cache()
     _check_link()
+    if params is not None:
+        _check_keys()
     if Path(FILE).is_file():
         _check_files()
     if params is not None:
@@ -128,6 +131,23 @@ def _load_params() -> Params | None:
 def _relative_path(stage: Stage) -> Path:
     name, experiment = stage
     return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
+
+
+def _check_keys() -> None:
+    """Raise InputError if params.yaml leaves out a key that a stage of dvc.yaml names.
+
+    Its default holds for ncpipe, but DVC would fail when it reaches the stage, after everything has trained.
+    """
+    given = read_yaml(PARAMS_FILE) or {}
+    stages_ = (read_yaml(PIPELINE) or {}).get("stages") or {} if PIPELINE.is_file() else {}
+    for stage, content in stages_.items():
+        for key in content.get("params") or []:
+            first = str(key).partition(".")[0]
+            if isinstance(key, str) and first not in given:
+                raise InputError(
+                    f"{PARAMS_FILE}: {first}: missing; DVC needs it for the stage {stage}, so write "
+                    f"`{first}: null`"
+                )
 
 
 def _check_files() -> None:

@@ -16,6 +16,7 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData, TorchOptimizer
 from ncpipe.config.study import loaded, study_error, study_errors
+from ncpipe.metrics.catalogue import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
@@ -137,6 +138,13 @@ def _check_runs(runs: list[Run]) -> None:
         for one, two in zip(*pair, strict=True):
             if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
                 raise loaded().mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
+        for metric, function in own_metrics().items():
+            if right := wrong_place(metric, function):
+                raise loaded().mistake(
+                    "METRICS",
+                    f"the metric {metric.name!r} has where {metric.where!r}; what its function takes is "
+                    f"known at {right!r}",
+                )
 
 
 def _check_network(run: Run, data: "Prepared") -> None:

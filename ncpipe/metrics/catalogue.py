@@ -723,6 +723,7 @@ SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
 SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
+WHERE = re.compile(r"(every|last), (both|train|test|target|train and test|every split|weights)(;|$)")
 SHORT = 60  # most characters of a metric's group, and of its value at collapse
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 # Of what functions of study.py's metrics may name: what differs between splits, what the last layer alone
@@ -756,8 +757,6 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
             name = getattr(function, "__name__", "")
             at = name if name in study.lines else "METRICS"
             raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
-        if problem := _wrong_place(metric, function):
-            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     return study.metrics
 
 
@@ -777,25 +776,20 @@ def _wrong_field(metric: Metric) -> str:
         return f"the order {metric.order!r}; write a whole number from 1, or None"
     if metric.rounding not in ("features", "loss", "none"):
         return f"the rounding {metric.rounding!r}; write features, loss or none"
+    if not WHERE.match(metric.where):
+        return f"where {metric.where!r}; write layers and splits, as 'every, both' or 'last, weights'"
     return ""
 
 
-def _wrong_place(metric: Metric, function: Callable[..., float]) -> str:
-    """Return what is wrong in an own metric's `where`, compared with what its function takes; '' if nothing.
-
-    It is the layers, `every` or `last`, and the splits, each perhaps with a remark after a semicolon.
-    """
-    place = metric.where.partition(";")[0].strip()
-    layers = "every" if of_samples(function) and not _of_last_layer(function) else "last"
-    splits = ("both", "train", "test", "target", "every split") if of_samples(function) else ("weights",)
-    right = [f"{layers}, {split}" for split in splits]
-    if place in right:
-        return ""
-    return f"where {metric.where!r}; what its function takes is known at {right[0]!r}"
-
-
-def _of_last_layer(function: Callable[..., float]) -> bool:
-    return not LAST_ALONE.isdisjoint(argument_names(function))
+def wrong_place(metric: Metric, function: Callable[..., float]) -> str:
+    """Return where an own metric is measured, if that is not what its `where` says; '' if it is."""
+    if not of_samples(function):
+        right = "last, weights"
+    else:
+        right = "every, both" if LAST_ALONE.isdisjoint(argument_names(function)) else "last, both"
+    layers, splits = (part.strip() for part in metric.where.partition(";")[0].split(",", 1))
+    same = layers == right.partition(",")[0] and (splits == "weights") == right.endswith("weights")
+    return "" if same else right
 
 
 def of_samples(function: Callable[..., float]) -> bool:

@@ -133,6 +133,19 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     load_study(checkout)
 
 
+@pytest.mark.parametrize("axis", ["loss.gamma", "optimizer.decay", "model.depth_scale"])
+def test_an_axis_may_be_a_key_that_ones_own_code_is_to_have(checkout: Path, axis: str) -> None:
+    """It is in params.yaml and in the specs of study.py. Red: only the keys of the template."""
+    create_study("wider", Extras(own_code=True, axis=axis))
+    params = load_params(checkout / "stages/wider/params.yaml")
+    assert (params.sweep.axis, params.sweep.values) == (axis, (1.0, 2.0))
+    part, _, key = axis.partition(".")
+    for name in params.sweep.experiments:
+        found = [getattr(getattr(run.spec, part), key) for run in params.runs_of(name)]
+        assert set(found) == {1.0, 2.0}
+    load_study(checkout)
+
+
 @pytest.mark.parametrize(
     ("shape", "kind"), [((12, 5), "vector"), ((12, 3, 8, 8), "image")], ids=["vector", "image"]
 )

@@ -15,8 +15,8 @@ import pytest
 from conftest import clear_code_digests
 
 from ncpipe.commands.code import write_code
-from ncpipe.commands.study_modules import study_modules
 from ncpipe.config.study import load_study
+from ncpipe.config.study_files import study_modules
 from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError
 

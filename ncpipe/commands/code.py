@@ -9,14 +9,12 @@ from pathlib import Path
 
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
-from ncpipe.commands.study_modules import study_modules
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
-from ncpipe.config.study import FILE
+from ncpipe.config.study_files import FILE, PIPELINE, is_listed, named_files, study_modules
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.runs.code_digests import (
     PACKAGE,
-    PIPELINE,
     ROOT,
     TRAIN,
     experiment_digests,
@@ -50,9 +48,10 @@ def write_code() -> None:
     import_runs()
     link_runs_to_dvc_cache()
     _check_link()
+    if params is not None:
+        _check_keys()
     if Path(FILE).is_file():
-        check_reruns("code", FILE)
-        _check_form()
+        _check_files()
     if params is not None:
         check_study(params)
     with publish_folder(CODE) as folder:
@@ -155,14 +154,33 @@ def _check_copies() -> None:
     )
 
 
-def _check_form() -> None:
-    """Print if study.py is not in plain form; raise InputError if dvc.yaml then lacks a module of it."""
-    violation = study_violation()
-    if violation is None:
-        return
+def _check_keys() -> None:
+    """Raise InputError if params.yaml leaves out a key that a stage of dvc.yaml names.
+
+    Its default holds for ncpipe, but DVC would fail when it reaches the stage, after everything has trained.
+    """
+    given = read_yaml(PARAMS_FILE) or {}
+    stages_ = (read_yaml(PIPELINE) or {}).get("stages") or {} if PIPELINE.is_file() else {}
+    for stage, content in stages_.items():
+        for key in content.get("params") or []:
+            first = str(key).partition(".")[0]
+            if isinstance(key, str) and first not in given:
+                raise InputError(
+                    f"{PARAMS_FILE}: {first}: missing; DVC needs it for the stage {stage}, so write "
+                    f"`{first}: null`"
+                )
+
+
+def _check_files() -> None:
+    """Raise InputError if DVC would not see an edit of study.py's files; print if it is not in plain form."""
+    check_reruns("code", FILE)
     for path in study_modules():
         check_dependency("code", path.as_posix())
-    say(f"{FILE}: {violation}; so each edit of it reruns every experiment (see docs/extending.md)")
+    for path in named_files():
+        if not is_listed(path, ("code", "fetch", "measure")):
+            check_dependency("code", path.as_posix())
+    if violation := study_violation():
+        say(f"{FILE}: {violation}; so each edit of it reruns every experiment (see docs/caching.md)")
 
 
 def _check_link() -> None:

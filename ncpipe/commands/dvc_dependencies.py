@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from ncpipe.config.study_files import PIPELINE, dependencies
 from ncpipe.config.yaml_file import read_yaml
-from ncpipe.runs.code_digests import PIPELINE, dependencies
 from ncpipe.system.errors import InputError
 
 

@@ -34,6 +34,7 @@ HEAD = """\
 """
 STARTERS = ROOT / PACKAGE / "commands/starters"
 OWN_DEPS = f"    deps:\n      - {PACKAGE}\n      - study.py\n"
+OWN_SPECS = {"model": ("sine", "patches"), "loss": ("poly",), "optimizer": ("signum",)}  # of the starter
 FETCHED = "      - data/code/experiments/${item.experiment}/fetch.txt\n"
 # Changes of dvc.yaml in a study with an axis: each first text occurs once and is replaced by the second.
 WITH_AXIS = (
@@ -181,6 +182,8 @@ def _write_common(
     elif extras.kind is not None:
         raise InputError("--kind: is of --data, which is missing; add the file, or leave --kind out")
     if extras.axis is not None:
+        if extras.own_code:
+            text = _with_own_key(folder, text, extras.axis)
         text = _with_axis(folder, text, extras.axis)
     if extras.data is not None or extras.axis is not None:
         claims = _with_own_claim(claims, name, parse_yaml(text)["sweep"])
@@ -287,6 +290,27 @@ def _quoted(name: str) -> str:
     except InputError:
         plain = False
     return name if plain else json.dumps(name, ensure_ascii=False)
+
+
+def _with_own_key(folder: Path, text: str, axis: str) -> str:
+    """Return params.yaml with the key that an axis names, 1.0, and add it to the specs of study.py.
+
+    Returns the text unchanged if it has the key, or if the key is of no spec of study.py.
+    """
+    part, _, key = axis.partition(".")
+    study = (folder / "study.py").read_text(encoding="utf-8")
+    for name in OWN_SPECS.get(part, ()):
+        first = "architecture" if part == "model" else "name"
+        entry = re.search(rf"\n +{part}: \{{{first}: {name}\b[^}}]*", text)
+        assert entry is not None
+        if not key.isidentifier() or re.search(rf"\b{key}:", entry[0]):
+            return text
+        text = text.replace(entry[0], f"{entry[0]}, {key}: 1.0", 1)
+        field = f'    {first}: Literal["{name}"]\n'
+        assert study.count(field) == 1
+        study = study.replace(field, f"{field}    {key}: float\n")
+    (folder / "study.py").write_text(study, encoding="utf-8")
+    return text
 
 
 def _with_axis(folder: Path, text: str, axis: str) -> str:

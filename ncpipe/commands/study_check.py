@@ -6,6 +6,7 @@ through the network, the loss, one step of the optimizer and every metric.
 
 import dataclasses
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -13,8 +14,9 @@ from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.grid import check_metrics
 from ncpipe.config.params import Params
-from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData
+from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData, TorchOptimizer
 from ncpipe.config.study import loaded, study_error, study_errors
+from ncpipe.metrics.catalogue import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from ncpipe.models.network import Network
 
 SAMPLES = 64  # in the step, with at least two of each class
+SECONDS = 10.0  # a data set that takes longer is not made twice
+# What a mistake says of a function that gives another result from the same arguments.
+OTHER = "gives another result when it is called again"
+NO_DRAWS = "so its runs could not be repeated; it may not draw at random"
+DRAW = "draw with a seed, or from the global generators, which are seeded for each run"
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
@@ -34,6 +41,8 @@ def check_study(params: Params) -> None:
         load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
+        if isinstance(spec.optimizer, TorchOptimizer):
+            _check_torch_optimizer(spec.optimizer)
         if isinstance(spec.data, ArraysData):
             check_reruns("fetch", spec.data.file)
             if not Path(spec.data.file).is_file():
@@ -55,14 +64,26 @@ def check_study(params: Params) -> None:
             metrics_checked = True
 
 
+def _check_torch_optimizer(spec: TorchOptimizer) -> None:
+    """Raise InputError unless torch.optim has the class and it takes the arguments."""
+    import torch
+
+    from ncpipe.training.torch_optimizers import make_optimizer
+
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    make_optimizer(spec, [weight])
+
+
 def _check_runs(runs: list[Run]) -> None:
     """Build the shallowest and the deepest network; take one step with the first and compute its metrics."""
     import torch
 
     from ncpipe.features.own_metrics import Whole, own_measurements
     from ncpipe.features.passes import extract
+    from ncpipe.training.device import fix_order_of_sums
     from ncpipe.training.session import Session
 
+    fix_order_of_sums()  # so that a step taken twice gives the same bytes
     data = _subsample(_load_data(runs[0].spec.data, PREPARED / runs[0].data))
     cpu = torch.device("cpu")
     for run in runs[:1] if runs[0].depth == runs[1].depth else runs:
@@ -79,8 +100,10 @@ def _check_runs(runs: list[Run]) -> None:
     )
     run = dataclasses.replace(run, spec=spec)
     session = Session([run], data, cpu, torch.float32)
+    start = session.stack.values.clone()
     try:
         loss, gradient = session.loss_and_gradient(session.train)
+        again = session.loss_and_gradient(session.train)
     except RuntimeError as error:  # from autograd, whose traceback has no line of study.py
         if study_error(error):
             raise
@@ -90,36 +113,57 @@ def _check_runs(runs: list[Run]) -> None:
     if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
         verb = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
         raise _mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
+    if not torch.equal(loss, again[0]) or not torch.equal(gradient, again[1]):
+        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        raise _mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
     for _ in session.epochs():
         pass
     if not bool(session.stack.values.isfinite().all()):
         raise _mistake(
             spec.optimizer, f"the first step of {spec.optimizer.name} gives weights that are not finite"
         )
+    other = Session([run], data, cpu, torch.float32)
+    if not torch.equal(other.stack.values, start):
+        raise _mistake(
+            spec.model, f"initialise() of {spec.model.architecture} {OTHER}; draw from `generator`"
+        )
+    for _ in other.epochs():
+        pass
+    if not torch.equal(other.stack.values, session.stack.values):
+        raise _mistake(spec.optimizer, f"the first step of {spec.optimizer.name} {OTHER}; {DRAW}")
     if loaded().metrics:
         state = session.results()[0].state
         features = extract(run, state, data, cpu)
-        for _ in own_measurements(run, features, Whole(state, lambda: data)):
-            pass
+        pair = [list(own_measurements(run, features, Whole(state, lambda: data))) for _ in range(2)]
+        for one, two in zip(*pair, strict=True):
+            if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
+                raise loaded().mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
+        for metric, function in own_metrics().items():
+            if right := wrong_place(metric, function):
+                raise loaded().mistake(
+                    "METRICS",
+                    f"the metric {metric.name!r} has where {metric.where!r}; what its function takes is "
+                    f"known at {right!r}",
+                )
 
 
 def _check_network(run: Run, data: "Prepared") -> None:
     """Raise InputError, with the network's class and line, if a forward pass breaks a rule of `Network`."""
     import torch
 
-    from ncpipe.models.build import build_network, prepare_split
-    from ncpipe.models.network import Network, Role
+    from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
+    from ncpipe.models.network import Role
 
     model = run.spec.model
     network = build_network(run, data)
-    if not isinstance(network, Network):
-        raise _mistake(model, f"its Family builds a {type(network).__name__}; expected a Network")
     name = f"{type(network).__name__}, L = {run.depth}"
     try:
         roles = network.roles()
         length = network.length
     except ValueError as error:
         raise _mistake(network, f"{name}: {error}") from None
+    if build_uninitialised_network(run, data).roles() != roles:
+        raise _mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
     known = get_args(Role)
     if unknown := sorted(set(roles.values()) - set(known)):
         message = f"parameter_groups() has the role {unknown[0]!r}; the roles are {', '.join(known)}"
@@ -176,13 +220,27 @@ def _load_data(spec: Data, folder: Path) -> "Prepared":
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import read_prepared
 
-    of_study = type(spec) in loaded().data
-    if of_study or not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
+    if type(spec) in loaded().data:
+        return _own_data(spec)
+    if not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
         return prepare(spec, RAW, None, progress=False)
     try:
         return read_prepared(folder)
     except InputError:  # not prepared yet
         return _noise(spec)
+
+
+def _own_data(spec: Data) -> "Prepared":
+    """Return the data of a function of study.py; InputError if a second call gives others."""
+    from ncpipe.datasets.prepare import prepare
+
+    begin = time.monotonic()
+    data = prepare(spec, RAW, None, progress=False)
+    if time.monotonic() - begin < SECONDS:
+        again = prepare(spec, RAW, None, progress=False)
+        if data.facts != again.facts:  # with digests of the arrays
+            raise _mistake(spec, f"the function of {spec.source} {OTHER}; {DRAW}")
+    return data
 
 
 def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":

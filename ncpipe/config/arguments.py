@@ -8,7 +8,7 @@ from typing import Any
 READABLE: Mapping[str, tuple[str, ...]] = {
     "LOSSES": ("logits", "labels", "features", "weight", "counts", "spec"),
     "METRICS": (
-        *("classes", "train", "samples", "logits", "labels"),
+        *("classes", "train", "samples", "train_samples", "logits", "labels"),
         *("weight", "bias", "weights", "roles", "spec", "depth"),
     ),
     "OPTIMIZERS": ("weights", "gradients", "state", "step", "rate", "roles", "decayed", "spec"),

@@ -18,12 +18,13 @@ name.
 import ast
 import contextlib
 import functools
+import os
 import re
 import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,10 +33,10 @@ from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
 from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
+from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
 from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 
-FILE = "study.py"
 MODULE = "study"
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "METRICS")
 # Tables whose keys are records: the base of these, and the package's union that they join.
@@ -44,6 +45,14 @@ RECORDS: Mapping[str, tuple[type, Any]] = {
     "DATA": (OwnData, Data),
     "LOSSES": (OwnLoss, Loss),
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
+}
+# What PyTorch reports of a network that vmap cannot run, and how a user can write it.
+VMAP = {
+    "random": "the network draws at random, as dropout does; leave it out, because a run must be repeatable",
+    "control flow": "an `if` or a loop depends on the values of a tensor; use torch.where or a mask",
+    "dynamic shape": "the shape of a tensor depends on values; multiply by a mask in place of x[mask]",
+    ".item()": "a number is read from a tensor by .item(), float() or int(); compute with the tensor",
+    "Batching rule": "torch.vmap cannot run this layer, as nn.GRU and nn.LSTM; write it as matrix products",
 }
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
 REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
@@ -59,7 +68,7 @@ Table = Mapping[Any, Any]
 class Study:
     """The tables of a study.py; lines: where its names are defined.
 
-    path: of the file, as tracebacks name it; empty if there is none.
+    paths: of the file and of the modules beside it, as tracebacks name them; empty if there is none.
     """
 
     networks: Table
@@ -68,7 +77,7 @@ class Study:
     optimizers: Table
     metrics: Table
     lines: Mapping[str, int]
-    path: str
+    paths: tuple[str, ...]
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -90,7 +99,7 @@ class Study:
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
 
-NO_STUDY = Study({}, {}, {}, {}, {}, {}, "")
+NO_STUDY = Study({}, {}, {}, {}, {}, {}, ())
 _loaded = NO_STUDY
 
 
@@ -103,20 +112,31 @@ def load_study(folder: Path) -> Study:
     """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails."""
     global _loaded
     path = (folder / FILE).resolve()
-    _loaded = _run(path, path.read_bytes()) if path.is_file() else NO_STUDY
+    if path.is_file():
+        modules = study_modules(path.parent)
+        watch(path.parent, modules)
+        paths = (path, *(path.parent / module for module in modules))
+        _loaded = _run(tuple(map(str, paths)), tuple(each.read_bytes() for each in paths))
+    else:
+        watch(None)
+        _loaded = NO_STUDY
     join_unions(_loaded.records)
     return _loaded
 
 
-def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function of study.py; raise InputError, in one line with its line, if it raises."""
+def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **named: Any) -> Any:
+    """Call a function of study.py; raise InputError, in one line with its line, if it raises.
+
+    stage: whose `deps` in dvc.yaml may list what it reads, besides those of `code`.
+    """
     try:
-        return function(*arguments, **named)
+        with called_by(stage):
+            return function(*arguments, **named)
     except InputError:
         raise
     except Exception as error:
         begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-        raise _failure(error, *(_last_frame(error, _loaded.path) or (begins, ""))) from None
+        raise _failure(error, *(_last_frame(error, _loaded.paths) or (FILE, begins, ""))) from None
 
 
 @contextlib.contextmanager
@@ -139,30 +159,38 @@ def study_error(error: Exception) -> InputError | None:
     """
     if isinstance(error, InputError):
         return None
-    if frame := _last_frame(error, _loaded.path):
+    if frame := _last_frame(error, _loaded.paths):
         return _failure(error, *frame)
     called = re.match(r"(\w+)(\.\w+)*\(\) ", str(error)) if isinstance(error, TypeError) else None
-    return _failure(error, _loaded.lines[called[1]], "") if called and called[1] in _loaded.lines else None
+    if called and called[1] in _loaded.lines:
+        return _failure(error, FILE, _loaded.lines[called[1]], "")
+    return None
 
 
-@functools.cache  # so that an unchanged file gives the same classes
-def _run(path: Path, source: bytes) -> Study:
+@functools.cache  # so that unchanged files give the same classes
+def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
+    """Run a study.py, the first of the paths; the others are the modules beside it."""
+    forget_modules()
+    path, source = paths[0], sources[0]
     module = types.ModuleType(MODULE)
-    module.__file__ = str(path)
+    module.__file__ = path
     sys.modules[MODULE] = module  # where dataclasses look their own module up
     try:
-        tree = ast.parse(source, str(path))
-        exec(compile(tree, str(path), "exec"), module.__dict__)
+        tree = ast.parse(source, path)
+        exec(compile(tree, path, "exec"), module.__dict__)
     except SyntaxError as error:
-        raise InputError(f"{FILE}: line {error.lineno}: {error.msg}") from None
+        where = os.path.basename(error.filename or FILE)
+        raise InputError(f"{where}: line {error.lineno}: {error.msg}") from None
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
-        raise _failure(error, *(_last_frame(error, str(path)) or (1, ""))) from None
+        raise _failure(error, *(_last_frame(error, paths) or (FILE, 1, ""))) from None
     for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
     networks, data, losses, optimizers, metrics = tables
-    study = Study(networks, data, losses, optimizers, metrics, _lines(tree), str(path))
+    study = Study(networks, data, losses, optimizers, metrics, _lines(tree), paths)
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -192,26 +220,30 @@ def _records_of(union: Any) -> list[type]:
     return [member for member in members if is_dataclass(member)]
 
 
-def _failure(error: BaseException, line: int, within: str) -> InputError:
+def _failure(error: BaseException, file: str, line: int, within: str) -> InputError:
     what = " ".join(str(error).split()) or "no message"
+    for words, meaning in VMAP.items():
+        if what.startswith(("vmap: ", "Batching rule")) and words in what:
+            what = meaning
     if types.MappingProxyType.__name__ in what:
         what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
     where = f"{within}: " if within else ""
-    return InputError(cut(f"{FILE}: line {line}: {where}{type(error).__name__}: {what}"))
+    return InputError(cut(f"{file}: line {line}: {where}{type(error).__name__}: {what}"))
 
 
-def _last_frame(error: BaseException, path: str) -> tuple[int, str] | None:
-    """Return the last line of study.py in an error's traceback, and its class and method; or None."""
+def _last_frame(error: BaseException, paths: Collection[str]) -> tuple[str, int, str] | None:
+    """Return the last line of study.py, or of its modules, in an error's traceback: file, line, class and
+    method; or None."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [
-        (line, frame.f_code.co_qualname)
+        (os.path.basename(frame.f_code.co_filename), line, frame.f_code.co_qualname)
         for frame, line in frames
-        if path and frame.f_code.co_filename == path
+        if frame.f_code.co_filename in paths
     ]
     if not places:
         return None
-    line, name = places[-1]
-    return line, "" if name.startswith("<") else name
+    file, line, name = places[-1]
+    return file, line, "" if name.startswith("<") else name
 
 
 def _lines(tree: ast.Module) -> dict[str, int]:

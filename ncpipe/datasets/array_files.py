@@ -273,6 +273,7 @@ def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
     """Return float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
     if tensor.is_complex():
         raise InputError(f"{path}: {name} is of type {_type(tensor)}; expected numbers")
+    tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         return tensor.float() if tensor.element_size() == 1 else tensor
     if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:

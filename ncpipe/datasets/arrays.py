@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ncpipe.config.specs import ArraysData
 from ncpipe.config.study import call, loaded
+from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
+from ncpipe.system.randomness import global_generators, seeded_generator
 
 SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
 
@@ -62,7 +63,9 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
         raise loaded().mistake(own, f"the kind of {own} has to be one of {', '.join(SHAPES)}")
     name = function.__name__
     where = str(loaded().mistake(name if name in loaded().lines else "DATA", f"what {name} gives"))
-    stored = call(function, spec)
+    seed = getattr(spec, "seed", None)
+    with global_generators(seed if isinstance(seed, int) else 0, "data"):
+        stored = call(function, spec, stage=FETCH)
     if not isinstance(stored, Mapping):
         raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")
     tensors, unread = named_tensors(where, stored, NAMES)

@@ -3,6 +3,7 @@
 B  samples of a block    N  samples    K  classes    d  width
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +14,21 @@ from torch import Tensor
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.specs import Run
 from ncpipe.config.study import call, loaded
+from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
 from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
 
 CPU = torch.device("cpu")
+TARGET = "target"  # samples of classes that the network was not trained on
+SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a forward pass
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,26 @@ class Blocks:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for layers, labels in layers_by_batch(self.network, self.run, self.data, self.split, CPU):
             yield layers[self.layer], labels
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A finished run's samples, at every layer and split."""
+
+    network: Network
+    run: Run
+    data: Prepared
+
+    def of(self, layer: str, split: str) -> dict[str, Blocks]:
+        """Return the samples of a layer on a split, and on the training split, as functions name them."""
+        splits = dict(self.data.measured())
+        if self.data.target is not None:
+            splits[TARGET] = self.data.target
+
+        def blocks(split: str) -> Blocks:
+            return Blocks(self.network, self.run, self.data, splits[split], layer)
+
+        return {"samples": blocks(split), "train_samples": blocks(TRAIN)}
 
 
 @dataclass(frozen=True)
@@ -59,40 +84,55 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
     metrics = own_metrics()
     if not metrics:
         return
-    names = {name for function in metrics.values() for name in argument_names(function)}
+    named = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
     shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
-    data: Prepared | None = None
-    network: Network | None = None
+    samples = None
     if whole is not None:
         shared["weights"] = {name: value.double() for name, value in whole.state.items()}
-        if "samples" in names:
+        if not SAMPLES.isdisjoint(named):
             data = whole.data()
-            network = load_network(run, whole.state, data, CPU)
-    splits = {} if data is None else dict(data.measured())
+            samples = Samples(load_network(run, whole.state, data, CPU), run, data)
     for metric, function in metrics.items():
-        if whole is None and not KEPT_ON_THE_WAY.issuperset(argument_names(function)):
+        names = set(argument_names(function))
+        if whole is None and not names <= KEPT_ON_THE_WAY:
             continue
         if not of_samples(function):
-            value = number_of(metric, function, shared)
+            value = number_of(metric, function, shared, run.seed)
             yield Measurement(LAST_LAYER, WEIGHTS, metric.name, value)
             continue
-        for layer, by_split in features.layers.items():
-            if layer not in features.metadata.positions or (
-                layer != LAST_LAYER and LAST_ALONE.intersection(argument_names(function))
-            ):
+        for layer, split, classes, train in _statistics(run, features):
+            if layer != LAST_LAYER and not LAST_ALONE.isdisjoint(names):
                 continue
-            for split, on in by_split.items():
-                given = shared | {"classes": on.statistics, "train": by_split[TRAIN].statistics}
-                if network is not None and data is not None and split in splits:
-                    given["samples"] = Blocks(network, run, data, splits[split], layer)
-                given |= _logits(features, split) if LAST_ALONE.intersection(argument_names(function)) else {}
-                if set(argument_names(function)) <= given.keys():
-                    yield Measurement(layer, split, metric.name, number_of(metric, function, given))
+            given = shared | {"classes": classes, "train": train}
+            given |= {} if samples is None else samples.of(layer, split)
+            given |= {} if LAST_ALONE.isdisjoint(names) else _logits(features, split)
+            if names <= given.keys():
+                yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
+
+
+def _statistics(run: Run, features: Features) -> Iterator[tuple[str, str, ClassStatistics, ClassStatistics]]:
+    """Yield each layer and split with the statistics of its classes and of the training split's.
+
+    The classes that the network was not trained on, if there are such, are the split `target` of the last
+    layer.
+    """
+    for layer, by_split in features.layers.items():
+        if layer not in features.metadata.positions:
+            continue
+        for split, on in by_split.items():
+            yield layer, split, on.statistics, by_split[TRAIN].statistics
+        target, asked = features.target, run.spec.data.transfer
+        if layer == LAST_LAYER and target is not None and asked is not None:
+            seen = class_statistics(target.inputs, target.labels, len(asked.target))
+            yield layer, TARGET, seen, by_split[TRAIN].statistics
 
 
 def _logits(features: Features, split: str) -> dict[str, Tensor]:
-    """Return logits (N, K) and labels (N,) of training or test samples; nothing of another split."""
+    """Return logits (N, K) and labels (N,) of training or test samples; nothing of another split.
+
+    The classes of the split `target` have no logits.
+    """
     samples = {TRAIN: features.train, "test": features.test}.get(split)
     if samples is None:
         return {}
@@ -100,10 +140,17 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
     return {"logits": logits, "labels": samples.labels}
 
 
-def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any]) -> float:
-    """Return what a metric of study.py gives; InputError, with its line, if that is no number."""
+def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, Any], seed: int = 0) -> float:
+    """Return what a metric of study.py gives; InputError, with its line, if that is no number.
+
+    It gets copies, so that it cannot change what the next metric sees. seed: of the run, for a metric that
+    draws from a global generator.
+    """
+    own = {name: given[name] for name in argument_names(function)}
+    own = {name: value if name in SAMPLES else copy.deepcopy(value) for name, value in own.items()}
     try:
-        value = call(function, **{name: given[name] for name in argument_names(function)})
+        with global_generators(seed, f"metric {metric.name}"):
+            value = call(function, stage=MEASURE, **own)
     except InputError as error:
         if ClassStatistics.__name__ not in str(error):
             raise

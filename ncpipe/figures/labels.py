@@ -55,7 +55,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        return entry(self.metric).title + ", test" * (self.split == "test")
+        return entry(self.metric).title + f", {self.split}" * (self.split in ("test", "target"))
 
 
 def paper_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:

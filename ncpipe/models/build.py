@@ -31,7 +31,7 @@ from ncpipe.models.network import Network
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.resnet_cifar import CifarResNet
 from ncpipe.models.transformer import Transformer
-from ncpipe.system.randomness import seeded_generator
+from ncpipe.system.randomness import global_generators, seeded_generator
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,36 @@ def input_shape(data: Prepared, model: Architecture) -> InputShape:
 
 
 def build_uninitialised(model: Architecture, shape: InputShape, classes: int, depth: int) -> Network:
-    """Return the network of `model` with L = `depth`, not initialised."""
+    """Return the network of `model` with L = `depth`, not initialised.
+
+    Raises InputError, with its class and line, if what a study.py builds is no Network or has no classifier.
+    """
     network = _family(model).build(model, shape, classes, depth)
+    if type(model) in loaded().networks:
+        _check_own(network, model)
     if model.has_fixed_classifier:
         check_simplex_fits(classes, network.last.weight.shape[1])
         network.fixed_last = True
     return network
 
 
+def _check_own(network: object, model: Architecture) -> None:
+    name = type(network).__name__
+    at = name if name in loaded().lines else type(model).__name__
+    if not isinstance(network, Network):
+        raise loaded().mistake(at, f"its Family builds a {name}; expected a Network")
+    weight = getattr(getattr(network, "last", None), "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        raise loaded().mistake(
+            at, f"{name} has no classifier; set self.last = torch.nn.Linear(width, classes) in __init__"
+        )
+
+
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
     """Return the network of `model` with L = `depth`, initialised on the CPU from the stream of `seed`."""
-    network = build_uninitialised(model, shape, classes, depth)
-    network.initialise(seeded_generator(seed, "weights"))
+    with global_generators(seed, "network"):
+        network = build_uninitialised(model, shape, classes, depth)
+        network.initialise(seeded_generator(seed, "weights"))
     if model.classifier is not None and model.classifier.length is not None:
         set_simplex(network, model.classifier.length, seeded_generator(seed, "classifier"))
     return network

@@ -132,7 +132,8 @@ class Network(nn.Module, ABC):
     def roles(self) -> dict[str, Role]:
         """Return the role of every parameter, by name in the order of `named_parameters`.
 
-        Raises ValueError if a parameter has no role or two, or is not the network's.
+        A parameter that needs no gradient (`requires_grad_(False)`) is frozen. Raises ValueError if a
+        parameter has no role or two, or is not the network's.
         """
         roles: dict[int, Role] = {}
         for group, members in self.parameter_groups().items():
@@ -147,7 +148,10 @@ class Network(nn.Module, ABC):
             raise ValueError(f"parameter_groups() leaves out {', '.join(nameless)}")
         if len(roles) > len(named):
             raise ValueError("parameter_groups() has a parameter that the network does not register")
-        return {name: roles[id(parameter)] for name, parameter in named.items()}
+        return {
+            name: roles[id(parameter)] if parameter.requires_grad else "frozen"
+            for name, parameter in named.items()
+        }
 
 
 def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
@@ -182,7 +186,7 @@ def init_weights(
             continue
         if "Norm" in type(module).__name__ and leaf in ("weight", "bias"):
             parameter.fill_(float(leaf == "weight"))
-        elif parameter.dim() == 1 and leaf.endswith("bias"):
+        elif parameter.dim() == 1 and "bias" in leaf:
             parameter.zero_()
         elif parameter.dim() == 2 or kernel:
             deviation = gain / parameter[0].numel() ** 0.5
@@ -196,5 +200,5 @@ def init_weights(
     if unknown:
         raise ValueError(
             f"init_weights knows matrices, kernels of convolutions, biases and normalisations, and not "
-            f"{', '.join(unknown)}; set them in `initialise` and name them in `besides`"
+            f"{', '.join(unknown)}; set these in `initialise` and write init_weights(..., besides=[names])"
         )

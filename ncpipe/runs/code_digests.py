@@ -17,7 +17,8 @@ their checksums.
 
 A study.py may hold any Python. If it is in plain form (`ncpipe.runs.plain_form`), an experiment's part of it
 is what the entries of its tables reach. Otherwise the whole file and the whole package count for every
-experiment. Other files, such as modules that it imports, count if dvc.yaml lists them for the stage `code`.
+experiment. Modules beside it that it imports count, and so do the files that dvc.yaml lists for the stage
+`code`; `ncpipe.config.study_files` refuses whatever else it reads.
 
 Digests are of the files as this process first read them, the package's as this module is imported: an edit
 while a command runs does not change them. `read_anew` digests the files as they are now.
@@ -36,12 +37,11 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from ncpipe.config.choices import PICKED_BY, STUDY, STUDY_TABLES, TABLES, Choices, Definition
+from ncpipe.config.study_files import PACKAGE, PIPELINE, listed_files, study_modules
 from ncpipe.runs.plain_form import Rules, Violation, first_violation
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "ncpipe"
-PIPELINE = Path("dvc.yaml")
 READ_ONLY = "MappingProxyType"  # around a table of the package; it does not change the digest
 ALL = "*"  # instead of a name: all definitions of the module
 EFFECTS = "<import>"  # effects of importing a module, besides definitions
@@ -94,6 +94,7 @@ PLUMBING = (
     "ncpipe.config.records",
     "ncpipe.runs.fingerprint",
     "ncpipe.config.study",
+    "ncpipe.config.study_files",
 )
 Picked = tuple[tuple[str, str], ...]  # kinds of choice, each with what is chosen
 Arguments = ParamSpec("Arguments")
@@ -213,13 +214,14 @@ def _table(name: str) -> ast.Dict:
 def _study_digests(roots: Collection[Definition], choices: Choices) -> dict[str, str]:
     """Return the digest of what `roots` reach in a study.py in plain form; otherwise that of everything.
 
-    Includes the digests of the files that dvc.yaml lists with it.
+    Includes the digests of the modules beside it that it imports, whatever dvc.yaml lists, and of the files
+    that dvc.yaml lists with it.
     """
     if not _is_module(STUDY):
         return {}
     own = code_digests(roots, choices) if study_violation() is None else _whole_digests()
     text = "".join(f"{digest}  {module}\n" for module, digest in own.items())
-    found = {path.as_posix(): hashlib.sha256(_content(path)).hexdigest() for path in listed_files()}
+    found = {path.as_posix(): hashlib.sha256(_content(path)).hexdigest() for path in _beside_study()}
     return ({f"{STUDY}.py": hashlib.sha256(text.encode()).hexdigest()} if own else {}) | found
 
 
@@ -259,30 +261,6 @@ def _is_immutable(origin: Definition) -> bool:
 
 def _is_local(module: str) -> bool:
     return Path(module).is_dir() or Path(f"{module}.py").is_file()
-
-
-def dependencies(stage: str) -> list[str]:
-    """Return the dependencies that dvc.yaml, if there is one, lists for a stage; normalised."""
-    if not PIPELINE.is_file():
-        return []
-    from ncpipe.config.yaml_file import read_yaml  # slow, and only needed with a study.py
-
-    stages = (read_yaml(PIPELINE) or {}).get("stages") or {}
-    return [os.path.normpath(path) for path in stages.get(stage, {}).get("deps") or []]
-
-
-def listed_files() -> list[Path]:
-    """Return the files that dvc.yaml lists for the stage `code` besides the package and study.py.
-
-    Folders count with all their files. Raises InputError if a file is missing.
-    """
-    found = set()
-    for path in (Path(each) for each in dependencies("code") if each not in (PACKAGE, f"{STUDY}.py")):
-        if not path.exists():
-            raise InputError(f"{PIPELINE}: {path}, a dependency of the stage code, is no file or folder")
-        within = path.rglob("*") if path.is_dir() else [path]
-        found |= {file for file in within if file.is_file() and "__pycache__" not in file.parts}
-    return sorted(found)
 
 
 def code_digests(
@@ -363,9 +341,13 @@ def digested_files() -> list[Path]:
 
 
 def study_files() -> list[Path]:
-    """Return study.py, if there is one, and the files listed with it."""
+    """Return study.py, if there is one, its modules and the files listed with it."""
     study = Path(f"{STUDY}.py")
-    return [study, *listed_files()] if study.is_file() else []
+    return [study, *_beside_study()] if study.is_file() else []
+
+
+def _beside_study() -> list[Path]:
+    return sorted({*study_modules(), *listed_files()})
 
 
 def study_contents() -> dict[str, bytes]:

@@ -4,6 +4,7 @@ S  runs    P  numbers per run    T  steps of the training
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from ncpipe.config.arguments import call_by_name
 from ncpipe.config.study import loaded
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
 from ncpipe.training.stack import Stack
 
 
@@ -26,12 +28,21 @@ class ByRun:
     step, rate          1, 2, ... and this step's learning rate, tensors without dimensions
     roles, decayed      of each parameter its role, and whether the penalty, and so a weight decay, takes it
     spec                the optimizer's record
+
+    seeds: of the runs, for a function of study.py, which may draw from the global generators on the CPU: they
+    are seeded for each run and step, so that a run's bytes depend neither on its neighbours nor on a resume.
     """
 
     def __init__(
-        self, function: Callable[..., Any], optimizers: Sequence[Any], stack: Stack, decayed: Tensor
+        self,
+        function: Callable[..., Any],
+        optimizers: Sequence[Any],
+        stack: Stack,
+        decayed: Tensor,
+        seeds: Sequence[int] = (),
     ) -> None:
         self.function, self.optimizers, self.view = function, optimizers, stack.view
+        self.seeds = seeds
         self.roles = {name: role for name, role in stack.roles.items() if role != "frozen"}
         self.decayed = [
             {name: bool(stack.view(decayed, name)[index].any()) for name in self.roles}
@@ -63,11 +74,18 @@ class ByRun:
                 "decayed": self.decayed[index],
                 "spec": spec,
             }
-            found = call_by_name(self.function, given)
+            with self._drawing(index, now):
+                found = call_by_name(self.function, given)
             self._put(own(moved), found, spec, "weights")
             for name, kept in state.items():
                 self._put(kept, given["state"][name], spec, f"state[{name!r}]")
         return moved
+
+    def _drawing(self, index: int, now: Tensor) -> AbstractContextManager[None]:
+        """Return the block in which a run's function may draw; elsewhere than on the CPU nothing is read."""
+        if not self.seeds or now.device.type != "cpu":
+            return nullcontext()
+        return global_generators(self.seeds[index], f"optimizer {int(now[1, index, 0])}")
 
     def buffers(self) -> dict[str, Tensor]:
         """Return the state that moves with training, (S, P) each."""

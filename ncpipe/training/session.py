@@ -481,7 +481,7 @@ def method_of(session: Session) -> _Descent | _Search:
     """Return the steps of the session's optimizer, which may be one of study.py."""
     optimizer = session.spec.optimizer
     if function := loaded().optimizers.get(type(optimizer)):
-        return _Descent(session, functools.partial(ByRun, function))
+        return _Descent(session, functools.partial(ByRun, function, seeds=[r.seed for r in session.runs]))
     if isinstance(optimizer, Lbfgs):
         return _Search(session)
     return _Descent(session, METHODS[optimizer.name])

@@ -22,11 +22,7 @@ class TorchState(RateAlone):
         self.view, self.kind = stack.view, f"torch.optim.{spec.class_}"
         self.names = [name for name, role in stack.roles.items() if role != "frozen"]
         self.weights = [nn.Parameter(stack.view(stack.values, name)[0].clone()) for name in self.names]
-        arguments = {"lr": spec.learning_rate, **(spec.arguments or {})}
-        try:
-            self.optimizer = optimizer_class(spec.class_)(self.weights, **arguments)
-        except Exception as error:  # PyTorch checks few of its arguments: any error may be theirs
-            raise self._mistake(error) from None
+        self.optimizer = make_optimizer(spec, self.weights)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""
@@ -42,7 +38,7 @@ class TorchState(RateAlone):
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise self._mistake(error) from None
+            raise _mistake(self.kind, error) from None
         for name, weight in zip(self.names, self.weights, strict=True):
             self.view(moved, name)[0].copy_(weight.detach())
         return moved
@@ -64,8 +60,20 @@ class TorchState(RateAlone):
                 for key, value in own.items()
             }
 
-    def _mistake(self, error: Exception) -> InputError:
-        return InputError(cut(f"optimizer: {self.kind}: {' '.join(str(error).split())}"))
+
+def make_optimizer(spec: TorchOptimizer, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of torch.optim that a spec names; InputError for a wrong class or argument."""
+    arguments = {"lr": spec.learning_rate, **(spec.arguments or {})}
+    try:
+        return optimizer_class(spec.class_)(weights, **arguments)
+    except InputError:
+        raise
+    except Exception as error:  # PyTorch checks few of its arguments: any error may be theirs
+        raise _mistake(f"torch.optim.{spec.class_}", error) from None
+
+
+def _mistake(kind: str, error: Exception) -> InputError:
+    return InputError(cut(f"optimizer: {kind}: {' '.join(str(error).split())}"))
 
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:

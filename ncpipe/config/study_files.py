@@ -1,0 +1,293 @@
+"""Find the files that a study.py depends on, and refuse whatever else it reads.
+
+The files are study.py, the modules beside it that it imports, and what dvc.yaml lists for the stage `code`.
+Their content is part of every digest of the study (`ncpipe.runs.code_digests`). A hook sees each file that
+study.py opens, itself or through a library, and ends the command if none of these lists has it: a result must
+not depend on a file whose changes nothing notices. Readers that are not written in Python, such as those of
+safetensors and HDF5, open files unseen; `named_files` finds these by their names in strings.
+"""
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ncpipe.system.errors import InputError
+
+FILE = "study.py"
+PACKAGE = "ncpipe"
+PIPELINE = Path("dvc.yaml")
+CODE, FETCH, MEASURE = "code", "fetch", "measure"  # the stages whose `deps` may list what study.py reads
+PARAMS, CLAIMS = "params.yaml", "claims.yaml"
+PATH_OR_MODULE = re.compile(r"[\w./-]+")
+SKIPPED = {PACKAGE, "data", "__pycache__"}
+
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
+# Files of the system, of installed packages and of their caches: they are not part of a run's identity.
+SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr", "/Library", "/System")
+CACHES = tuple(os.path.expanduser(f"~/{name}") for name in (".cache", ".triton"))
+COMPILED = os.path.join(tempfile.gettempdir(), "torchinductor_")
+INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+OFFICIAL = f"{PACKAGE_FOLDER / 'datasets'}{os.sep}"  # reads official files, whose MD5 it checks
+
+
+def dependencies(stage: str, folder: Path = Path()) -> list[str]:
+    """Return the dependencies that a folder's dvc.yaml, if there is one, lists for a stage; normalised."""
+    return [os.path.normpath(path) for path in _stage(stage, folder).get("deps") or []]
+
+
+def _stage(stage: str, folder: Path) -> dict[str, Any]:
+    if not (folder / PIPELINE).is_file():
+        return {}
+    from ncpipe.config.yaml_file import read_yaml  # slow, and only needed with a study.py
+
+    stages = (read_yaml(folder / PIPELINE) or {}).get("stages") or {}
+    found: dict[str, Any] = stages.get(stage) or {}
+    return found
+
+
+def listed_files() -> list[Path]:
+    """Return the files that dvc.yaml lists for the stage `code` besides the package, study.py and itself.
+
+    Folders count with all their files. Raises InputError if a file is missing.
+    """
+    found = set()
+    for path in map(Path, dependencies(CODE)):
+        if path.as_posix() in (PACKAGE, FILE, PIPELINE.name):
+            continue
+        if not path.exists():
+            raise InputError(f"{PIPELINE}: {path}, a dependency of the stage code, is no file or folder")
+        within = path.rglob("*") if path.is_dir() else [path]
+        found |= {file for file in within if file.is_file() and "__pycache__" not in file.parts}
+    return sorted(found)
+
+
+def study_modules(folder: Path = Path()) -> list[Path]:
+    """Return the Python files in a study's folder that its study.py depends on, relative to the folder.
+
+    These are files whose name or folder occurs in an import or a string, because a function may import them
+    later.
+    """
+    found, todo = set[Path](), [Path(FILE)]
+    candidates = set(_python_files(folder))
+    while todo:
+        words = _words(folder / todo.pop())
+        named = {path for path in candidates - found if {path.stem, *path.parent.parts} & words}
+        found |= named
+        todo += sorted(named)
+    return sorted(found)
+
+
+def _python_files(study: Path) -> Iterator[Path]:
+    """Yield the Python files of the study's folder, except study.py, environments, data and other studies."""
+    for parent, folders, files in os.walk(study):
+        folders[:] = [
+            folder
+            for folder in folders
+            if not (folder.startswith(".") or folder in SKIPPED)
+            and not any(Path(parent, folder, file).is_file() for file in ("pyvenv.cfg", PARAMS))
+        ]
+        here = Path(parent).relative_to(study)
+        yield from (here / file for file in files if file.endswith(".py") and file != FILE)
+
+
+def _words(path: Path) -> set[str]:
+    """Return the parts of the names that a file imports, and of strings that may be a path or a module."""
+    words: set[str] = set()
+    for node in _nodes(path):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            first = (names[-1] or names[0]).partition(".")[0]
+            if first != PACKAGE and first not in sys.stdlib_module_names:
+                words |= {word for name in names for word in name.split(".")}
+        elif isinstance(node, ast.Constant) and PATH_OR_MODULE.fullmatch(str(node.value)):
+            words |= set(re.split(r"[./]", str(node.value)))
+    return words
+
+
+def _nodes(path: Path) -> Iterator[ast.AST]:
+    try:
+        yield from ast.walk(ast.parse(path.read_bytes()))
+    except (SyntaxError, ValueError):  # cannot be imported
+        return
+
+
+def named_files() -> list[Path]:
+    """Return the files beside study.py that a string of it, or of its modules, names."""
+    known = {FILE, PARAMS, CLAIMS, PIPELINE.name}
+    found = set()
+    for module in (Path(FILE), *study_modules()):
+        for node in _nodes(module):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and PATH_OR_MODULE.fullmatch(text) and text not in known:
+                path = Path(os.path.normpath(text))
+                if path.suffix and path.suffix != ".py" and path.is_file():
+                    found.add(path)
+    return sorted(found)
+
+
+def is_listed(path: Path, stages: Sequence[str], folder: Path = Path()) -> bool:
+    """Return whether dvc.yaml lists a file, or a folder of it, as a dependency of one of the stages.
+
+    A stage other than `code` that always runs needs no list.
+    """
+    real = os.path.realpath(folder / path)
+    for stage in stages:
+        if stage != CODE and _stage(stage, folder).get("always_changed"):
+            return True
+        for other in dependencies(stage, folder):
+            if _is_within(real, os.path.realpath(folder / other)):
+                return True
+    return False
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+class _FromSource(SourceFileLoader):
+    """Loads a module without bytecode, which would hide an edit within the second of the last one."""
+
+    def path_stats(self, path: str) -> Any:  # type: ignore[override]
+        raise OSError(path)
+
+
+class _BesideStudy(MetaPathFinder):
+    """Finds modules beside study.py, as Python does for a script; never one of the standard library."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        if _folder is None or path is not None or name == PACKAGE or name in sys.stdlib_module_names:
+            return None
+        spec = FileFinder(str(_folder), (_FromSource, [".py"])).find_spec(name)
+        return None if spec is None or spec.loader is None else spec  # no folder without an __init__.py
+
+
+_folder: Path | None = None  # of the study.py that is loaded
+_modules: set[str] = set()  # files that were imported from beside a study.py
+_allowed: set[tuple[str, str]] = set()  # files that were read already, each with the stage
+_own: tuple[str, ...] = ()  # study.py and the files and folders listed with it
+_thread = threading.local()
+_hooked = False
+
+
+def watch(folder: Path | None, modules: Sequence[Path] = ()) -> None:
+    """Let the study.py of a folder import its modules, and refuse whatever it reads unlisted; None: stop.
+
+    modules: of `study_modules`.
+    """
+    global _folder, _hooked, _own
+    folder = None if folder is None else folder.resolve()
+    if folder != _folder:
+        forget_modules()
+    _folder = folder
+    _allowed.clear()
+    if _folder is None:
+        return
+    own = [FILE, *map(str, modules), *(each for each in dependencies(CODE, _folder) if each != PACKAGE)]
+    _own = tuple(os.path.realpath(_folder / each) for each in own)
+    _modules.update(str(_folder / module) for module in modules)
+    if not _hooked:
+        sys.meta_path.insert(0, _BesideStudy())
+        sys.addaudithook(_on_event)
+        _hooked = True
+
+
+def forget_modules() -> None:
+    """Remove the modules beside a study.py from sys.modules: they may have changed, or be another study's."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in _modules:
+            del sys.modules[name]
+
+
+@contextmanager
+def called_by(stage: str) -> Iterator[None]:
+    """Let study.py read in the block what dvc.yaml lists for this stage, too."""
+    before = getattr(_thread, "stage", CODE)
+    _thread.stage = stage
+    try:
+        yield
+    finally:
+        _thread.stage = before
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise InputError if study.py opens a file that is not listed (a hook of sys.addaudithook)."""
+    if event not in ("open", "import") or _folder is None or getattr(_thread, "busy", False):
+        return
+    file = arguments[0] if event == "open" else arguments[1]  # of an import only that of compiled code
+    if not isinstance(file, str | bytes | os.PathLike) or (event == "open" and _writes(*arguments[1:3])):
+        return
+    frame = _frame_of_study(sys._getframe(1))
+    if frame is None:
+        return
+    _thread.busy = True
+    try:
+        _check_read(os.fsdecode(file), frame, getattr(_thread, "stage", CODE))
+    finally:
+        _thread.busy = False
+
+
+def _writes(mode: object, flags: object) -> bool:
+    if isinstance(mode, str):
+        return bool(set(mode) & set("wax"))
+    return isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY
+
+
+def _frame_of_study(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of study.py or a file of its own; None if there is none, or the package
+    reads an official data set for it."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if any(_is_within(name, own) for own in _own) and not INSTALLED.intersection(name.split(os.sep)):
+            return frame
+        if name.startswith(OFFICIAL) and not os.path.basename(name).startswith("array"):
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _check_read(file: str, frame: FrameType, stage: str) -> None:
+    assert _folder is not None
+    if file.endswith(".pyc"):
+        try:
+            file = importlib.util.source_from_cache(file)
+        except ValueError:
+            return
+    path = os.path.realpath(file)
+    if (path, stage) in _allowed or not os.path.isfile(path):
+        return
+    if not (
+        any(_is_within(path, own) for own in _own)
+        or _is_installed(path, str(_folder))
+        or (stage != CODE and not (_folder / PIPELINE).is_file())  # without DVC these always run
+        or is_listed(Path(path), [CODE] if stage == CODE else [CODE, stage], _folder)
+    ):
+        beside = os.path.relpath(path, _folder)
+        shown = path if beside.startswith(os.path.join(*[os.pardir] * 3)) else beside
+        shown = os.path.dirname(shown) if os.path.basename(shown) == "__init__.py" else shown
+        where = os.path.relpath(frame.f_code.co_filename, _folder)
+        raise InputError(
+            f"{where}: line {frame.f_lineno}: reads {shown}, whose changes nothing would notice; add the "
+            f"line `- {shown}` to the deps of the stage {stage} in {PIPELINE}"
+        )
+    _allowed.add((path, stage))
+
+
+def _is_installed(path: str, folder: str) -> bool:
+    """Return whether a file is of the system, of an installed package or of a cache; not in the study."""
+    if INSTALLED.intersection(path.split(os.sep)) or _is_within(path, str(PACKAGE_FOLDER)):
+        return True
+    standard = os.path.realpath(os.path.dirname(os.__file__))
+    homes = (*SYSTEM, *CACHES, *map(os.path.realpath, (sys.prefix, sys.base_prefix)))
+    homes = tuple(home for home in homes if not _is_within(folder, home))
+    return path.startswith(COMPILED) or any(_is_within(path, home) for home in (standard, *homes))

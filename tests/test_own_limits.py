@@ -1,0 +1,490 @@
+"""What a study of one's own may draw at random, freeze and leave out, and what its metrics may see."""
+
+import contextlib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import experiment_tree, vector_data, write_params
+from torch import nn
+
+from ncpipe.commands.code import write_code
+from ncpipe.commands.study_check import check_study
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run
+from ncpipe.config.study import load_study, study_errors
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.features.own_metrics import Whole, own_measurements
+from ncpipe.features.passes import extract
+from ncpipe.features.run_metrics import describe
+from ncpipe.models.build import build_network
+from ncpipe.models.network import init_weights
+from ncpipe.runs.fingerprint import clear_code_digests
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
+from ncpipe.training.loop import train_batch
+
+CPU = torch.device("cpu")
+STUDY = """
+import os
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from ncpipe.config.specs import Count, OwnData, OwnLoss, OwnModel, OwnOptimizer, Positive
+from ncpipe.metrics.catalogue import Metric
+from ncpipe.models.build import Family
+from ncpipe.models.network import Layer, Network, init_weights
+
+
+@dataclass(frozen=True)
+class PlainModel(OwnModel):
+    architecture: Literal["plain"]
+    width: Count
+
+
+class Plain(Network):
+    def __init__(self, spec, shape, classes, depth):
+        super().__init__()
+        self.first = nn.Linear(shape.size, spec.width)
+        self.last = nn.Linear(spec.width, classes, bias=False)
+        pass  # more modules
+
+    length = property(lambda self: Fraction(1))
+
+    def parameter_groups(self):
+        return {"inner": [self.first], "last": [self.last]}
+
+    def initialise(self, generator):
+        init_weights(self, 1.0, False, generator)
+
+    def layers(self, x, lengths=None):
+        h = self.first(x).relu()
+        yield Layer("last", Fraction(1), h)
+
+
+@dataclass(frozen=True)
+class CloudsData(OwnData):
+    kind: ClassVar[str] = "vector"
+    source: Literal["clouds"]
+    seed: int
+
+
+def clouds(spec):
+    labels = np.tile([0, 1], 10)
+    points = np.random.default_rng(spec.seed).standard_normal((20, 2))
+    return {"inputs": points + 3 * labels[:, None], "labels": labels}
+
+
+@dataclass(frozen=True)
+class PlainLoss(OwnLoss):
+    name: Literal["own_ce"]
+
+
+def own_ce(logits, labels):
+    return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class PlainOptimizer(OwnOptimizer):
+    name: Literal["descent"]
+    learning_rate: Positive
+
+
+def descent(weights, gradients, rate):
+    return {name: value - rate * gradients[name] for name, value in weights.items()}
+
+
+def spread(classes):
+    return classes.squares.sum()
+
+
+SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
+NETWORKS = {PlainModel: Family(lambda inputs, spec: inputs.flatten(1), Plain)}
+DATA = {CloudsData: clouds}
+LOSSES = {PlainLoss: own_ce}
+OPTIMIZERS = {PlainOptimizer: descent}
+METRICS = {SPREAD: spread}
+"""
+OWN: dict[str, Any] = experiment_tree(
+    data={"source": "clouds", "seed": 3},
+    loss={"name": "own_ce"},
+    optimizer={"name": "descent", "learning_rate": 0.1},
+    epochs=4,
+    log_every=1,
+) | {"model": {"architecture": "plain", "width": 6}}
+DRAWS = {
+    "torch": "torch.randn({})",
+    "numpy": "torch.as_tensor(np.random.standard_normal({}), dtype=torch.float32)",
+    "random": "torch.full(({},), random.gauss(0, 1))",
+}
+UNSEEDED = "torch.as_tensor(np.random.default_rng().standard_normal({}), dtype=torch.float32)"
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    clear_code_digests()
+    yield
+    clear_code_digests()
+    load_study(tmp_path / "nowhere")
+
+
+def written(*changes: tuple[str, str], **own: Any) -> Run:
+    """Write the study with pieces replaced; return its run of seed 0."""
+    text = STUDY
+    for before, after in changes:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    Path("study.py").write_text(text)
+    write_params([2], [0, 1], own=OWN | own)
+    return load_params().run("own", 2, 0)
+
+
+def refusal() -> str:
+    with pytest.raises(InputError) as caught:
+        check_study(load_params())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def trained(run: Run, data: Prepared | None = None) -> dict[str, torch.Tensor]:
+    """Return a run's weights, after draws that another process would not have made."""
+    torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+    data = data or prepare(run.spec.data, Path("raw"), None, progress=False)
+    return train_batch([run], data, CPU, "float32")[0].state
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+# ---- Draws at random ------------------------------------------------------------------------------------
+
+RESET = (
+    "        init_weights(self, 1.0, False, generator)\n",
+    "        self.first.reset_parameters()\n        self.last.reset_parameters()\n",
+)
+
+
+def test_reset_parameters_is_of_the_runs_seed() -> None:
+    """Red: two trainings of one seed that differ; two seeds that do not."""
+    run = written(RESET)
+    one = trained(run)
+    assert same(one, trained(run))
+    assert not same(one, trained(replace(run, seed=1)))
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_an_optimizer_that_draws_is_of_the_runs_seed_and_step(draw: str) -> None:
+    """Alone and stacked to the bit. Red: noise of the neighbours, or of what ran before."""
+    noisy = "value - rate * (gradients[name] + " + draw.format("value.numel()") + ".view_as(value))"
+    run = written(("value - rate * gradients[name]", noisy))
+    runs = [replace(run, seed=seed) for seed in (1, 0)]
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    one = trained(run, data)
+    assert same(one, trained(run, data))
+    stacked = train_batch(runs, data, CPU, "float32")
+    assert same(one, stacked[1].state)
+    assert not same(one, stacked[0].state)
+    check_study(load_params())
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_data_that_are_drawn_globally_are_of_the_datas_seed(draw: str) -> None:
+    """Red: other data at each fetch."""
+    drawn = draw.format("40").replace("({},)", "(40,)") + ".reshape(20, 2).numpy()"
+    run = written(("np.random.default_rng(spec.seed).standard_normal((20, 2))", drawn))
+    inputs = []
+    for seed in (3, 3, 4):
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+        spec = replace(run.spec.data, seed=seed)
+        inputs.append(prepare(spec, Path("raw"), None, progress=False).train.inputs)
+    assert torch.equal(inputs[0], inputs[1])
+    assert not torch.equal(inputs[0], inputs[2])
+
+
+def test_global_generators_are_as_before_after_a_block() -> None:
+    """Red: code of a user's own that draws the same numbers after each call."""
+    torch.manual_seed(1)
+    one = torch.rand(1)
+    torch.manual_seed(1)
+    with global_generators(0, "x"):
+        drawn = torch.rand(1), np.random.rand(), random.random()  # noqa: NPY002
+    assert torch.equal(torch.rand(1), one)
+    with global_generators(0, "x"):
+        assert (torch.rand(1), np.random.rand(), random.random()) == drawn  # noqa: NPY002
+    with global_generators(0, "y"):
+        assert torch.rand(1) != drawn[0]
+
+
+AGAIN = "gives another result when it is called again"
+UNREPEATABLE = {
+    "data": (("np.random.default_rng(spec.seed)", "np.random.default_rng()"), f"function of clouds {AGAIN}"),
+    "initialise": (
+        (RESET[0], "        self.first.weight.data = " + UNSEEDED.format("(6, 2)") + "\n"),
+        f"initialise\\(\\) of plain {AGAIN}; draw from `generator`",
+    ),
+    "loss": (
+        ("    return -logits.log_softmax(-1)", "    return -torch.rand(()) * logits.log_softmax(-1)"),
+        f"the loss own_ce of this network {AGAIN}, so its runs could not be repeated",
+    ),
+    "network": (
+        ("self.first(x).relu()", "self.first(x).relu() * random.random()"),
+        f"the loss own_ce of this network {AGAIN}",
+    ),
+    "optimizer": (
+        ("rate * gradients[name]", "rate * float(np.random.default_rng().random()) * gradients[name]"),
+        f"the first step of descent {AGAIN}",
+    ),
+    "metric": (
+        ("return classes.squares.sum()", "return float(np.random.default_rng().random())"),
+        f"the metric spread {AGAIN}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), UNREPEATABLE.values(), ids=UNREPEATABLE)
+def test_what_gives_another_result_when_called_again_is_refused(change: tuple[str, str], words: str) -> None:
+    """Red: a result that no second training gives."""
+    written(change)
+    message = refusal()
+    assert message.startswith("study.py: line ")
+    assert re.search(words, message), message
+
+
+def test_the_study_as_it_is_passes() -> None:
+    written()
+    check_study(load_params())
+
+
+# ---- Frozen parameters ----------------------------------------------------------------------------------
+
+
+def test_a_parameter_without_a_gradient_is_frozen() -> None:
+    """Neither learned nor penalised, and no bound is told. Red: the head moves by 1.27."""
+    frozen = ("        pass  # more modules\n", "        self.last.weight.requires_grad_(False)\n")
+    run = written(frozen, loss="ce", penalty={"rule": "constant", "value": 0.1, "last_layer": None})
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    start = {name: value.detach() for name, value in build_network(run, data).named_parameters()}
+    state = trained(run, data)
+    assert torch.equal(state["last.weight"], start["last.weight"])
+    assert not torch.equal(state["first.weight"], start["first.weight"])
+    features = extract(run, state, data, CPU)
+    assert features.last_penalty == 0
+    row = describe(run, features, {"finished": True, "diverged_at_epoch": None})
+    assert row["bound_detail"] == "a fixed classifier"
+    check_study(load_params())
+    written((RESET[0], RESET[0] + "        self.last.weight.requires_grad_(False)\n"))
+    assert "initialise() changes requires_grad; set it in __init__" in refusal()
+
+
+# ---- Metrics --------------------------------------------------------------------------------------------
+
+
+def measured(run: Run, data: Prepared) -> dict[tuple[str, str, str], float]:
+    (result,) = train_batch([run], data, CPU, "float32")
+    features = extract(run, result.state, data, CPU)
+    rows = own_measurements(run, features, Whole(result.state, lambda: data))
+    return {(row.layer, row.split, row.metric): row.value for row in rows}
+
+
+TWO = """
+def destructive(classes, weight):
+    classes.means.zero_()
+    classes.squares.numpy()[:] = 0
+    weight.zero_()
+    return 0.0
+
+
+def after(classes, weight):
+    return classes.means.norm() + classes.squares.sum() + weight.norm()
+
+
+FIRST = Metric("destructive", "NC1", "0", "m", "", "", "", "last, both")
+SECOND = Metric("after", "NC1", "0", "m", "", "", "", "last, both")
+METRICS = {FIRST: destructive, SECOND: after}
+"""
+
+
+def test_a_metric_cannot_change_what_the_next_one_sees() -> None:
+    """By PyTorch or NumPy. Red: the next metric's means are 0."""
+    metrics = ("METRICS = {SPREAD: spread}\n", TWO)
+    run = written(metrics)
+    data = vector_data()
+    found = measured(run, data)
+    run = written(metrics, ("{FIRST: destructive, SECOND: after}", "{SECOND: after}"))
+    assert found["last", "train", "after"] == measured(run, data)["last", "train", "after"] > 0
+
+
+PAIR = """
+def nearest(samples, train_samples):
+    train = torch.cat([h for h, _ in train_samples])
+    return torch.cat([torch.cdist(h, train).amin(1) for h, _ in samples]).mean()
+
+
+NEAREST = Metric("nearest", "test", "0", "m", "", "", "", "every, both")
+METRICS = {SPREAD: spread, NEAREST: nearest}
+"""
+
+
+def test_a_metric_sees_raw_train_and_test_features_together() -> None:
+    """Against a loop. Red: it has no name for the training samples."""
+    run = written(("METRICS = {SPREAD: spread}\n", PAIR))
+    data = vector_data()
+    found = measured(run, data)
+    (result,) = train_batch([run], data, CPU, "float32")
+    weight, bias = (result.state[f"first.{name}"].double().numpy() for name in ("weight", "bias"))
+    assert data.test is not None
+    train, test = (
+        np.maximum(split.inputs.double().numpy() @ weight.T + bias, 0) for split in (data.train, data.test)
+    )
+    expected = np.mean([min(np.linalg.norm(h - g) for g in train) for h in test])
+    assert found["last", "test", "nearest"] == pytest.approx(expected, rel=1e-9)
+    assert found["last", "train", "nearest"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_metric_is_computed_on_the_target_split() -> None:
+    """Of classes that the network was not trained on, against NumPy. Red: the split is left out."""
+    asked = {"source": [0, 1, 2], "target": [3, 4], "shots": [2], "episodes": 2, "seed": 0, "head": ["ncc"]}
+    digits = {"source": "digits", "per_class": 8, "test_per_class": 4, "seed": 0, "normalisation": "unit"}
+    run = written(("METRICS = {SPREAD: spread}\n", PAIR), data=digits | {"transfer": asked})
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    found = measured(run, data)
+    (result,) = train_batch([run], data, CPU, "float32")
+    weight, bias = (result.state[f"first.{name}"].double().numpy() for name in ("weight", "bias"))
+    assert data.target is not None
+    h, train = (
+        np.maximum(split.inputs.flatten(1).double().numpy() @ weight.T + bias, 0)
+        for split in (data.target, data.train)
+    )
+    labels = data.target.labels.numpy()
+    spread = sum(((h[labels == k] - h[labels == k].mean(0)) ** 2).sum() for k in (0, 1))
+    assert found["last", "target", "spread"] == pytest.approx(spread, rel=1e-9)
+    nearest = np.mean([np.linalg.norm(train - each, axis=1).min() for each in h])
+    assert found["last", "target", "nearest"] == pytest.approx(nearest, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ('Metric("spread", 1, "0", "m", "", "", "", "every, both")', "the group 1; write one line of text"),
+        ('Metric("spread", "", "0", "m", "", "", "", "every, both")', "the group ''; write a short text"),
+        ('Metric("spread", "NC1", 0, "m", "", "", "", "every, both")', "the collapse 0; write one line"),
+        ('Metric("spread", "NC1", "", "m", "", "", "", "every, both")', "the collapse ''; write a short"),
+        (
+            'Metric("spread", "NC1", "0", "m", "", "", "", "everywhere")',
+            "where 'everywhere'; write layers",
+        ),
+        ('Metric("spread", "NC1", "0", "m", "", "", "", "last, weights")', "is known at 'every, both'"),
+        ('Metric("spread", "NC1", "0", "m", "", "", "", "last, both")', "is known at 'every, both'"),
+        ('Metric("spread", "NC1", "0", "m", "", "", "", "every, both", order=0)', "the order 0; write a"),
+    ],
+)
+def test_a_wrong_field_of_a_metric_is_refused(wrong: str, words: str) -> None:
+    """Red: taken in silence."""
+    with contextlib.suppress(InputError):  # params.yaml is read with it, perhaps
+        written(('Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")', wrong))
+    message = refusal()
+    assert re.match(r"study\.py: line \d+: the metric 'spread' has ", message)
+    assert words in message
+
+
+# ---- One line -------------------------------------------------------------------------------------------
+
+YIELD = "        yield Layer("
+RELU = "self.first(x).relu()"
+NETWORK_ERRORS = {
+    "no last": (
+        [("self.last = nn.Linear(spec.width, classes, bias=False)", "self.head = nn.Linear(6, classes)")],
+        "Plain has no classifier; set self.last = torch.nn.Linear",
+    ),
+    "dropout": (
+        [(RELU, f"nn.functional.dropout({RELU}, 0.5)")],
+        "draws at random, as dropout does; leave it out",
+    ),
+    "if": (
+        [(YIELD, f"        h = h * 2 if h.sum() > 0 else h\n{YIELD}")],
+        "an `if` or a loop depends on the values of a tensor; use torch.where",
+    ),
+    "item": ([(YIELD, f"        h = h * h.sum().item()\n{YIELD}")], "compute with the tensor"),
+    "mask": ([(YIELD, f"        h = h[h > 0]\n{YIELD}")], "multiply by a mask"),
+    "lstm": (
+        [
+            ("nn.Linear(shape.size, spec.width)", "nn.LSTM(shape.size, spec.width)"),
+            (RELU, "self.first(x)[0].relu()"),
+        ],
+        "torch.vmap cannot run this layer, as nn.GRU and nn.LSTM",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), NETWORK_ERRORS.values(), ids=NETWORK_ERRORS)
+def test_what_a_network_cannot_do_is_one_line_with_a_way_out(
+    changes: list[tuple[str, str]], words: str
+) -> None:
+    """By training, whatever the check saw. Red: a traceback, or the text of vmap."""
+    run = written(*changes)
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    with pytest.raises(InputError) as caught, study_errors():
+        train_batch([run], data, CPU, "float32")
+    assert words in str(caught.value), caught.value
+
+
+def test_data_with_gradients_are_taken_as_numbers() -> None:
+    """Red: RuntimeError of .numpy()."""
+    points = "points + 3 * labels[:, None]"
+    run = written((points, f"torch.as_tensor({points}).requires_grad_()"))
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    assert not data.train.inputs.requires_grad
+
+
+def test_init_weights_takes_biases_of_gru_and_names_a_way_out_for_the_rest() -> None:
+    """Red: GRU's biases refused; a message without the argument that helps."""
+    init_weights(nn.GRU(3, 4), 1.0, False, torch.Generator())
+    module = nn.Linear(2, 2)
+    module.scale = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=r"and not scale \(2,\); .* init_weights\(\.\.\., besides=\[names\]"):
+        init_weights(module, 1.0, False, torch.Generator())
+    init_weights(module, 1.0, False, torch.Generator(), ["scale"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ({"class": "Nadam"}, "optimizer.class: torch.optim has no 'Nadam' here; did you mean 'NAdam'"),
+        ({"class": "NAdam", "arguments": {"bettas": [0.9, 0.9]}}, "optimizer: torch.optim.NAdam: "),
+    ],
+)
+def test_a_wrong_optimizer_of_torch_is_found_before_anything_trains(
+    optimizer: dict[str, Any], words: str
+) -> None:
+    """Red: it passes `code`."""
+    write_params([2], [0], own=experiment_tree(optimizer={"name": "torch", "learning_rate": 0.1} | optimizer))
+    with pytest.raises(InputError) as caught:
+        check_study(load_params())
+    assert str(caught.value).startswith(words)
+
+
+def test_a_key_that_dvc_needs_is_asked_for_before_anything_trains() -> None:
+    """Red: everything trains, then DVC fails at the report."""
+    write_params([2], [0], own=experiment_tree())
+    text = Path("params.yaml").read_text()
+    assert "about" not in text
+    Path("dvc.yaml").write_text("stages:\n  report:\n    cmd: a\n    params: [about, sweep.depths]\n")
+    with pytest.raises(InputError, match=r"^params\.yaml: about: missing; .* write `about: null`$"):
+        write_code()
+    Path("params.yaml").write_text(text + "\nabout: null\n")
+    write_code()

@@ -1,0 +1,297 @@
+"""What a study.py reads and imports is part of its runs' identity, or the command ends in one line."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import experiment_tree, write_params
+from safetensors.numpy import save_file
+
+from ncpipe.commands.code import write_code
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.config.study import load_study, loaded
+from ncpipe.runs.fingerprint import clear_code_digests, code_digest
+from ncpipe.system.errors import InputError
+
+HEAD = """
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ncpipe.config.specs import OwnData, OwnLoss
+from ncpipe.metrics.catalogue import Metric
+
+
+def read(name):
+    with open(name) as file:
+        return float(file.read())
+
+
+@dataclass(frozen=True)
+class ScaledLoss(OwnLoss):
+    name: Literal["scaled"]
+
+
+@dataclass(frozen=True)
+class MineData(OwnData):
+    kind: ClassVar[str] = "vector"
+    source: Literal["mine"]
+
+
+def scaled(logits, labels):
+    own = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return -own * factor()
+
+
+def mine(spec):
+    draw = np.random.default_rng(0)
+    labels = np.tile([0, 1], 10)
+    return {"inputs": (draw.standard_normal((20, 2)) + 3 * labels[:, None]) * stretch(), "labels": labels}
+
+
+def spread(classes):
+    return classes.squares.sum() * unit()
+
+
+SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
+LOSSES = {ScaledLoss: scaled}
+DATA = {MineData: mine}
+METRICS = {SPREAD: spread}
+"""
+PARTS = {"factor": "1.0", "stretch": "1.0", "unit": "1.0"}
+OWN: dict[str, Any] = experiment_tree(loss={"name": "scaled"}, data={"source": "mine"}, epochs=2, log_every=1)
+PIPELINE = "stages:\n" + "".join(
+    f"  {stage}:\n    cmd: ncpipe {stage}\n    deps: [{{{stage}}}]\n"
+    for stage in ("code", "fetch", "measure")
+)
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "study").mkdir()
+    monkeypatch.chdir(tmp_path / "study")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    begin()
+    yield
+    clear_code_digests()
+    load_study(tmp_path / "nowhere")
+    for name in [name for name in sys.modules if name.startswith(("helper", "mylib"))]:
+        del sys.modules[name]
+
+
+def begin() -> None:
+    write_params([2], [0], own=OWN)
+    clear_code_digests()
+
+
+def write_study(before: str = "", **parts: str) -> None:
+    functions = "".join(f"\n\ndef {name}():\n    return {text}\n" for name, text in (PARTS | parts).items())
+    Path("study.py").write_text(before + HEAD + functions)
+
+
+def write_pipeline(code: str = "", fetch: str = "", measure: str = "") -> None:
+    others = ["ncpipe", "study.py", *filter(None, [code])]
+    Path("dvc.yaml").write_text(PIPELINE.format(code=", ".join(others), fetch=fetch, measure=measure))
+
+
+def refusal() -> str:
+    with pytest.raises(InputError) as caught:
+        write_code()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def digest() -> str:
+    clear_code_digests()
+    return code_digest(load_params().experiments["own"])
+
+
+READERS = {
+    "open": "read('c.json')",
+    "pathlib": "json.loads(Path('c.json').read_text())",
+    "a built path": "json.loads(Path('c' + '.json').read_bytes())",
+    "beside the file": "read(Path(__file__).parent / 'c.json')",
+    "a library": "float(np.loadtxt('c' + '.json'))",
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_loss_that_reads_a_file_is_refused_until_dvc_sees_it(reader: str) -> None:
+    """Red: the run of another c.json is taken for this one's."""
+    Path("c.json").write_text("1.5")
+    write_study(factor=reader)
+    write_pipeline()
+    assert "- c.json` to the deps of the stage code" in refusal()
+    write_pipeline(code="c.json")
+    before = digest()
+    write_code()
+    Path("c.json").write_text("2.5")
+    assert digest() != before
+
+
+def test_an_unlisted_file_is_refused_by_training_too_whatever_the_check_saw() -> None:
+    """With the line that reads it. Red: only the stage `code` looks."""
+    Path("c.json").write_text("1.5")
+    write_study(factor="read('c' + '.json')")
+    fetch("own")
+    with pytest.raises(InputError, match=r"^study\.py: line \d+: reads c\.json, .* `- c\.json` to the deps"):
+        train("own", 2, 0, workers=1)
+    write_study("from pathlib import Path\nFACTOR = Path('c' + '.json').read_text()\n")
+    with pytest.raises(InputError, match=r"^study\.py: line 2: reads c\.json"):
+        load_params()
+
+
+def test_two_studies_with_one_study_py_do_not_share_a_run(tmp_path: Path, monkeypatch: Any) -> None:
+    """Red: the second study is given the first one's run."""
+    found = {}
+    for name, number in (("one", "1.5"), ("two", "2.5"), ("again", "1.5")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        begin()
+        write_study(factor="read('c.json')")
+        write_pipeline(code="c.json")
+        Path("c.json").write_text(number)
+        found[name] = digest()
+    assert found["one"] == found["again"] != found["two"]
+
+
+def test_what_a_data_function_or_a_metric_reads_is_listed_for_its_stage() -> None:
+    """Red: edits of mine.csv that nothing fetches again; training that repeats for a metric's file."""
+    Path("mine.csv").write_text("2.0")
+    Path("unit.txt").write_text("3.0")
+    write_study(stretch="float(np.loadtxt('mine' + '.csv'))", unit="read('unit' + '.txt')")
+    fetch("own")  # without DVC it runs every time
+    write_pipeline()
+    assert "`- mine.csv` to the deps of the stage fetch" in refusal()
+    with pytest.raises(InputError, match=r"reads mine\.csv, .* the stage fetch in dvc\.yaml"):
+        fetch("own")
+    write_pipeline(fetch="mine.csv")
+    assert "`- unit.txt` to the deps of the stage measure" in refusal()
+    write_pipeline(fetch="mine.csv", measure="unit.txt")
+    before = digest()
+    write_code()
+    Path("unit.txt").write_text("4.0")
+    assert digest() == before
+
+
+def test_a_file_that_a_reader_in_another_language_opens_is_found_by_its_name() -> None:
+    """No event of Python shows it. Red: it is taken for no dependency."""
+    save_file({"c": np.ones(1)}, "weights.safetensors")
+    write_study(
+        factor="float(__import__('safetensors.numpy').numpy.load_file('weights.safetensors')['c'][0])"
+    )
+    write_pipeline()
+    assert "`- weights.safetensors` to the deps of the stage code" in refusal()
+    write_pipeline(code="weights.safetensors")
+    write_code()
+
+
+def test_a_library_of_ones_own_elsewhere_counts(tmp_path: Path) -> None:
+    """Red: an edit of it that keeps the old result."""
+    (tmp_path / "mylib_of_me").mkdir()
+    for name, text in (("__init__", "from mylib_of_me.number import NUMBER\n"), ("number", "NUMBER = 2.0\n")):
+        (tmp_path / f"mylib_of_me/{name}.py").write_text(text)
+    sys.path.append(str(tmp_path))
+    write_study("import mylib_of_me\n", factor="mylib_of_me.NUMBER")
+    write_pipeline()
+    assert refusal() == (
+        "study.py: line 1: reads ../mylib_of_me, whose changes nothing would notice; add the line "
+        "`- ../mylib_of_me` to the deps of the stage code in dvc.yaml"
+    )
+    write_pipeline(code="../mylib_of_me")
+    before = digest()
+    write_code()
+    (tmp_path / "mylib_of_me/number.py").write_text("NUMBER = 3.0\n")
+    assert digest() != before
+
+
+def test_installed_packages_official_data_and_own_outputs_are_not_refused() -> None:
+    """Red: a hook that takes what a library reads for itself as the study's."""
+    made = "{'inputs': data.train.inputs.flatten(1), 'labels': data.train.labels}"
+    digits = (
+        "def mine(spec):\n"
+        "    import sklearn.datasets, scipy.signal, zoneinfo, warnings\n"
+        "    from ncpipe.config.specs import ImageData\n"
+        "    from ncpipe.datasets.prepare import prepare\n"
+        "    zoneinfo.ZoneInfo('UTC')\n"
+        "    Path('log.txt').write_text('called')\n"
+        "    sklearn.datasets.load_iris()\n"
+        "    spec = ImageData('digits', 4, 4, 0, 'standardise')\n"
+        "    data = prepare(spec, Path('data/raw'), None, False)\n"
+        f"    return {made}\n\n\nSPREAD ="
+    )
+    write_study()
+    text = Path("study.py").read_text()
+    start, end = text.index("def mine(spec)"), text.index("def spread(")
+    Path("study.py").write_text((text[:start] + text[end:]).replace("SPREAD =", digits, 1))
+    write_pipeline()
+    write_code()
+    fetch("own")
+
+
+# ---- Modules beside study.py ----------------------------------------------------------------------------
+
+
+def test_a_module_beside_study_py_is_imported_and_counts_whatever_dvc_yaml_lists() -> None:
+    """At the top and when called. Red: ModuleNotFoundError; an edit of a helper that `deps` leaves out."""
+    for before, factor in (
+        ("import helper_of\n", "helper_of.NUMBER"),
+        ("", "__import__('helper_of').NUMBER"),
+    ):
+        Path("helper_of.py").write_text("NUMBER = 2.0\n")
+        write_study(before, factor=factor)
+        write_pipeline(code="helper_of.py")
+        write_code()
+        one = digest()
+        function = loaded().losses[next(iter(loaded().losses))]
+        assert function.__globals__["factor"]() == 2.0
+        write_pipeline()
+        assert digest() == one
+        assert "add the line `- helper_of.py` to the deps of the stage code" in refusal()
+        Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
+        assert digest() != one
+        function = loaded().losses[next(iter(loaded().losses))]
+        assert function.__globals__["factor"]() == 3.0
+
+
+def test_two_studies_have_each_its_own_module_of_one_name(tmp_path: Path, monkeypatch: Any) -> None:
+    """Red: the module of the study that was loaded first."""
+    for number in (2.0, 3.0, 2.0):
+        folder = tmp_path / f"of_{number}"
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        begin()
+        Path("helper_of.py").write_text(f"NUMBER = {number}\n")
+        write_study(factor="importlib.import_module('helper_of').NUMBER", before="import importlib\n")
+        load_params()
+        function = loaded().losses[next(iter(loaded().losses))]
+        assert function.__globals__["factor"]() == number
+
+
+def test_a_module_beside_study_py_hides_none_of_the_standard_library() -> None:
+    """Red: a lazy import somewhere in PyTorch that finds the study's file."""
+    Path("statistics.py").write_text("NUMBER = 1\n")
+    write_study()
+    load_params()
+    sys.modules.pop("statistics", None)
+    assert hasattr(importlib.import_module("statistics"), "median")
+
+
+def test_a_mistake_in_a_module_is_one_line_with_its_place() -> None:
+    """Red: a traceback, or the line of study.py that calls it."""
+    Path("helper_of.py").write_text("def number():\n    return 1 / 0\n")
+    write_study("import helper_of\n", stretch="helper_of.number()")
+    with pytest.raises(InputError, match=r"^helper_of\.py: line 2: number: ZeroDivisionError"):
+        fetch("own")
+    Path("helper_of.py").write_text("def number(:\n")
+    with pytest.raises(InputError, match=r"^helper_of\.py: line 1: invalid syntax"):
+        load_params()

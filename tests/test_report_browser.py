@@ -177,11 +177,12 @@ def printed(tmp_path_factory):
     said = [entry["statement"] for entry in read_yaml(Path(__file__).parent.parent / "claims.yaml")]
     rows = [
         {"id": f"claim-{i}", "ref": "S25 sec. 5", "statement": statement, "about": "one, cdnv",
-         "quantity": "slope", "expected": "a line, its slope known to ±0.05", "value": -0.5, "low": -0.6,
-         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "not run"}
+         "quantity": "slope", "expected": "a line, its slope known to ±0.05",
+         "value": -0.5 if i < 35 else None, "low": -0.6,
+         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "does not apply"}
         for i, statement in enumerate(said)
     ]  # fmt: skip
-    pd.DataFrame(rows).assign(scale="", reason="not rejected (p = 0.2)").to_csv(
+    pd.DataFrame(rows).assign(author="paper", scale="", reason="not rejected (p = 0.2)").to_csv(
         folder / "data/claims/claims.csv", index=False
     )
     with pytest.MonkeyPatch.context() as patch:

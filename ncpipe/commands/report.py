@@ -11,7 +11,7 @@ import yaml
 
 from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params
-from ncpipe.figures.labels import caption
+from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
@@ -21,7 +21,7 @@ from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.report.summary import asked, found, how_sure
-from ncpipe.report.words import NEURAL_COLLAPSE, network_words
+from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
 from ncpipe.runs.engines.job_log import JOB_LOG, cost_table, read_costs
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
@@ -201,9 +201,11 @@ def _network(runs: pd.DataFrame) -> str:
 
 
 def _networks(runs: pd.DataFrame) -> dict[str, str]:
-    """Return what each architecture of the sweep is, in words."""
+    """Return what each architecture and data set of the sweep is, in words."""
     named = distinct(runs, ["architecture", "norm"])
-    return {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
+    networks = {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
+    sources = dict.fromkeys(runs["source"].astype(str))
+    return networks | {DATA_NAMES[name]: DATA[name] for name in sources if name in DATA}
 
 
 def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:

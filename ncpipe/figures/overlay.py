@@ -116,5 +116,5 @@ def _draw(
     if fits:
         axes.legend(
             handles=fits, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.1,
-            handlelength=1.6, markerscale=0.5,
+            handlelength=1.2, fontsize=7, markerscale=0.5,
         )  # fmt: skip

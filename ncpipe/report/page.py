@@ -54,7 +54,7 @@ class Contents:
 
     lead: lines below the title. summary: what was asked, found and how sure it is, lines by heading.
     rates, headline: the first screen, a table of rates and its figure.
-    networks: what the architectures are in words, by name.
+    networks: what the architectures and data sets are in words, by name.
     claims: tables of claims with a verdict, and of others.
     failures, failed: why runs did not converge and what would help; a table of these runs.
     charts: `chart_data.chart_data`; None for a study without runs.

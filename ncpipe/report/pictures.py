@@ -11,10 +11,11 @@ from ncpipe.report.grids import data_uri
 FIGURES: Mapping[str, tuple[str, str]] = {
     "depth_sweep": (
         "Collapse against {x}",
-        "log10 of NC1, NC2 and NC3 at the last layer: mean ± 1 standard deviation over seeds, single runs "
-        "beside it (hollow where they did not converge), the least-squares slope with its interval, dotted "
-        "where the test rejects a line. Grey triangles are how fast S25's bounds fall. They hold for global "
-        "optima: they are no predictions for training, and a flatter line does not contradict them.",
+        "log10 of NC1, NC2 and NC3 at the last layer, on training samples: mean ± 1 standard deviation "
+        "over seeds, single runs beside it (hollow where they did not converge), the least-squares slope "
+        "with its interval, dotted where the test rejects a line. Grey triangles are how fast S25's bounds "
+        "fall. They hold for global optima: they are no predictions for training, and a flatter line does "
+        "not contradict them.",
     ),
     "loss_gap": (
         "Distance from the optimum",

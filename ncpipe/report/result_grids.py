@@ -23,7 +23,7 @@ CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "r
 SCALES = {"full": "stated settings"}  # other words than claims.yaml has
 RULE = (
     "A claim is a sentence that a number can answer: of a paper, or ours where that is said. It agrees only "
-    "if its whole interval, or a test of its sign (p), is as expected. Red is what contradicts a paper."
+    "if its whole interval, or a test of its sign (p), is as expected."
 )
 SLOPE_COLUMNS = {
     "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "power": "power",

@@ -83,6 +83,13 @@ NETWORKS: Mapping[str, str] = {
     "conv_net": "small convolutional network",
     "dufm": "deep unconstrained features model, linear layers and ReLU on features that are free variables",
 }
+DATA: Mapping[str, str] = {
+    "digits": "scikit-learn's 8 × 8 images of handwritten digits, ten classes",
+    "mnist": "28 × 28 images of handwritten digits, ten classes",
+    "cifar10": "32 × 32 colour photographs, ten classes",
+    "imdb": "film reviews, positive or negative",
+    "gaussian_mixture": "points with normal noise around random directions, one for each class",
+}
 PRE_NORM = "layer norm inside each branch (pre-LN)"
 
 # Words of the page's headings and sentences, in the order of the section Words.

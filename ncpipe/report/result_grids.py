@@ -42,8 +42,9 @@ def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
     table = slopes.assign(used=used, metric=slopes["metric"].map(plain), power="")[list(columns)]
     rows = [list(map(cell, row)) for row in table.itertuples(index=False, name=None)]
     for row, fit in zip(rows, slopes.itertuples(), strict=True):
+        metric = str(fit.metric)
         row[list(columns).index("power")] = _power(fit, letter(of))
-        row[list(columns).index("metric")] = Cell(plain(fit.metric), full=entry(fit.metric).meaning)
+        row[list(columns).index("metric")] = Cell(plain(metric), full=entry(metric).meaning)
     first = (slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")).tolist()
     headings = list(columns.values())
     heads = [row for row, own in zip(rows, first, strict=True) if own]

@@ -91,7 +91,7 @@ def test_everything_is_on_the_page(page):
     for words in (
         "Neural collapse against depth L",
         "11 of 12 runs converged (2 seeds at each of 3 depths).",
-        "4 claims: 1 agrees, 2 disagree, 1 does not apply.",
+        "4 claims: 1 agrees, 2 disagree (1 with a paper), 1 does not apply.",
         "1 more claim ",
         HOSTILE,
         "NC1 falls.",

@@ -43,7 +43,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "heat_maps": (
         "Cosines of class means",
-        "Between the last layer's centred class means, and between them and the rows of W.",
+        "Between the last layer's centred class means, and between them and the rows of W. After collapse "
+        "they are 1 on the diagonal and −1/(K−1), marked ETF, elsewhere.",
     ),
     "overlay": (
         "One over the other, against {x}",
@@ -53,7 +54,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "spectra": (
         "Singular values",
-        "Of the last layer's uncentred class means of training samples, and of its weights W, each over the "
+        "The i-th singular value of the last layer's class means of training samples, and of W, over the "
         "largest: geometric means over seeds. Dashed is the collapsed spectrum; an arrow states the least "
         "value of a line that leaves its panel.",
     ),

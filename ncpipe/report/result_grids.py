@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -119,13 +120,17 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
 
 
 def verdict_counts(grids: list[Grid]) -> str:
-    """Return the number of claims by verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
-    verdicts = [row[0].text for own in grids if not own.folded for row in own.rows]
-    order = ("agrees", "undecided", "disagrees", ABSENT)
-    counts = {word: verdicts.count(word) for word in order}
-    text = ", ".join(counted_verdict(count, word) for word, count in counts.items() if count)
-    total = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
-    return f"{total}: {text}" if text else "no claim has a verdict"
+    """Return the number of claims by verdict, as `9 claims: 6 agree, 3 disagree (1 with a paper)`."""
+    first = [row[0] for own in grids if not own.folded for row in own.rows]
+    counts = Counter(verdict.text for verdict in first)
+    against = f" ({sum(verdict.tone == 'bad' for verdict in first)} with a paper)"
+    parts = [
+        counted_verdict(counts[word], word) + against * (word == "disagrees")
+        for word in ("agrees", "undecided", "disagrees", ABSENT)
+        if counts[word]
+    ]
+    total = "1 claim" if len(first) == 1 else f"{len(first)} claims"
+    return f"{total}: {', '.join(parts)}" if parts else "no claim has a verdict"
 
 
 def _claim_row(row: Any) -> list[Cell]:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Wedge
 
 FOLDER = Path(__file__).parent
+PAGE = FOLDER.parent / "ncpipe" / "report" / "templates"  # the report carries its own copy of collapse.svg
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#555555"
 COLORS = (BLUE, ORANGE, GREEN)
 
@@ -124,7 +125,7 @@ def collapse() -> Figure:
     figure, panels = plt.subplots(2, 4, figsize=(11, 5.8), layout="constrained")
     angles = np.pi / 2 + 2 * np.pi * np.arange(3) / 3
     simplex = np.stack([np.cos(angles), np.sin(angles)], 1)
-    noise = np.random.default_rng(3).standard_normal((3, 40, 2))
+    noise = np.random.default_rng(3).standard_normal((3, 24, 2))
     means = np.array([[0.18, 0.82], [-0.76, 0.16], [0.58, -0.98]])
     turn = np.array([[0.9, -0.5], [0.5, 0.9]])
     during = (means, 0.75 * means @ turn, means[:, None] + 0.16 * noise)
@@ -186,26 +187,27 @@ def draw_alignment(axes: Axes, means: np.ndarray, rows: np.ndarray) -> None:
 
 def draw_decisions(axes: Axes, means: np.ndarray, rows: np.ndarray) -> None:
     """Draw the classifier's regions in colour and the borders of the nearest-mean rule as lines."""
-    ticks = np.linspace(-1.35, 1.35, 271)
-    points = np.stack(np.meshgrid(ticks, ticks), -1)
-    chosen = (points @ rows.T).argmax(-1)
-    few = np.linspace(-1.35, 1.35, 101)
-    places = np.stack(np.meshgrid(few, few), -1)[:, :, None]
-    distances = np.linalg.norm(places - (means - means.mean(0)), axis=-1)
-    colors = matplotlib.colors.ListedColormap(COLORS)
-    extent = (ticks[0], ticks[-1], ticks[0], ticks[-1])
-    axes.imshow(chosen, cmap=colors, vmin=0, vmax=2, alpha=0.3, origin="lower", extent=extent)
-    for label in range(3):
-        others = np.delete(distances, label, axis=-1).min(-1)
-        axes.contour(few, few, distances[..., label] - others, [0], colors="black", linewidths=1)
+    ticks = np.linspace(-1.35, 1.35, 41)
+    places = np.stack(np.meshgrid(ticks, ticks), -1)
+    scores = places @ rows.T
+    nearness = -np.linalg.norm(places[:, :, None] - (means - means.mean(0)), axis=-1)
+    for label, color in enumerate(COLORS):
+        axes.contourf(ticks, ticks, lead(scores, label), [0, 9], colors=[color], alpha=0.3)
+        axes.contour(ticks, ticks, lead(nearness, label), [0], colors="black", linewidths=1)
     for mean in means - means.mean(0):
         axes.plot(*mean, "x", color="black", ms=6)
+
+
+def lead(scores: np.ndarray, label: int) -> np.ndarray:
+    """Return by how much a class's score (..., K) exceeds the best of the others."""
+    return scores[..., label] - np.delete(scores, label, axis=-1).max(-1)
 
 
 def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "ncpipe"
     for name, figure in {"pipeline": pipeline(), "collapse": collapse(), "rooms": rooms()}.items():
         figure.savefig(FOLDER / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+    (PAGE / "collapse.svg").write_bytes((FOLDER / "collapse.svg").read_bytes())
 
 
 if __name__ == "__main__":

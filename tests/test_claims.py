@@ -23,7 +23,7 @@ from ncpipe.claims.evidence import Number, Tables, answer
 from ncpipe.claims.ledger import Expect, load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.theory import Call, evaluate
-from ncpipe.claims.verdicts import counts, decision_p_value, judge, ledger_page, ledger_table
+from ncpipe.claims.verdicts import counts, decision_p_value, judge, ledger_page, ledger_table, reason
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.commands.json_schema import schema_text
@@ -108,7 +108,7 @@ def plain(**failed):
         ({"between": [0, 1]}, (0.5, -1, 2), "undecided"),
         ({"between": [0, 1]}, (1.5, 1.1, 2), "disagrees"),
         ({"below": 0}, (-1, math.nan, math.nan), "undecided"),
-        ({"below": 0}, (math.nan, math.nan, math.nan), "not run"),
+        ({"below": 0}, (math.nan, math.nan, math.nan), "does not apply"),
         ({"below": 0.1}, (math.inf, math.inf, math.inf), "disagrees"),
     ],
 )
@@ -123,11 +123,20 @@ def test_an_interval_on_neither_side_is_undecided(ends, edge):
     assert verdict == ("agrees" if high < edge else "disagrees" if low >= edge else "undecided")
 
 
-def test_an_identity_fails_but_is_not_run_without_runs():
+def test_an_identity_disagrees_but_does_not_apply_without_runs():
     identity = claim("minimum", {"at_least": 0}, identity=True)
-    assert judge(identity, Number(-1, -1, -1)).verdict == "fails"
+    assert judge(identity, Number(-1, -1, -1)).verdict == "disagrees"
     assert judge(identity, Number(1, 1, 1)).verdict == "agrees"
-    assert judge(identity, Number(math.nan, math.nan, math.nan)).verdict == "not run"
+    assert judge(identity, Number(math.nan, math.nan, math.nan)).verdict == "does not apply"
+
+
+def test_training_that_misses_an_optimum_contradicts_nothing():
+    """Red: a red `disagrees` beside a theorem about global optima alone."""
+    rate = claim(expect={"at_most": -1}, of_optima=True)
+    found = {slope: judge(rate, Number(slope, slope - 0.1, slope + 0.1)) for slope in (-2, -1, -0.3)}
+    assert [each.verdict for each in found.values()] == ["agrees", "undecided", "does not apply"]
+    assert "optima" in reason(rate, found[-0.3].number)
+    assert reason(rate, found[-2].number) == ""
 
 
 @pytest.mark.parametrize(
@@ -144,7 +153,7 @@ def test_an_identity_fails_but_is_not_run_without_runs():
         (Number(-1, -3, 1, p_value=1e-9, rejected=True), "disagrees", "a line is rejected (p < 0.001)"),
         (Number(-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
         (Number(-1, math.nan, math.nan), "undecided", "too few runs to test a line"),
-        (Number(math.nan, math.nan, math.nan, missing="no runs"), "not run", "no runs"),
+        (Number(math.nan, math.nan, math.nan, missing="no runs"), "does not apply", "no runs"),
     ],
 )
 def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
@@ -555,7 +564,7 @@ def test_too_few_converged_runs_are_no_number():
     tables = tables_of(runs, measure(runs, noisy))
     for quantity in ("slope", "line", "spearman"):
         found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
-        assert (found.verdict, found.number.missing) == ("not run", "6 of 15 runs have converged")
+        assert (found.verdict, found.number.missing) == ("does not apply", "6 of 15 runs have converged")
     assert "no run of" in answer(claim(experiment="other"), tables, RULE).missing
     assert "not measured" in answer(claim(metric="cdnv"), tables, RULE).missing
     assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have converged"
@@ -720,7 +729,7 @@ def test_a_bad_call_is_named(keys, line):
     ],
 )  # fmt: skip
 def test_arguments_without_a_finite_number_are_one_line(call, args):
-    """Red: a traceback of a solver, and a NaN as `not run` without a reason."""
+    """Red: a traceback of a solver, and a NaN as `does not apply` without a reason."""
     with pytest.raises(InputError) as caught:
         evaluate(claim("theory", call=call, args=args), CALLS)
     assert str(caught.value).startswith("claims.yaml: one.args")
@@ -973,13 +982,13 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
     with pytest.raises(InputError, match=r"claims.yaml: bound: a proven identity does not hold"):
         claims_command()
     table = pd.read_csv("data/claims/claims.csv")
-    assert list(table["verdict"]) == ["agrees", "fails", "not run", "agrees"]
+    assert list(table["verdict"]) == ["agrees", "disagrees", "does not apply", "agrees"]
     page = Path("data/claims/claims.md").read_text(encoding="utf-8")
-    assert "4 claims: 2 agree, 1 not run, 1 fail" in page
+    assert "4 claims: 2 agree, 1 disagrees, 1 does not apply" in page
     assert r"a \| b" in page
     count, only = capsys.readouterr().err.splitlines()[-2:]
-    assert count.endswith("4 claims: 2 agree, 1 not run, 1 fail; see data/claims/claims.md")
-    assert re.search(r"fails: a \| b \(S 1\): minimum 0\.\S+, expected >= 0\.2 \[bound\]$", only)
+    assert count.endswith("4 claims: 2 agree, 1 disagrees, 1 does not apply; see data/claims/claims.md")
+    assert re.search(r"disagrees: a \| b \(S 1\): minimum 0\.\S+, expected >= 0\.2 \[bound\]$", only)
 
 
 def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
@@ -1024,7 +1033,7 @@ def test_every_statement_stands_alone(path):
 
 def test_a_page_and_a_table_say_all():
     judged = [judge(claim(), answer(claim(), plain(), RULE))]
-    assert counts(judged) == "1 claim: 1 agree"
+    assert counts(judged) == "1 claim: 1 agrees"
     (row,) = ledger_table(judged).to_dict("records")
     assert (row["about"], row["expected"], row["verdict"]) == (f"a, {METRIC}", "< 0", "agrees")
     assert row["low"] < row["value"] < row["high"]

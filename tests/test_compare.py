@@ -290,6 +290,28 @@ def test_variants_in_a_row_differ_by_their_own_key_alone(tmp_path):
     assert found == {"base": set()} | {name: {key} for name, key in keys.items()}
 
 
+def test_the_first_line_says_which_parameter_differs_and_equal_runs_are_said_to_be(files, capsys):
+    """Red: a table to search for the one parameter; two identical curves, one of which is not to be seen."""
+    files |= {
+        "base": texts_of(noisy, ("a", "b")),
+        "same": texts_of(noisy, ("a", "b")),
+        "other": texts_of(steeper, ("a", "b")),
+    }
+    files["same"][0] += "convergence: {window: 0.2}\n"
+    compare(["base", "same"], as_csv=False)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "One parameter differs: convergence.window is not set in base, 0.2 in same."
+    for name, line in zip("ab", others, strict=False):
+        assert line.startswith(f"{name} is identical in base, same")
+    files["other"][0] = files["other"][0].replace("0.9", "0.8")
+    compare(["base", "other"], as_csv=False)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "One parameter differs: slopes.level is 0.9 in base, 0.8 in other."
+    assert not any("identical" in line for line in others)
+    compare(["base", "same", "other"], as_csv=False)
+    assert capsys.readouterr().out.startswith("2 parameters differ: slopes.level, convergence.window.")
+
+
 def test_what_cannot_be_compared_says_why(files):
     files |= {"base": texts_of(noisy), "other": texts_of(noisy, ("b",)), "bad": ["a: [", "", ""]}
     files["old"] = ["sweep: {}\n", *texts_of(noisy)[1:]]

@@ -30,6 +30,7 @@ from ncpipe.report.chart_data import chart_data, curve_data, kept, number
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
 from ncpipe.report.result_grids import side_by_side
+from ncpipe.report.words import MARKS, PAPERS, PROPERTIES, WORDS, meaning, network_words
 from ncpipe.runs import code_digests as code
 from ncpipe.runs.engines import job_log
 from ncpipe.system.errors import InputError
@@ -89,8 +90,9 @@ def test_everything_is_on_the_page(page):
     """Red: a section left out; a reason that is not told."""
     for words in (
         "Neural collapse against depth L",
-        "11 of 12 runs converged; L = 2, 3, 5; 2 seeds; 1 claim: 1 agree.",
-        "1 more claim that this sweep does not answer",
+        "11 of 12 runs converged (2 seeds at each of 3 depths).",
+        "4 claims: 1 agrees, 2 disagree (1 with a paper), 1 does not apply.",
+        "1 more claim ",
         HOSTILE,
         "NC1 falls.",
         "one: NC1 improves as L−0.40 [−0.50, −0.30].",
@@ -132,6 +134,30 @@ def test_the_first_screen_answers(study, page):
         assert ("→" if fit["low"] <= 0 <= fit["high"] else "↓") in cell[2]
         assert '<td data-column="NC3">–</td>' in row
         assert f"{fit['n_used']:.0f}" in re.search(r'runs used">(.*?)</td>', row)[1]
+
+
+def test_a_stranger_finds_every_word_on_the_page(page):
+    """Red: S25, L-RN1, NC2 or a triangle that only those who know the field can read."""
+    for paper in PAPERS:
+        assert f"{paper.name}: {paper.authors}, {paper.title}" in page.text
+    for words in (*WORDS, *MARKS, *(says for says, _ in PROPERTIES.values()), network_words("L-RN1", "post")):
+        assert words in page.text, words
+    first = page.text[: page.text.index("runs used")]
+    for words in ("Asked", "Found", "How sure", HOSTILE, "11 of 12", "left out"):
+        assert words in first, words
+    heading, headings = "", set()
+    for tag, found in page.elements:
+        heading = found.get("data-grid", heading) if tag == "table" else heading
+        if tag == "button" and heading in ("runs", "slopes"):
+            headings.add(found.get("title", ""))
+    assert "" not in headings
+    assert all(meaning(word) for word in ("NC1", "NC2", "NC3", "loss gap", "experiment", "runs used"))
+
+
+def test_red_is_what_contradicts_a_paper(page):
+    """Red: a sentence of ours, or one about optima alone, in the colour of a contradiction."""
+    tones = [found.get("class", "") for tag, found in page.elements if found.get("data-column") == "verdict"]
+    assert tones == ["bad", "open", "good", ""]  # disagrees, disagrees (ours), agrees, does not apply
 
 
 def test_headline_metrics_come_first_by_their_labels(page):
@@ -203,6 +229,8 @@ def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypat
     text = Page((tmp_path / "data/report.html").read_text(encoding="utf-8")).text
     for depths in ("2", "8", "2, 8"):  # two rows of the first table, and the experiment
         assert f"L-RN1 on digits, L = {depths}, λ = 0.005\n" in text
+    assert "x is data.noise." in text
+    assert "data.noise−" not in text  # a key of params.yaml as the base of each power makes a table too wide
 
 
 def test_a_sweep_whose_runs_all_converged_has_no_warning(tmp_path, monkeypatch):
@@ -217,8 +245,16 @@ def test_a_sweep_whose_runs_all_converged_has_no_warning(tmp_path, monkeypatch):
 
 def test_nothing_is_asked_of_a_network(page):
     """Every address is of the page's own or holds what it stands for; and the page forbids the others."""
-    addresses = [*page.all("href"), *page.all("src"), *page.all("xlink:href"), *page.all("action")]
-    assert [address for address in addresses if not address.startswith(("#", "data:"))] == []
+    asking = [
+        found.get(name, "#")
+        for tag, found in page.elements
+        for name in ("href", "src", "xlink:href", "action")
+        if (tag, name) != ("a", "href")
+    ]
+    assert [address for address in asking if not address.startswith(("#", "data:"))] == []
+    links = [found["href"] for tag, found in page.elements if tag == "a"]
+    leaving = {address for address in links if not address.startswith(("#", "data:"))}
+    assert leaving == {paper.link for paper in PAPERS}  # followed by a click alone
     policies = [
         found["content"] for _, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -230,7 +266,8 @@ def test_nothing_is_asked_of_a_network(page):
 def test_figures_are_on_the_page_to_the_byte(study, page):
     """Red: a figure in another's place; one that a reader who hears the page learns nothing of."""
     images = [found for tag, found in page.elements if tag == "img"]
-    for found, name in zip(images, ("depth_sweep", "loss_gap"), strict=True):
+    assert unquote_to_bytes(images[0]["src"].partition(",")[2]) == (ROOT / "docs/collapse.svg").read_bytes()
+    for found, name in zip(images[1:], ("depth_sweep", "loss_gap"), strict=True):
         kind, held = found["src"].split(",", 1)
         assert kind == "data:image/svg+xml"
         drawn = (study / f"data/figures/{name}.svg").read_text()
@@ -447,13 +484,14 @@ def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
     report_comparison(["base", "slower"], None)
     page = Page(Path("data/comparison.html").read_text(encoding="utf-8"))
     for words in (
-        "One parameter differs.",
-        "experiments.one.optimizer.learning_rate",
-        "0.002",
+        "experiments.one.optimizer.learning_rate is 0.01 in base, 0.002 in slower.",
         "slower − base",
         "3 of 3",
     ):
         assert words in page.text
+    title = page.text.index("base beside slower", page.text.index("To the results"))
+    assert page.text[title:].split("\n")[1].startswith("One parameter differs")  # the first line of the page
+    assert "identical in" not in page.text
     [said] = [label for label in page.all("alt") if label.startswith("One over the other")]
     slope = pd.read_csv(folders["base"] / "data/results/slopes.csv").iloc[0]["slope"]
     assert re.search(
@@ -491,6 +529,12 @@ def test_a_figure_of_two_revisions_has_each_ones_means_and_slopes():
         assert line.get_color() == figure.legends[0].get_lines()[i].get_color()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", "slower", "least squares"]
     assert len(first.get_legend().get_texts()) == 2
+    figure.canvas.draw()
+    legend, panel = first.get_legend().get_window_extent(), first.get_window_extent()
+    assert not legend.overlaps(panel)  # beside the curves, not over them
+    assert legend.y0 >= panel.y1 - 1
+    twins = overlay({"base": sweeps["base"], "again": sweeps["base"]}, ["one"]).axes[0].get_legend()
+    assert twins.get_texts()[1].get_text() == "identical to base"
     assert (len(first.containers), len(other.containers)) == (2, 1)
 
 

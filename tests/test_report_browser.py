@@ -76,6 +76,18 @@ def test_it_is_as_wide_as_the_window(page):
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
 
 
+def test_a_table_that_is_wider_than_its_box_says_so(page):
+    """Red: columns cut off without a sign that there are more."""
+    boxes = page.eval_on_selector_all(
+        ".scroll", "all => all.map(e => [e.scrollWidth > e.clientWidth + 1, e.hasAttribute('data-wide')])"
+    )
+    assert all(wide == marked for wide, marked in boxes)
+    if page.viewport_size["width"] < 400:
+        assert [True, True] in boxes
+        cue = "getComputedStyle(document.querySelector('.scroll[data-wide]'), '::before').content"
+        assert "scroll" in page.evaluate(cue)
+
+
 def test_every_run_is_drawn_and_tells_of_itself(page):
     """Red: a run left out; a hollow one that does not say why it is."""
     runs = labels(page)
@@ -177,11 +189,12 @@ def printed(tmp_path_factory):
     said = [entry["statement"] for entry in read_yaml(Path(__file__).parent.parent / "claims.yaml")]
     rows = [
         {"id": f"claim-{i}", "ref": "S25 sec. 5", "statement": statement, "about": "one, cdnv",
-         "quantity": "slope", "expected": "a line, its slope known to ±0.05", "value": -0.5, "low": -0.6,
-         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "not run"}
+         "quantity": "slope", "expected": "a line, its slope known to ±0.05",
+         "value": -0.5 if i < 35 else None, "low": -0.6,
+         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "does not apply"}
         for i, statement in enumerate(said)
     ]  # fmt: skip
-    pd.DataFrame(rows).assign(scale="", reason="not rejected (p = 0.2)").to_csv(
+    pd.DataFrame(rows).assign(author="paper", scale="", reason="not rejected (p = 0.2)").to_csv(
         folder / "data/claims/claims.csv", index=False
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -211,6 +224,9 @@ def test_a_print_is_short_and_its_tables_keep_their_headers(paper, printed, brow
         assert heading
         assert heading.start() < re.search(r"^agrees ", text, re.M).start()
     assert "and all rights" not in told.stdout  # of a library's licence
+    assert "of claims.yaml, about" not in told.stdout  # a line that opens nothing on paper
+    assert "learning_rate" in told.stdout  # parameters, which a screen opens by a click
+    assert "equiangular tight frame" in told.stdout
     runs = [text for text in texts if re.search(r"^digits_t11 +\d+ +\d +yes", text, re.M)]
     assert all(re.search(r"^experiment +L +seed", text, re.M) for text in runs)
 

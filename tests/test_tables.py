@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from ncpipe.config.params import Convergence, Slopes
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines, failures, judge_run, judge_runs
 from ncpipe.tables.gaps import unbounded_sentences
+from ncpipe.tables.headlines import GAP
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
@@ -293,6 +296,25 @@ def test_metrics_are_strict_json_of_the_tables_numbers():
     assert set(found) == {"runs", "converged", "deepest"}
     assert set(found["deepest"]) == {"depth", "log10_nc1_trace_ratio"}
     assert found["deepest"]["depth"] == 8
+
+
+def test_the_documented_table_of_experiments_has_at_most_twelve_columns():
+    """Of the default sweep after an edited parameter, if everything else differs too. Red: 19 columns."""
+    page = (Path(__file__).parent.parent / "docs/comparing.md").read_text(encoding="utf-8")
+    [left_out] = re.findall(r"^dvc exp show .*--drop '(.*?)'", page, re.MULTILINE)
+    runs = grid(("digits_rn1", "digits_t11"))
+    series = [("nc1_trace_ratio", "train"), ("nc2_etf", "weights"), ("nc3_cosine", "train"), (GAP, "train")]
+    table = pd.concat([measure(runs, noisy, metric, split) for metric, split in series])
+    shown = {name: set(series) for name in ("digits_rn1", "digits_t11")}
+    found = dvc_metrics(summarise(table, runs), loglog_slopes(table, runs, SLOPES), runs, shown)
+    metrics = [f"{name}.{key}" for name, own in found.items() for key in own]
+    files = ["claims.yaml", "ncpipe", "data/code/sweep/plot.txt", "data/runs", "data/results"]
+    columns = ["Experiment", "Created", "experiments.digits_rn1.epochs", *metrics, *files]
+    kept = [name for name in columns if not re.search(left_out, name)]
+    assert len(kept) <= 12
+    assert {"digits_rn1.converged", "digits_t11.slope_nc3_cosine", "experiments.digits_rn1.epochs"} <= set(
+        kept
+    )
 
 
 def test_depth_series_are_wide_and_keep_every_depth():

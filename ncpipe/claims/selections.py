@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ncpipe.claims.evidence import Tables, answer
 from ncpipe.claims.ledger import Claim, Extreme, Measured
-from ncpipe.claims.verdicts import Judged, judge
+from ncpipe.claims.verdicts import ABSENT, Judged, judge
 from ncpipe.config.params import Slopes
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.selections import select_points, selections
@@ -31,12 +31,12 @@ def _depends_on_runs(claim: Claim) -> bool:
 
 def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
     assert isinstance(own.claim, Measured)
-    if own.verdict == "not run":
+    if own.verdict == ABSENT:
         return own
     verdicts = {
         name: judge(own.claim, answer(own.claim, tables, rule)).verdict for name, tables in others.items()
     }
-    verdicts = {name: verdict for name, verdict in verdicts.items() if verdict != "not run"}
+    verdicts = {name: verdict for name, verdict in verdicts.items() if verdict != ABSENT}
     if set(verdicts.values()) <= {own.verdict}:
         return own
     groups: dict[str, list[str]] = {}

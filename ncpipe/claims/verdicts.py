@@ -1,4 +1,4 @@
-"""Judge claims by their numbers: agrees, disagrees, undecided, not run or fails.
+"""Judge claims by their numbers: agrees, disagrees, undecided or does not apply.
 
 `ncpipe.commands.claims` writes the tables and prints the lines of this module.
 """
@@ -14,8 +14,9 @@ from ncpipe.claims.evidence import Number
 from ncpipe.claims.ledger import Claim, Expect, Line, Theory, subject
 from ncpipe.tables.sentences import p_text
 
-Verdict = Literal["agrees", "disagrees", "undecided", "not run", "fails"]
-PLURALS = {"agrees": "agree", "disagrees": "disagree", "fails": "fail"}  # the other verdicts have none
+Verdict = Literal["agrees", "disagrees", "undecided", "does not apply"]
+ABSENT: Verdict = "does not apply"
+PLURALS = {"agrees": "agree", "disagrees": "disagree", ABSENT: "do not apply"}  # "undecided" has none
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
     "p_value", "runs", "scale", "reason", "kind", "p_decision",
@@ -38,15 +39,19 @@ def judge(claim: Claim, number: Number) -> Judged:
     - `disagrees`: no part of the interval does.
     - `undecided`: otherwise, or without an interval because every setting has one run. A number with a
       p-value instead of an interval is undecided unless the test rejects 0.
-    - `fails`: an identity that does not agree.
-    - `not run`: a claim without its runs.
+    - `does not apply`: a claim without its runs, or a claim of optima (`of_optima`) where trained networks
+      do not do what it says.
+
+    An identity that does not agree `disagrees`.
 
     `_line_verdict` judges claims about a line.
     """
     if math.isnan(number.value):
-        return Judged(claim, number, "not run")
+        return Judged(claim, number, ABSENT)
     verdict = _line_verdict(claim, number) if isinstance(claim, Line) else _verdict(claim.expect, number)
-    return Judged(claim, number, "fails" if claim.identity and verdict != "agrees" else verdict)
+    if claim.identity and verdict != "agrees":
+        verdict = "disagrees"
+    return Judged(claim, number, ABSENT if claim.of_optima and verdict == "disagrees" else verdict)
 
 
 def _verdict(expect: Expect, number: Number) -> Verdict:
@@ -79,13 +84,14 @@ def _half_width(number: Number) -> float:
 
 
 def reason(claim: Claim, number: Number) -> str:
-    """Return why a claim has no number or no verdict; for a line the result of its test and the interval."""
+    """Return why a claim does not apply or has no verdict; for a line the result of its test and interval."""
     return "; ".join(filter(None, [_result(claim, number), number.depends]))
 
 
 def _result(claim: Claim, number: Number) -> str:
     if number.missing or not isinstance(claim, Line):
-        return number.missing
+        apart = claim.of_optima and judge(claim, number).verdict == ABSENT and not number.missing
+        return "it is about optima, which training did not reach" if apart else number.missing
     if math.isnan(number.p_value):
         return "too few runs to test a line"
     if number.rejected:
@@ -207,8 +213,12 @@ def line(judged: Judged) -> str:
 
 
 def counts(judged: Sequence[Judged]) -> str:
-    """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 not run`."""
-    verdicts = get_args(Verdict)
-    counted = {PLURALS.get(name, name): sum(each.verdict == name for each in judged) for name in verdicts}
-    named = ", ".join(f"{count} {verb}" for verb, count in counted.items() if count)
+    """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 does not apply`."""
+    counted = {name: sum(each.verdict == name for each in judged) for name in get_args(Verdict)}
+    named = ", ".join(counted_verdict(count, name) for name, count in counted.items() if count)
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}" + (f": {named}" if named else "")
+
+
+def counted_verdict(count: int, verdict: str) -> str:
+    """Return `1 agrees` or `2 agree`."""
+    return f"{count} {verdict if count == 1 else PLURALS.get(verdict, verdict)}"

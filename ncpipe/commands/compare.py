@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,14 @@ from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.files import read_keyed
 from ncpipe.tables.headlines import paper_series
+from ncpipe.tables.keys import run_keys
+from ncpipe.tables.points import SERIES
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
 ABSENT = "-"
 MOST_DECIMALS = 6
+NAMED = 3  # parameters in the first line
 
 Tree = dict[str, Any]
 
@@ -38,12 +41,14 @@ class Comparison:
     """Holds what differs between revisions.
 
     trees: params.yaml by revision. tables: `tables.compare.compare_results` by experiment. rule: `slopes` of
-    the first revision's params.yaml, by which intervals are computed.
+    the first revision's params.yaml, by which intervals are computed. identical: by experiment, the later
+    revisions whose runs have the very numbers of the first one's.
     """
 
     trees: dict[str, Tree]
     tables: dict[str, pd.DataFrame]
     rule: Slopes
+    identical: dict[str, list[str]]
 
 
 def compare(revisions: Sequence[str], as_csv: bool) -> None:
@@ -53,13 +58,42 @@ def compare(revisions: Sequence[str], as_csv: bool) -> None:
         pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
         return
     rows = different_parameters(comparison.trees)
-    heading = ["parameter", *comparison.trees]
-    lines = aligned([heading, *([key, *values] for key, values in rows.items())])
-    print(*(lines if rows else ["no parameters differ"]), sep="\n")
+    print(what_differs(rows, revisions), *what_is_identical(comparison), sep="\n")
+    if len(rows) > 1:
+        heading = ["parameter", *comparison.trees]
+        print("", *aligned([heading, *([key, *values] for key, values in rows.items())]), sep="\n")
     for experiment, table in comparison.tables.items():
         heading = [experiment, *result_columns(revisions)]
         print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
     print(legend(comparison.rule))
+
+
+def what_differs(rows: Mapping[str, Sequence[str]], revisions: Sequence[str]) -> str:
+    """Return in one line which parameters differ: one with its values, of more the first NAMED.
+
+    rows: from `different_parameters`.
+    """
+    if not rows:
+        return "No parameter differs."
+    if len(rows) > 1:
+        more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+        return f"{len(rows)} parameters differ: {', '.join(list(rows)[:NAMED])}{more}."
+    [(key, values)] = rows.items()
+    said = [
+        f"{'not set' if value == ABSENT else value} in {name}"
+        for name, value in zip(revisions, values, strict=True)
+    ]
+    return f"One parameter differs: {key} is {', '.join(said)}."
+
+
+def what_is_identical(comparison: Comparison) -> list[str]:
+    """Return a line for each experiment whose runs have the same numbers in several revisions."""
+    first = next(iter(comparison.trees))
+    return [
+        f"{experiment} is identical in {', '.join([first, *names])}: every run has the same numbers, so its "
+        "curves lie on each other."
+        for experiment, names in comparison.identical.items()
+    ]
 
 
 def legend(rule: Slopes) -> str:
@@ -88,7 +122,22 @@ def compare_revisions(revisions: Sequence[str]) -> Comparison:
         experiment: compare_results(results, experiment, _series(results[first], experiment), rule)
         for experiment in _common(results)
     }
-    return Comparison(trees, tables, rule)
+    identical = {
+        experiment: same
+        for experiment in tables
+        if (same := [name for name in revisions[1:] if _equal(results[first], results[name], experiment)])
+    }
+    return Comparison(trees, tables, rule, identical)
+
+
+def _equal(one: Results, other: Results, experiment: str) -> bool:
+    """Return whether an experiment has the same runs with the same values of every metric in both."""
+    columns = [*run_keys(one.points), *SERIES, "value"]
+    values = (own.points.loc[own.points["experiment"] == experiment] for own in (one, other))
+    first, second = (
+        table.reindex(columns=columns).sort_values(columns, ignore_index=True) for table in values
+    )
+    return bool(first.equals(second))
 
 
 def _read(revision: str) -> tuple[Tree, Results]:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from ncpipe import __version__
+from ncpipe.claims.verdicts import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.figures.labels import GAP_COLUMNS
@@ -55,7 +56,7 @@ def publish(folder: Path) -> None:
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
         _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
-            _copy_rows(ledger, partial, lambda row: row["verdict"] != "not run")
+            _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
         if (panels := CLAIMS / CLAIMS_FIGURE).is_file():
             shutil.copyfile(panels, partial / CLAIMS_FIGURE)
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)

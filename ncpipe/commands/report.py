@@ -11,7 +11,7 @@ import yaml
 
 from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
-from ncpipe.figures.labels import caption
+from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
@@ -20,6 +20,8 @@ from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
+from ncpipe.report.summary import asked, found, how_sure
+from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
 from ncpipe.runs.engines.job_log import JOB_LOG, cost_table, read_costs
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
@@ -140,9 +142,15 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     failed = runs[~runs["converged"]]
     return Contents(
         title=f"Neural collapse against {against}",
-        lead=["; ".join([_run_counts(params, runs), *([verdict_counts(claims)] if claims else [])]) + "."],
+        lead=[NEURAL_COLLAPSE],
+        summary={
+            "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
+            "Found": found(runs, points, slopes),
+            "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
+        },
         rates=rate_rows(runs, slopes, _line_networks(params, runs)),
         headline=headline,
+        networks=_networks(runs),
         chapters=chapters,
         claims=claims,
         pictures=[*pictures, *_paper_pictures()],
@@ -158,16 +166,6 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
         ],
         provenance=_provenance(params, here),
         again=COMMANDS,
-    )
-
-
-def _run_counts(params: Params, runs: pd.DataFrame) -> str:
-    sweep = params.sweep
-    depths = ", ".join(map(str, sorted(sweep.depths)))
-    axis = f", {sweep.axis} = {', '.join(map(str, params.values()))}" if sweep.axis else ""
-    return (
-        f"{int(runs['converged'].sum())} of {len(runs)} runs converged; "
-        f"L = {depths}{axis}; {len(sweep.seeds)} {'seed' if len(sweep.seeds) == 1 else 'seeds'}"
     )
 
 
@@ -193,10 +191,21 @@ def _chapters(
 
 
 def _network(runs: pd.DataFrame) -> str:
-    """Return the caption of networks that differ in depth, axis and seed alone, as plain text."""
+    """Return networks that differ in depth, axis and seed alone, in words and as figures name them."""
     depths = ", ".join(str(depth) for depth in sorted(runs["depth"].unique()))
     text = caption(runs.iloc[0].to_dict() | {"depth": depths})
-    return text.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
+    short = text.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
+    name, norm = runs[["architecture", "norm"]].iloc[0]
+    kind = network_words(name, norm)
+    return short if kind == name else f"{kind}: {short}"
+
+
+def _networks(runs: pd.DataFrame) -> dict[str, str]:
+    """Return what each architecture and data set of the sweep is, in words."""
+    named = distinct(runs, ["architecture", "norm"])
+    networks = {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
+    sources = dict.fromkeys(runs["source"].astype(str))
+    return networks | {DATA_NAMES[name]: DATA[name] for name in sources if name in DATA}
 
 
 def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:

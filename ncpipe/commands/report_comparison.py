@@ -17,6 +17,8 @@ from ncpipe.commands.compare import (
     parse_table,
     result_columns,
     result_rows,
+    what_differs,
+    what_is_identical,
 )
 from ncpipe.commands.report import write_page
 from ncpipe.commands.revisions import read_revision
@@ -26,6 +28,7 @@ from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Cell, Grid, data_uri
 from ncpipe.report.page import Contents, Provenance
 from ncpipe.report.pictures import Picture, read_pictures
+from ncpipe.report.words import NEURAL_COLLAPSE
 from ncpipe.system.artifacts import COMPARISON, METRICS, RESULTS
 from ncpipe.system.errors import InputError
 from ncpipe.tables.keys import x_column
@@ -48,7 +51,12 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
     csv = pd.concat(comparison.tables.values()).to_csv(index=False, lineterminator="\n").encode()
     page = Contents(
         title=f"{' beside '.join(revisions)}",
-        lead=[f"{_parameter_count(len(different))} {legend(comparison.rule)}"],
+        lead=[
+            what_differs(different, revisions),
+            *what_is_identical(comparison),
+            legend(comparison.rule),
+            NEURAL_COLLAPSE,
+        ],
         pictures=_pictures(tables, comparison),
         charts=chart_data(*(combined[name] for name in charts)),
         grids=[_parameters(different, revisions), *_results(comparison, revisions, csv)],
@@ -58,12 +66,6 @@ def report_comparison(revisions: Sequence[str], target: Path | None) -> None:
         },
     )
     write_page(target or COMPARISON, page)
-
-
-def _parameter_count(different: int) -> str:
-    return {0: "No parameter differs.", 1: "One parameter differs."}.get(
-        different, f"{different} parameters differ."
-    )
 
 
 def _read_tables(revision: str) -> dict[str, pd.DataFrame]:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.claims.verdicts import PLURALS
+from ncpipe.claims.verdicts import counted_verdict
 from ncpipe.figures.panels import panel_grid
 from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import NAMES
@@ -133,7 +133,5 @@ def verdict_lines(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     lines = {}
     for panel, own in table.groupby("panel", sort=False)["verdict"]:
         counts = own.value_counts(sort=False)
-        lines[str(panel)] = ", ".join(
-            f"{count} {PLURALS.get(str(word), word) if count > 1 else word}" for word, count in counts.items()
-        )
+        lines[str(panel)] = ", ".join(counted_verdict(count, str(word)) for word, count in counts.items())
     return lines

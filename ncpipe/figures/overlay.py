@@ -13,7 +13,6 @@ from ncpipe.figures.labels import GAP_COLUMNS, Column, paper_columns
 from ncpipe.figures.panels import (
     FIT_DASHES,
     ROW_HEIGHT,
-    draw_legend,
     draw_power,
     last_layer,
     state_nothing,
@@ -23,6 +22,7 @@ from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, lay_out, metric_colour
 from ncpipe.figures.x_axis import XAxis, with_lines, x_axis_of
 
 MARKERS = ("o", "s", "^", "v", "D")
+LEGEND_LINE = 11  # points that a line of a panel's legend is high
 
 
 class Sweep(NamedTuple):
@@ -37,8 +37,9 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     """Draw log10 of NC1, NC2, NC3 and the loss gap at the last layer against L (or the axis), on log axes.
 
     A row for each experiment (each of its depths, in a study with an axis), a colour for each setting: mean
-    ± 1 std over the seeds used, and the least-squares power as a dashed line whose slope and interval the
-    legend has. What a setting lacks it has no curve for.
+    ± 1 std over the seeds used, and the least-squares power as a dashed line. A legend above each panel has
+    slopes and intervals, and says which curves are identical to another setting's, which hides them.
+    What a setting lacks it has no curve for.
     """
     x_axis = x_axis_of(next(iter(sweeps.values())).runs)
     lined = {name: Sweep(*map(with_lines, sweep)) for name, sweep in sweeps.items()}
@@ -51,7 +52,10 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
     }
     colours = dict(zip(sweeps, metric_colours(len(sweeps)), strict=True))
     with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, (ROW_HEIGHT + 0.2) * len(lines) + 0.55), layout="constrained")
+        figure = Figure(
+            figsize=(PAGE_WIDTH, (ROW_HEIGHT + 0.2 + LEGEND_LINE * len(sweeps) / 72) * len(lines) + 0.55),
+            layout="constrained",
+        )
         grid = figure.subplots(len(lines), len(columns[lines[0]]), squeeze=False)
         runs = pd.concat([sweep.runs[["experiment", x_axis.column]] for sweep in lined.values()])
         for row, line in zip(grid, lines, strict=True):
@@ -59,7 +63,7 @@ def overlay(sweeps: Mapping[str, Sweep], experiments: Sequence[str]) -> Figure:
             for axes, column in zip(row, columns[line], strict=True):
                 x_axis.scale(axes, places)
                 _draw(axes, lined, line, column, x_axis, colours)
-                axes.set_title(column.title)
+                axes.set_title(column.title, pad=6 + LEGEND_LINE * len(sweeps))
             row[0].set_ylabel(line)
         for axes in grid[-1]:
             axes.set_xlabel(x_axis.label)
@@ -83,6 +87,7 @@ def _draw(
     colours: Mapping[str, Colour],
 ) -> None:
     fits = []
+    drawn: dict[str, np.ndarray] = {}
     for i, (name, sweep) in enumerate(sweeps.items()):
         means = last_layer(sweep.summary, line, column)
         means = means[means["n_used"] > 0]
@@ -92,6 +97,13 @@ def _draw(
             means[x_axis.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
             marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
         )  # fmt: skip
+        points = means[[x_axis.column, "log10_mean", "log10_std"]].to_numpy(dtype=float)
+        twin = next((one for one, own in drawn.items() if np.array_equal(own, points, equal_nan=True)), None)
+        drawn[name] = points
+        if twin is not None:
+            label = f"identical to {twin}"
+            fits.append(Line2D([], [], color=colours[name], marker=MARKERS[i % len(MARKERS)], label=label))
+            continue
         fit = last_layer(sweep.slopes, line, column)
         if x_axis.log and len(fit) and fit["slope"].notna().all():
             places, colour = means[x_axis.column].to_numpy(), colours[name]
@@ -102,4 +114,7 @@ def _draw(
     axes.margins(y=0.1)
     thin_ticks(axes)
     if fits:
-        draw_legend(axes, fits, room=0.17 * len(fits), handlelength=1.6)
+        axes.legend(
+            handles=fits, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderaxespad=0.1,
+            handlelength=1.2, fontsize=7, markerscale=0.5,
+        )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
+from ncpipe.report.rates import letter
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import usable_points
@@ -53,6 +54,7 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
         "x": {
             "label": "depth L" if x_column(runs) == "depth" else symbol(runs),
             "symbol": symbol(runs),
+            "letter": letter(symbol(runs)),
             "log": bool((runs[x_column(runs)] > 0).all()),
         },
         "lines": lines,
@@ -104,7 +106,10 @@ def number(value: float, digits: int = DIGITS) -> float | int | None:
 def _series(
     runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame, lines: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one series for each metric and split of the last layer, the headline metrics first."""
+    """Return one series for each metric and split of the last layer, the headline metrics first.
+
+    means: what the metric measures, in words.
+    """
     place = {key: i for i, key in enumerate(runs[run_keys(runs)].itertuples(index=False, name=None))}
     fits = dict(iter(slopes.groupby(SERIES, sort=False)))
     found = []
@@ -121,6 +126,7 @@ def _series(
         log = entry(metric).scale == "log"
         found.append(
             {"metric": metric, "split": split, "title": title(metric, split), "log": log}
+            | {"means": entry(metric).meaning}
             | {"values": values, "reasons": reasons, "fits": said}
         )
     return found

@@ -16,14 +16,15 @@ COUNT = 1e6  # whole numbers below this are shown whole
 class Cell:
     """Holds a cell of a table.
 
-    text: what is shown. value: a number to sort by. full: all digits, shown on hover. note: a second line in
-    smaller type.
+    text: what is shown. value: a number to sort by. full: all digits or an explanation, shown on hover.
+    note: a second line in smaller type. tone: `good`, `bad` or `open`, which has a colour.
     """
 
     text: str
     value: float | None = None
     full: str = ""
     note: str = ""
+    tone: str = ""
 
 
 @dataclass(frozen=True)

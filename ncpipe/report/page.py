@@ -15,7 +15,8 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ncpipe.report.grids import Grid
+from ncpipe.report import words
+from ncpipe.report.grids import Grid, data_uri
 from ncpipe.report.pictures import Picture
 from ncpipe.report.rates import COLUMNS, RateRow
 
@@ -51,8 +52,9 @@ class Provenance:
 class Contents:
     """Holds the contents of a page; what is left out is not on it.
 
-    lead: lines below the title.
+    lead: lines below the title. summary: what was asked, found and how sure it is, lines by heading.
     rates, headline: the first screen, a table of rates and its figure.
+    networks: what the architectures and data sets are in words, by name.
     claims: tables of claims with a verdict, and of others.
     failures, failed: why runs did not converge and what would help; a table of these runs.
     charts: `chart_data.chart_data`; None for a study without runs.
@@ -61,9 +63,11 @@ class Contents:
     """
 
     title: str
-    lead: Sequence[str]
+    lead: Sequence[str] = ()
+    summary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rates: Sequence[RateRow] = ()
     headline: Picture | None = None
+    networks: Mapping[str, str] = field(default_factory=dict)
     chapters: Sequence[Chapter] = ()
     claims: Sequence[Grid] = ()
     pictures: Sequence[Picture] = ()
@@ -86,10 +90,12 @@ def render(contents: Contents) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["typeset"] = typeset
+    environment.filters |= {"typeset": typeset, "cited": cited}
     return environment.get_template("page.html").render(
         page=contents,
         rate_columns=COLUMNS,
+        words=words,
+        drawing=data_uri((TEMPLATES / "collapse.svg").read_bytes(), "image/svg+xml"),
         style=_text("page.css"),
         script=_text("page.js"),
         licences=_text("licences.txt"),
@@ -118,6 +124,16 @@ def typeset(text: str) -> Markup:
     written = re.sub(r"(?<![\w.)\]}])-(?=\.?\d)", "−", written)
     written = re.sub(r"\^([-−]?\d+(?:\.\d+)?|T\b|\([^()]*\))", r"<sup>\1</sup>", written)
     return Markup(written.replace("<sup>-", "<sup>−").replace("&lt;=", "≤").replace("&gt;=", "≥"))
+
+
+def cited(text: str) -> Markup:
+    """Return text as HTML (`typeset`), with short names of papers as links to their entry on the page."""
+    written = str(typeset(text))
+    for paper in words.PAPERS:
+        known = escape(f"{paper.authors} {paper.year}, {paper.title}")
+        link = f'<a class="cite" href="#paper-{paper.name}" title="{known}">{paper.name}</a>'
+        written = re.sub(rf"\b{paper.name}\b", link, written)
+    return Markup(written)
 
 
 def _text(name: str) -> str:

@@ -11,14 +11,17 @@ from ncpipe.report.grids import data_uri
 FIGURES: Mapping[str, tuple[str, str]] = {
     "depth_sweep": (
         "Collapse against {x}",
-        "log10 of NC1, NC2 and NC3 at the last layer: mean ± 1 standard deviation over seeds, single runs "
-        "beside it (hollow where they did not converge), the least-squares slope with its interval, dotted "
-        "where the test rejects a line.",
+        "log10 of NC1, NC2 and NC3 at the last layer, on training samples: mean ± 1 standard deviation "
+        "over seeds, single runs beside it (hollow where they did not converge), the least-squares slope "
+        "with its interval, dotted where the test rejects a line. Grey triangles are how fast S25's bounds "
+        "fall. They hold for global optima: they are no predictions for training, and a flatter line does "
+        "not contradict them.",
     ),
     "loss_gap": (
         "Distance from the optimum",
         "log10 of the regularised loss less the least that the theory allows, and of the two parts of this "
-        "gap, against {x}. The triangle is the slope of a bound for global optima, not for trained networks.",
+        "gap, against {x}. The triangle is the slope of a bound of S25 for global optima, no prediction for "
+        "trained networks.",
     ),
     "own_metrics": (
         "The study's own metrics against {x}",
@@ -40,16 +43,18 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "heat_maps": (
         "Cosines of class means",
-        "Between the last layer's centred class means, and between them and the rows of W.",
+        "Between the last layer's centred class means, and between them and the rows of W. After collapse "
+        "they are 1 on the diagonal and −1/(K−1), marked ETF, elsewhere.",
     ),
     "overlay": (
         "One over the other, against {x}",
         "log10 of NC1, NC2, NC3 and the loss gap at the last layer: mean ± 1 standard deviation over seeds, "
-        "a colour for each revision, with least-squares slopes and their intervals.",
+        "a colour for each revision, with least-squares slopes and their intervals above each panel. "
+        "Identical curves hide each other; the legend says which they are.",
     ),
     "spectra": (
         "Singular values",
-        "Of the last layer's uncentred class means of training samples, and of its weights W, each over the "
+        "The i-th singular value of the last layer's class means of training samples, and of W, over the "
         "largest: geometric means over seeds. Dashed is the collapsed spectrum; an arrow states the least "
         "value of a line that leaves its panel.",
     ),

@@ -43,6 +43,16 @@ class RateRow:
 NO_RATE = Rate("", "", "–", "")
 
 
+def letter(of: str) -> str:
+    """Return one letter for the x axis, for cells of tables: L, or x for a key of params.yaml."""
+    return of if of == "L" else "x"
+
+
+def axis_note(of: str) -> str:
+    """Return what the letter of the x axis stands for."""
+    return "" if of == "L" else f"x is {of}."
+
+
 def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
     """Return a row for each line of a study. networks: captions by its `keys.name_of`, in the rows' order."""
     order = list(networks)
@@ -53,7 +63,7 @@ def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, s
         series = {title.removeprefix("G"): each for title, each in titled}  # GNC2 stands in NC2's column
         found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
         counted = [row for row in found if row is not None]
-        rates = [NO_RATE if row is None else _rate(row, symbol(runs)) for row in found]
+        rates = [NO_RATE if row is None else _rate(row, letter(symbol(runs))) for row in found]
         rows.append(RateRow(name_of(line), networks[name_of(line)], rates, _used(counted)))
     return rows
 

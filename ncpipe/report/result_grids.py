@@ -3,23 +3,29 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.claims.verdicts import PLURALS
+from ncpipe.claims.verdicts import ABSENT, counted_verdict
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import entry, series_name
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
+from ncpipe.report.rates import axis_note, letter
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import x_column
 from ncpipe.tables.sentences import p_text, power
 
-VERDICTS = ("fails", "disagrees", "undecided", "agrees")  # in the order of the table, without `not run`
-CLAIM_TEXTS = ["ref", "statement", "about", "quantity", "expected", "runs", "reason"]
-RULE = "A claim agrees only if its whole interval, or a test of its sign (p), is as expected."
+VERDICTS = ("disagrees", "undecided", "agrees", ABSENT)  # in the order of the table
+CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "runs", "scale", "reason"]
+SCALES = {"full": "stated settings"}  # other words than claims.yaml has
+RULE = (
+    "A claim is a sentence that a number can answer: of a paper, or ours where that is said. It agrees only "
+    "if its whole interval, or a test of its sign (p), is as expected."
+)
 SLOPE_COLUMNS = {
     "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "power": "power",
     "rho": "Spearman's rho", "rho_p_value": "p of rho", "p_value": "p of a line", "used": "runs used",
@@ -37,16 +43,19 @@ def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
     table = slopes.assign(used=used, metric=slopes["metric"].map(plain), power="")[list(columns)]
     rows = [list(map(cell, row)) for row in table.itertuples(index=False, name=None)]
     for row, fit in zip(rows, slopes.itertuples(), strict=True):
-        row[list(columns).index("power")] = _power(fit, of)
+        metric = str(fit.metric)
+        row[list(columns).index("power")] = _power(fit, letter(of))
+        row[list(columns).index("metric")] = Cell(plain(metric), full=entry(metric).meaning)
     first = (slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")).tolist()
     headings = list(columns.values())
     heads = [row for row, own in zip(rows, first, strict=True) if own]
     others = [row for row, own in zip(rows, first, strict=True) if not own]
     title = "Powers of the last layer's metrics"
+    note = axis_note(of)
     folded = f"Powers of the other {len(others)} series"
     return [
-        Grid("slopes", title, "", headings, heads, data_uri(csv)),
-        *([Grid("slopes-others", folded, "", headings, others, "", folded)] if others else []),
+        Grid("slopes", title, note, headings, heads, data_uri(csv)),
+        *([Grid("slopes-others", folded, note, headings, others, "", folded)] if others else []),
     ]
 
 
@@ -58,18 +67,19 @@ def _power(fit: Any, of: str) -> Cell:
 
 
 def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
-    """Return a table of the claims with a verdict, disagreements first, and a folded one of the others.
+    """Return a table of the claims with a number, disagreements first, and a folded one of the others.
 
     table: from `verdicts.ledger_table`. csv: the same as a file.
     """
-    table = table.fillna(dict.fromkeys(CLAIM_TEXTS, ""))
-    rows = [row for verdict in VERDICTS for row in table[table["verdict"] == verdict].itertuples()]
-    others = list(table[~table["verdict"].isin(VERDICTS)].itertuples())
+    table = table.assign(**{name: table[name].astype(object).fillna("") for name in CLAIM_TEXTS})
+    answered = table[table["value"].notna()]
+    rows = [row for verdict in VERDICTS for row in answered[answered["verdict"] == verdict].itertuples()]
+    others = list(table[table["value"].isna()].itertuples())
     columns = ["verdict", "claim", "number", "expected", "runs"]
     grids = [Grid("claims", "Claims", RULE, columns, list(map(_claim_row, rows)), data_uri(csv))]
     if others:
         noun = "claim" if len(others) == 1 else "claims"
-        title = f"{len(others)} more {noun} that this sweep does not answer"
+        title = f"{len(others)} more {noun} of claims.yaml, about runs that this sweep lacks"
         why = [
             [Cell(str(row.statement), note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others
         ]
@@ -110,12 +120,17 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
 
 
 def verdict_counts(grids: list[Grid]) -> str:
-    """Return the number of claims by verdict, as `33 claims: 22 agree, 3 disagree, 8 undecided`."""
-    verdicts = [row[0].text for own in grids if not own.folded for row in own.rows]
-    counts = {word: verdicts.count(word) for word in reversed(VERDICTS)}
-    text = ", ".join(f"{count} {PLURALS.get(word, word)}" for word, count in counts.items() if count)
-    total = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
-    return f"{total}: {text}" if text else "no claim has a verdict"
+    """Return the number of claims by verdict, as `9 claims: 6 agree, 3 disagree (1 with a paper)`."""
+    first = [row[0] for own in grids if not own.folded for row in own.rows]
+    counts = Counter(verdict.text for verdict in first)
+    against = f" ({sum(verdict.tone == 'bad' for verdict in first)} with a paper)"
+    parts = [
+        counted_verdict(counts[word], word) + against * (word == "disagrees")
+        for word in ("agrees", "undecided", "disagrees", ABSENT)
+        if counts[word]
+    ]
+    total = "1 claim" if len(first) == 1 else f"{len(first)} claims"
+    return f"{total}: {', '.join(parts)}" if parts else "no claim has a verdict"
 
 
 def _claim_row(row: Any) -> list[Cell]:
@@ -125,12 +140,15 @@ def _claim_row(row: Any) -> list[Cell]:
         number = dataclasses.replace(number, text=f"{number.text} ({p_text(p_value)})")
     about = re.sub(r"\b[a-z]\w*_\w+", lambda found: _label(found[0]), row.about)
     of = f"{row.quantity.replace('_', ' ')} of {about}" if about else row.quantity
+    ours = row.author == "ours"
+    tones = {"agrees": "good", "undecided": "open", "disagrees": "open" if ours else "bad"}
+    source = f"our sentence, after {row.ref}" if ours else row.ref
     return [
-        Cell(row.verdict),
-        Cell(row.statement, note=f"{of} · {row.ref} · {row.id}"),
+        Cell(row.verdict, tone=tones.get(row.verdict, "")),
+        Cell(row.statement, note=f"{of} · {source} · {row.id}"),
         dataclasses.replace(number, note=row.reason),
         Cell(row.expected),
-        Cell(row.runs.replace(" runs", "")),
+        Cell(row.runs.replace(" runs", ""), note=SCALES.get(row.scale, row.scale)),
     ]
 
 

@@ -50,6 +50,15 @@
     });
   }
 
+  // ---- tables wider than their box say so -------------------------------------------------------------------
+
+  const markWide = () => {
+    for (const box of all(".scroll")) box.toggleAttribute("data-wide", box.scrollWidth > box.clientWidth + 1);
+  };
+  markWide();
+  window.addEventListener("resize", markWide);
+  for (const folded of all("details")) folded.addEventListener("toggle", markWide);
+
   // ---- figures: a click enlarges ---------------------------------------------------------------------------
 
   const large = at("large");
@@ -261,7 +270,7 @@
         encoding: { x, y, color: colours, tooltip },
       })),
     ].filter((each) => each.data.values.length);
-    const says = own.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says);
+    const says = [`${series.title}: ${series.means}.`, ...own.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says)];
     if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those that converged." : "No run has a value here.");
     if (hidden) says.push(`${hidden} runs have no value that this scale can show.`);
     return [layer, `${series.title}${name ? ` of layer ${name}` : ""} against ${data.x.label}`, says];

@@ -1,0 +1,78 @@
+"""Say on the report's first screen what was asked, what was found and how sure that is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ncpipe.tables.headlines import headline_series
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
+from ncpipe.tables.points import LAST
+from ncpipe.tables.sentences import short_answer
+
+MOST_LINES = 6  # of the experiments that the first screen names
+S25_NETWORKS = "L-"  # of the names of S25's architectures
+
+
+def asked(runs: pd.DataFrame, questions: Mapping[str, str]) -> list[str]:
+    """Return the study's question, what S25 proves if its networks are trained, and each experiment's.
+
+    questions: by experiment.
+    """
+    of = "the depth L of the network" if x_column(runs) == "depth" else symbol(runs)
+    lines = [f"How far do trained networks collapse, and does it depend on {of}?"]
+    if runs["architecture"].str.startswith(S25_NETWORKS).any():
+        lines.append(
+            "S25 (Súkeník, Lampert, Mondelli 2025) proves that global optima, networks of the least loss, "
+            "collapse as L grows. Training need not find them, so trained networks are measured here."
+        )
+    named = [f"{name}: {question}" for name, question in questions.items() if question]
+    return lines + (named if len(named) <= MOST_LINES else [])
+
+
+def found(runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame) -> list[str]:
+    """Return for each line (`keys.line_keys`) what improves, and the first and last mean of NC1."""
+    lines = distinct(runs, line_keys(runs))
+    said = []
+    for line in lines[:MOST_LINES]:
+        own = rows_at(runs, line)
+        series = headline_series(own, slopes)
+        said.append(f"{name_of(line)}: {short_answer(line, slopes, runs, series)}{_ends(line, points, runs)}")
+    if len(lines) > MOST_LINES:
+        said.append(f"The table below has all {len(lines)} lines.")
+    return said
+
+
+def how_sure(runs: pd.DataFrame, level: float, verdicts: str) -> list[str]:
+    """Return how many runs there are and count, what the brackets mean, and the counts of verdicts."""
+    column = x_column(runs)
+    values, seeds = runs[column].nunique(), runs["seed"].nunique()
+    name = ("depth" if column == "depth" else "value") + "s" * (values > 1)
+    spread = f"{seeds} seed{'s' * (seeds > 1)} at each of {values} {name}"
+    converged, total = int(runs["converged"].sum()), len(runs)
+    rest = total - converged
+    left_out = f" The other {'run is' if rest == 1 else f'{rest} runs are'} left out of all means and powers."
+    brackets = (
+        f"Brackets are {100 * level:g} % intervals from the spread over seeds."
+        if seeds > 1
+        else "With one seed there are no intervals."
+    )
+    return [
+        f"{converged} of {total} runs converged ({spread}).{left_out if rest else ''} {brackets}",
+        *(
+            [f"Sentences of papers, and some of ours, held against the numbers: {verdicts}."]
+            if verdicts
+            else []
+        ),
+    ]
+
+
+def _ends(line: Mapping[str, Any], points: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Return `NC1 is 0.36 at L = 2 and 0.18 at L = 13.` of geometric means; empty for fewer than two."""
+    nc1 = {"layer": LAST, "metric": "nc1_trace_ratio", "split": "train"}
+    own = rows_at(points[points["used"]], {**line, **nc1})
+    means = 10 ** own.groupby(x_column(runs))["log10"].mean()
+    if len(means) < 2:
+        return ""
+    first, last = (f"{means.loc[x]:.2g} at {symbol(runs)} = {x:g}" for x in means.index[[0, -1]])
+    return f" NC1 is {first} and {last}."

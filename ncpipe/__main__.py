@@ -53,10 +53,15 @@ def _run() -> None:
         _start_again(checkout)
     if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"] and _takes_stored():
         return
-    import ncpipe.runs.code_digests  # noqa: F401  # reads the code, so before all other modules
+    _read_code()
     from ncpipe.commands.cli import run_cli
 
     run_cli()
+
+
+def _read_code() -> None:
+    """Read the package's files, whose digests name runs, before other modules are imported from them."""
+    from ncpipe.runs import code_digests  # noqa: F401
 
 
 def _takes_stored() -> bool:

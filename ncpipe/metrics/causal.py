@@ -11,15 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.hooks import (
-    Forward,
-    _call,
-    _eval_mode,
-    _linear,
-    _linear_layers,
-    _to_device,
-    _with_article,
-)
+from ncpipe.metrics.classifier import Classifier, find_classifier, is_linear, linear_layers, with_article
+from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.hooks import Forward, call, to_device
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
@@ -79,16 +73,15 @@ def measure_causal_lm(
     fewer than two classes, and statistics that do not fit into memory.
     """
     called, head = _unembedding(model, unembedding)
-    read = _Reader(called, head, labels, shift, ignore_index, attention_mask, forward or _call)
-    with _eval_mode(model, device):
-        check_memory(head.out_features, head.in_features, read.device)
+    read = _Reader(called, head, labels, shift, ignore_index, attention_mask, forward or call)
+    with eval_mode(unwrapped(model), device):
+        check_memory(head.classes, head.width, read.device)
         train, validation = (
             None if each is None else _token_pass(read, name, each, decisions, seed, progress)
             for name, each in (("loader", loader), ("validation_loader", validation_loader))
         )
         assert train is not None
-        weight, bias = (None if tensor is None else tensor.detach() for tensor in (head.weight, head.bias))
-        return measure_vocabulary(train, validation, weight, bias, min_per_class)
+        return measure_vocabulary(train, validation, head.weight, head.bias, min_per_class)
 
 
 class _Reader:
@@ -97,7 +90,7 @@ class _Reader:
     def __init__(
         self,
         model: nn.Module,
-        head: nn.Linear,
+        head: Classifier,
         labels: str,
         shift: bool,
         ignored: int,
@@ -110,14 +103,14 @@ class _Reader:
     @property
     def device(self) -> torch.device:
         """Device of the statistics: that of the head, or the CPU for Apple's GPUs, which have no float64."""
-        device = self.head.weight.device
+        device = self.head.device(self.model)
         return torch.device("cpu") if device.type == "mps" else device
 
     @torch.no_grad()
     def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
         """Return features (p, d), next tokens (p,), and the numbers of ignored and masked positions."""
         inputs, labels = self._split(batch)
-        inputs, labels = _to_device(inputs, self.head.weight.device), labels.to(self.device)
+        inputs, labels = to_device(inputs, self.head.device(self.model)), labels.to(self.device)
         features = self._features(inputs).to(self.device)
         mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
         self._check_shapes(features, labels, mask)
@@ -129,7 +122,7 @@ class _Reader:
         ignored = int((kept & (labels == self._ignored)).sum())
         kept = kept & (labels != self._ignored)
         labels = labels[kept]
-        rows = self.head.out_features
+        rows = self.head.classes
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < rows:
             wrong = int(labels[(labels < 0) | (labels >= rows)][0])
             raise InputError(
@@ -146,12 +139,13 @@ class _Reader:
             seen.append(args[0] if args else next(iter(kwargs.values())))
             raise _UnembeddingReached
 
-        hook = self.head.register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            with contextlib.suppress(_UnembeddingReached):
-                self._forward(self.model, inputs)
-        finally:
-            hook.remove()
+        with self.head.reading():
+            hook = self.head.module.register_forward_pre_hook(stop, with_kwargs=True)
+            try:
+                with contextlib.suppress(_UnembeddingReached):
+                    self._forward(self.model, inputs)
+            finally:
+                hook.remove()
         if not seen:
             raise InputError("the unembedding did not run in a forward pass; name another: unembedding=...")
         return seen[0].detach()
@@ -189,7 +183,7 @@ class _Reader:
 def _token_pass(
     read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int, progress: bool
 ) -> TokenPass:
-    seen = TokenPass(read.head.out_features, read.head.in_features, read.device, decisions, seed)
+    seen = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
     batches = 0
     for batch in _with_progress(loader, name, progress):
         features, labels, ignored, masked = read.read(batch)
@@ -209,25 +203,27 @@ def _with_progress(loader: Iterable[Any], name: str, progress: bool) -> Iterator
     yield from tqdm(loader, desc=name, unit="batch", file=sys.stderr)
 
 
-def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, nn.Linear]:
+def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, Classifier]:
     """Return the module to run and the layer that gives its logits."""
     if wanted is not None:
-        return model, _linear(model, wanted)
+        return model, find_classifier(model, wanted, "unembedding")
     found = None
-    for module in model.modules():  # a wrapper, such as Lightning's, holds the model as a submodule
+    for module in unwrapped(
+        model
+    ).modules():  # a wrapper, such as Lightning's, holds the model as a submodule
         asked = getattr(module, "get_output_embeddings", None)
         with contextlib.suppress(NotImplementedError):
             found = asked() if callable(asked) else None
-        if isinstance(found, nn.Linear):
-            return module, found
+        if isinstance(found, nn.Module) and is_linear(found):
+            return module, find_classifier(module, found, "unembedding")
         if found is not None:
             break
     what = (
         "names no unembedding"
         if found is None
-        else f"has {_with_article(type(found).__name__)} as unembedding"
+        else f"has {with_article(type(found).__name__)} as unembedding"
     )
     raise InputError(
         f"the model {what}, and a Linear is needed; name the layer that gives its logits, unembedding=...; "
-        f"{_linear_layers(model)}"
+        f"{linear_layers(model)}"
     )

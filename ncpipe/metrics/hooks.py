@@ -4,7 +4,6 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 """
 
 import contextlib
-import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
+from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
+from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
@@ -25,7 +26,19 @@ Forward = Callable[[nn.Module, Any], Any]
 Select = Callable[[Tensor, Any], Tensor]
 Mask = str | Callable[[Any], Tensor]
 Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
-SHOWN = 12  # names of layers in an error
+# Modules whose output (n, C, H, W) has its channels first, and the names under which modules have a width.
+CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,  # InstanceNorm too
+    nn.GroupNorm,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.Upsample,
+)
+CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
+WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
 
 
 def measure_model(
@@ -50,34 +63,36 @@ def measure_model(
     through twice (class means first), in eval mode and without gradients, and must give the same samples each
     time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
     and raises.
-    classifier: the last nn.Linear or its name (`fc`, `score`). device: where model and inputs go; None leaves
-    the model where it is. forward(model, inputs): how to call it, if not model(inputs) or model(**inputs).
+    classifier: the last nn.Linear, or a layer that replaces it (LoRA's), or its name (`fc`, `score`).
+    device: where model and inputs go; None leaves the model where it is. forward(model, inputs): how to call
+    it, if not model(inputs) or model(**inputs).
     select(values, inputs) -> (n, d): which of several feature vectors a sample predicts from; required where
     the classifier sees (n, T, d), see `last_token`.
-    layers: names of further layers whose outputs are measured too, those of shape (n, C, H, W) averaged over
-    positions; or names with a `select` of their own.
+    layers: names of further layers whose outputs are measured too, maps (n, C, H, W) or (n, H, W, C) averaged
+    over positions; or names with a `select` of their own, as `channels_first` and `channels_last`.
     classes: `all` of the classifier's K, each of which needs samples; `present`, those that occur in
     `loader`; or a list of numbers. Samples of other classes are left out, and so are their rows of W.
     ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
     them, of a tensor in the labels' shape that is 0 where a sample or position is left out.
-    Training mode and hooks are restored, also after an error. Raises InputError, and warns of what can be
+    Modes, buffers and hooks are restored, also after an error. Compiled models run uncompiled. W and b are
+    what the classifier uses in the pass, and its logits must be the model's (`forward` may return them).
+    Raises InputError, and warns of what can be
     measured but says little (MeasurementWarning), as `ncpipe metrics` does.
     """
-    head = _linear(model, classifier)
+    head = find_classifier(model, classifier)
     hook_points = [
-        _HookPoint(LAST_LAYER, head, select or _feature_vectors, output=False),
+        _HookPoint(LAST_LAYER, head.module, select, output=False),
         *_extra_layers(model, layers),
     ]
-    call = forward or _call
-    selection = _Selection(classes, labels, ignore_index, mask)
-    with _eval_mode(model, device):
-        chosen = select_classes(classes, head.out_features, lambda: _measured_labels(loader, selection))
+    read = _Reader(model, head, hook_points, forward or call, _Selection(classes, labels, ignore_index, mask))
+    with eval_mode(unwrapped(model), device):
+        chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
         train, test = (
-            _loader_pass(model, hook_points, name, each, call, selection, chosen, head)
+            _loader_pass(read, name, each, chosen)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
-        return _measure(train, test, head, chosen)
+        return _measure(train, test, read, chosen)
 
 
 def collect_features(
@@ -96,20 +111,20 @@ def collect_features(
     `numpy.savez(path, **arrays)` writes what `ncpipe metrics` reads: features (N, d), labels (N,), weight
     (K, d), bias (K,) if there is one, and test_features, test_labels. Arguments as in `measure_model`.
     """
-    head = _linear(model, classifier)
-    hook_point = _HookPoint(LAST_LAYER, head, select or _feature_vectors, output=False)
-    arrays = {"weight": _to_numpy(head.weight)}
-    if head.bias is not None:
-        arrays["bias"] = _to_numpy(head.bias)
-    selection, every = _Selection("all", labels), torch.arange(head.out_features)
-    with _eval_mode(model, device):
+    head = find_classifier(model, classifier)
+    hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
+    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels))
+    arrays: dict[str, np.ndarray] = {}
+    with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader)):
-            name = f"{prefix}loader"
-            if run := _loader_pass(model, [hook_point], name, each, forward or _call, selection, every, head):
+            if run := _loader_pass(read, f"{prefix}loader", each, torch.arange(head.classes)):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
                 arrays |= {f"{prefix}labels": _to_numpy(torch.cat(answers))}
+    arrays["weight"] = _to_numpy(head.weight)
+    if head.bias is not None:
+        arrays["bias"] = _to_numpy(head.bias)
     return arrays
 
 
@@ -119,6 +134,16 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     positions = torch.arange(mask.shape[1], device=values.device)
     last = (positions * mask).argmax(1)
     return values[torch.arange(len(values), device=values.device), last]
+
+
+def channels_first(values: Tensor, inputs: Any) -> Tensor:
+    """Return (n, C) of (n, C, ...), averaged over positions: for `layers`, as in convolutional networks."""
+    return values.double().flatten(2).mean(2)
+
+
+def channels_last(values: Tensor, inputs: Any) -> Tensor:
+    """Return (n, C) of (n, ..., C), averaged over positions: for `layers`, as in Swin."""
+    return values.double().flatten(1, -2).mean(1)
 
 
 @dataclass(frozen=True)
@@ -146,121 +171,118 @@ class _Selection:
 
 @dataclass(frozen=True)
 class _HookPoint:
-    """Where features are read in the network: the input of a module, or its output."""
+    """Where features are read in the network: the input of a module, or its output.
+
+    select: None takes vectors (n, d) as they are and averages maps over positions.
+    """
 
     name: str
     module: nn.Module
-    select: Select
+    select: Select | None
     output: bool
 
-
-def _linear(model: nn.Module, classifier: str | nn.Module) -> nn.Linear:
-    found = _module(model, classifier, "classifier")
-    if not isinstance(found, nn.Linear):
-        kind, name = type(found).__name__, classifier if isinstance(classifier, str) else "the given module"
-        raise InputError(
-            f"classifier: {name} is {_with_article(kind)}, not a Linear; {_linear_layers(model)}"
-        )
-    if found.out_features < 2:
-        raise InputError("the classifier has one output; the metrics need a row of weights for each class")
-    return found
-
-
-def _module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
-    modules = dict(model.named_modules())
-    if isinstance(wanted, nn.Module):
-        if not any(module is wanted for module in modules.values()):
-            raise InputError(f"{argument}: the given module is no part of the model")
-        return wanted
-    if wanted not in modules:
-        known = (
-            _linear_layers(model)
-            if argument == "classifier"
-            else f"near that: {_similar_names(wanted, modules)}"
-        )
-        raise InputError(f"{argument}: the model has no layer {wanted!r}; {known}")
-    return modules[wanted]
+    def vectors(self, values: Tensor, inputs: Any, by_position: bool) -> Tensor:
+        """Return (n, d) of a batch's values; by_position: (n, T, d) as they are, without a `select`."""
+        if self.select is not None:
+            return self.select(values, inputs)
+        if values.dim() == 2 or (by_position and values.dim() == 3):
+            return values
+        shape = tuple(values.shape)
+        if not self.output:
+            raise InputError(
+                f"the classifier sees {shape}, not one feature vector per sample; "
+                "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
+            )
+        if values.dim() != 4:
+            raise InputError(
+                f"a layer gives {shape}; name it with a function of (values, inputs) that makes it "
+                "(samples, width): layers={name: function}"
+            )
+        pool = _layout(self.module, shape)
+        if pool is None:
+            raise InputError(
+                f"layer {self.name!r} gives {shape}, and whether channels come first or last cannot be told "
+                f"from it; say which: layers={{{self.name!r}: channels_first}} or channels_last, both of "
+                f"{__name__}"
+            )
+        return pool(values, inputs)
 
 
-def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return the most similar names, or the top-level names where none is similar."""
-    return ", ".join(
-        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
-    )
+def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:
+    """Return how to average a module's output (n, C, H, W) or (n, H, W, C); None where that is not known.
+
+    Widths of the layers inside tell it, as does that all of them have channels first. Neither is enough where
+    they disagree, or where maps would be square the other way round: layers may be concatenated or permuted.
+    """
+    widths, kinds = set(), set()
+    for part in module.modules():
+        if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST):
+            kinds.add(isinstance(part, CHANNELS_FIRST))
+            widths |= {getattr(part, name, None) for name in WIDTHS}
+            normalised: tuple[int, ...] = getattr(part, "normalized_shape", ())
+            widths |= set(normalised) if len(normalised) == 1 else set()
+    known = {channels_first if shape[1] in widths else channels_last} if _one_of(shape, widths) else set()
+    if kinds == {True}:
+        known.add(channels_first)
+    if known and len(set(shape[1:])) == 2 and shape[1] != shape[3]:
+        known.add(channels_first if shape[2] == shape[3] else channels_last)
+    return known.pop() if len(known) == 1 else None
 
 
-def _linear_layers(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not names:
-        return "it has no Linear layers"
-    return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
-
-
-def _with_article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+def _one_of(shape: tuple[int, ...], widths: set[Any]) -> bool:
+    return (shape[1] in widths) != (shape[3] in widths)
 
 
 def _extra_layers(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> list[_HookPoint]:
     if isinstance(layers, str):
         raise InputError(f"layers takes a list of names: [{layers!r}]")
-    chosen = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, _pool)
+    chosen: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
     if LAST_LAYER in chosen:
         raise InputError(f"a layer named {LAST_LAYER!r} would be mistaken for the classifier's input")
     return [
-        _HookPoint(name, _module(model, name, "layers"), select, output=True)
+        _HookPoint(name, find_module(model, name, "layers"), select, output=True)
         for name, select in chosen.items()
     ]
 
 
-def _feature_vectors(values: Tensor, inputs: Any) -> Tensor:
-    if values.dim() != 2:
-        raise InputError(
-            f"the classifier sees {tuple(values.shape)}, not one feature vector per sample; "
-            "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
-        )
-    return values
+@dataclass(frozen=True)
+class _Reader:
+    """Read the values at the hook points in a forward pass, and which entries of a batch are measured."""
+
+    model: nn.Module
+    head: Classifier
+    hook_points: Sequence[_HookPoint]
+    call: Forward
+    selection: _Selection
+
+    @torch.no_grad()
+    def read(self, inputs: Any, labels: Tensor) -> dict[str, Tensor]:
+        """Run one forward pass and return each hook point's values, (n, d) or (n, T, d) as the labels are.
+
+        The first one reads the classifier's W and b, and compares its logits with the model's output.
+        """
+        seen: dict[str, list[Tensor]] = {hook_point.name: [] for hook_point in self.hook_points}
+        with contextlib.ExitStack() as hooks:
+            logits = hooks.enter_context(self.head.reading())
+            for hook_point in self.hook_points:
+                hooks.callback(_hook(hook_point, seen[hook_point.name]).remove)
+            output = self.call(self.model, inputs)
+        found = {}
+        for hook_point in self.hook_points:
+            values = seen[hook_point.name]
+            if len(values) != 1:
+                raise InputError(
+                    f"layer {hook_point.name!r} ran {len(values)} times in a forward pass; it must run once, "
+                    "called as a module and not in scripted code"
+                )
+            found[hook_point.name] = hook_point.vectors(values[0], inputs, by_position=labels.dim() == 2)
+        _check_shapes(found, labels)
+        if logits:
+            self.head.check_output(output, logits[0], found[LAST_LAYER])
+        return found
 
 
-def _pool(values: Tensor, inputs: Any) -> Tensor:
-    if values.dim() == 4:
-        return values.double().mean((2, 3))
-    if values.dim() != 2:
-        raise InputError(
-            f"a layer gives {tuple(values.shape)}; name it with a function of (values, inputs) that makes it "
-            "(samples, width): layers={name: function}"
-        )
-    return values
-
-
-@contextlib.contextmanager
-def _eval_mode(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
-    """Put the model into eval mode for the block, then every module back into its own mode.
-
-    PyTorch's generator is restored too, because every pass over a DataLoader draws from it. A measurement
-    must not change a training that it interrupts.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    if device is not None:
-        model.to(device)
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _loader_pass(
-    model: nn.Module,
-    hook_points: Sequence[_HookPoint],
-    name: str,
-    loader: Iterable[Any] | None,
-    call: Forward,
-    selection: _Selection,
-    chosen: Tensor,
-    head: nn.Linear,
-) -> Pass | None:
+def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chosen: Tensor) -> Pass | None:
     """Return a function that runs the loader once and yields each batch's values by hook point, and labels.
 
     name: the argument that the loader was. chosen (K',): the measured classes; labels are places in it.
@@ -269,7 +291,7 @@ def _loader_pass(
         return None
     if iter(loader) is loader:
         raise InputError(f"{name}: an iterator is good for one pass only; give a DataLoader or a list")
-    batches, device = loader, head.weight.device
+    batches, selection, device = loader, reader.selection, reader.head.device(reader.model)
     some = not (isinstance(selection.classes, str) and selection.classes == "all")
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
@@ -279,13 +301,12 @@ def _loader_pass(
         for batch in batches:
             read += 1
             inputs, labels = _split_batch(batch, selection.key)
-            inputs = _to_device(inputs, device)
+            inputs = to_device(inputs, device)
             kept = selection.kept(labels, inputs)
-            values = _forward(model, hook_points, inputs, call, by_position=labels.dim() == 2)
-            _check_shapes(values, labels)
+            values = reader.read(inputs, labels)
             labels = labels[kept]
             if some:
-                places = renumber(labels, chosen, head.out_features)
+                places = renumber(labels, chosen, reader.head.classes)
                 kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
             found = {
                 hook_point: value[kept.to(value.device)].to(place) for hook_point, value in values.items()
@@ -311,17 +332,13 @@ def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[T
         yield labels[selection.kept(labels, inputs)]
 
 
-def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) -> list[Measurement]:
+def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> list[Measurement]:
     """Measure in two passes a split, for all hook points together."""
-    kept = chosen.to(head.weight.device)
-    weight, bias = (None if tensor is None else tensor.detach()[kept] for tensor in (head.weight, head.bias))
-    assert weight is not None
-    for title, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check_finite(f"the classifier's {title}", tensor)
+    learned = first_pass(train(), len(chosen))
+    weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    learned = first_pass(train(), len(weight))
+    rounding = reader.head.rounding(reader.model)
     for split, run in ((TRAIN, train), (TEST, test)):
         if run is None:
             continue
@@ -332,10 +349,10 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) ->
             warnings.warn(message, MeasurementWarning, stacklevel=3)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
-            if not same_samples(statistics, samples[layer]):
+            if not same_samples(statistics, samples[layer], rounding):
                 raise InputError(
-                    f"the {split} loader gave other samples in its second pass; "
-                    "turn off random augmentation, sampling with replacement and drop_last"
+                    f"the {split} loader gave other samples in its second pass; turn off random "
+                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too"
                 )
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
@@ -343,28 +360,14 @@ def _measure(train: Pass, test: Pass | None, head: nn.Linear, chosen: Tensor) ->
     return [row for rows in results.values() for row in rows]
 
 
-@torch.no_grad()
-def _forward(
-    model: nn.Module, hook_points: Sequence[_HookPoint], inputs: Any, call: Forward, by_position: bool = False
-) -> dict[str, Tensor]:
-    """Run one forward pass and return each hook point's values (n, d).
-
-    by_position: keep (n, T, d) where the user gave no `select`.
-    """
-    seen: dict[str, list[Tensor]] = {hook_point.name: [] for hook_point in hook_points}
-    with contextlib.ExitStack() as hooks:
-        for hook_point in hook_points:
-            hooks.callback(_hook(hook_point, seen[hook_point.name]).remove)
-        call(model, inputs)
-    for name, values in seen.items():
-        if len(values) != 1:
-            raise InputError(f"layer {name!r} ran {len(values)} times in a forward pass; it must run once")
-    found = {}
-    for hook_point in hook_points:
-        (value,) = seen[hook_point.name]
-        whole = by_position and value.dim() == 3 and hook_point.select in (_feature_vectors, _pool)
-        found[hook_point.name] = value if whole else hook_point.select(value, inputs)
-    return found
+def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
+    kept = chosen.to(head.weight.device)
+    weight, bias = head.weight[kept], None if head.bias is None else head.bias[kept]
+    for title, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            check_finite(f"the classifier's {title}", tensor)
+    return weight, bias
 
 
 def _hook(hook_point: _HookPoint, seen: list[Tensor]) -> RemovableHandle:
@@ -386,11 +389,13 @@ def _first_tensor(value: Any, name: str) -> Tensor:
     elif isinstance(value, tuple) and value:
         value = value[0]
     if not isinstance(value, Tensor):
-        raise InputError(f"layer {name!r} gives {_with_article(type(value).__name__)}, not a tensor")
+        raise InputError(f"layer {name!r} gives {with_article(type(value).__name__)}, not a tensor")
     return value.detach().clone()  # a later layer may work in place (ReLU)
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Return model(inputs), or model(**inputs) of a mapping; without wrappers, see `unwrapped`."""
+    model = unwrapped(model)
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
@@ -407,14 +412,15 @@ def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
 
 
-def _to_device(inputs: Any, device: torch.device) -> Any:
+def to_device(inputs: Any, device: torch.device) -> Any:
+    """Return the inputs with every tensor in them, also of mappings and tuples, on the device."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     if isinstance(inputs, Mapping):
-        return {name: _to_device(value, device) for name, value in inputs.items()}
+        return {name: to_device(value, device) for name, value in inputs.items()}
     if not isinstance(inputs, tuple | list):
         return inputs
-    moved = [_to_device(value, device) for value in inputs]
+    moved = [to_device(value, device) for value in inputs]
     return type(inputs)(*moved) if hasattr(inputs, "_fields") else type(inputs)(moved)  # named tuples
 
 

@@ -12,6 +12,9 @@ from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 
 Batches = Iterable[tuple[Mapping[str, Tensor], Tensor]]  # features (B, d) by layer, labels (B,)
 Classifiers = Mapping[str, tuple[Tensor | None, Tensor | None]]  # weight (K, d) and bias (K,) by layer
+# Relative errors of a deep network's features that other batches make, of TF32 products in some of them.
+FLOAT32_ROUNDING, FLOAT64_ROUNDING = 1e-5, 1e-12
+SUM_ROUNDING = 1e-9  # relative, of a sum of squares about class means
 
 
 def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
@@ -50,10 +53,23 @@ def second_pass(
     return {layer: meter.result() for layer, meter in meters.items()}
 
 
-def same_samples(seen: ClassStatistics, again: SampleStatistics) -> bool:
-    """Return whether both passes had the same samples: the same N and sum |h - mu_y|^2."""
+def same_samples(seen: ClassStatistics, again: SampleStatistics, rounding: float = FLOAT32_ROUNDING) -> bool:
+    """Return whether both passes had the same samples: the same N and sum |h - mu_y|^2.
+
+    rounding: relative size of the errors e of features h that come in other batches. They change the sum by
+    2 (h - mu_y) e + |e|^2, at most 2 sqrt(sum |h - mu_y|^2 sum |e|^2) + sum |e|^2 (Cauchy-Schwarz). So the
+    tolerance falls with the spread within classes: random augmentation of a collapsed network is more than
+    it, though little beside the features themselves.
+    """
     within = seen.squares.sum()
-    size = (seen.counts * seen.means.square().sum(1)).sum()
-    # Other batches round otherwise, in float32 by far less than this.
-    allowed = 1e-3 * within + 1e-5 * size
+    errors = rounding**2 * (within + (seen.counts * seen.means.square().sum(1)).sum())
+    allowed = SUM_ROUNDING * within + 2 * (within.clamp(min=0) * errors).sqrt() + errors
     return bool(again.samples == seen.samples) and not bool((again.within - within).abs() > allowed)
+
+
+def pass_rounding(eps: float) -> float:
+    """Return the relative error of a network's features in other batches, of its coarsest type's epsilon.
+
+    Most samples round alike in a batch of the same size, so that errors of coarse types are rare.
+    """
+    return FLOAT64_ROUNDING if eps < 2.0**-40 else max(FLOAT32_ROUNDING, eps / 8)

@@ -1,0 +1,267 @@
+"""Find the classifier of a model, and the W and b of its logits W h + b.
+
+n  samples    K  classes    d  feature width
+"""
+
+import contextlib
+import difflib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ncpipe.metrics.eval_mode import unwrapped
+from ncpipe.metrics.passes import pass_rounding
+from ncpipe.system.errors import InputError, MeasurementWarning
+
+SHOWN = 12  # names of layers in an error
+FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b
+ROWS = 256  # logits (K,) of samples or positions that are compared with the model's
+PLAIN = (Tensor, nn.Parameter)
+# Of operands of float32 products (`torch.set_float32_matmul_precision`): float32, TF32, bfloat16.
+OPERAND_ROUNDING = {"highest": 2.0**-23, "high": 2.0**-10, "medium": 2.0**-7}
+
+
+class Classifier:
+    """A layer that gives logits W h + b, whatever makes its W and b.
+
+    weight (K, d) and bias (K,) are what it multiplies with and adds, once it has run in a block of `reading`:
+    parametrizations, pruning and weight_norm make the weight in the forward pass, and shards are only
+    gathered for it. A layer without such a weight (LoRA, quantised weights) is asked for its map instead.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, module: nn.Module, name: str, argument: str) -> None:
+        self.module, self.name, self.argument = module, name, argument
+        self.classes, self.width = int(module.out_features), int(module.in_features)  # type: ignore[arg-type]
+        self.precision: torch.dtype | None = None  # of the logits, once it has run
+
+    def device(self, model: nn.Module) -> torch.device:
+        """Return the device of the layer's tensors, or of the model's where the layer holds none."""
+        for module in (self.module, model):
+            for tensor in (*module.parameters(), *module.buffers()):
+                if not tensor.is_meta:
+                    return tensor.device
+        return torch.device("cpu")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[list[Tensor]]:
+        """Read W and b when the layer runs in the block, the first time; yield a list for its logits.
+
+        Raises InputError, where the layer runs, unless its logits are W h + b.
+        """
+        logits: list[Tensor] = []
+        if self.precision is not None:
+            yield logits
+            return
+        # Registered last: the hooks that make the weight run before, and those that change the logits too.
+        hooks = (
+            self.module.register_forward_pre_hook(self._read, with_kwargs=True),
+            self.module.register_forward_hook(self._compare, with_kwargs=True),
+            self.module.register_forward_hook(lambda module, args, output: logits.append(output)),
+        )
+        try:
+            yield logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def rounding(self, model: nn.Module) -> float:
+        """Return the relative error of features that run in other batches, see `same_samples`."""
+        kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        kinds |= {self.weight.dtype} if self.precision is None else {self.weight.dtype, self.precision}
+        return pass_rounding(max(torch.finfo(kind).eps for kind in kinds))
+
+    def check_output(self, output: Any, logits: Tensor, features: Tensor) -> None:
+        """Raise InputError unless a model's output holds the layer's logits, those of features (n, d).
+
+        logits: what the layer gave in the same forward pass. They may be shifted by a number for each sample
+        (log-softmax), or be their softmax. Warns where the output holds no tensor to compare.
+        """
+        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.dim() > 1]
+        if not tensors:
+            warnings.warn(
+                f"the model returns no logits, so it was not checked that they are those of {self.name!r}",
+                MeasurementWarning,
+                stacklevel=2,
+            )
+            return
+        wanted = [logits]
+        if features.shape[:-1] != logits.shape[:-1]:  # one of several feature vectors of a sample
+            wanted.append(self._logits(features.to(self.weight)))
+        found = [t if t.shape[-1] == self.classes else t.movedim(1, -1) for t in tensors]
+        found = [t.to(logits.device) for t in found if t.shape[-1] == self.classes]
+        if not any(self._same_logits(t, each, features) for t in found for each in wanted):
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors[:SHOWN])
+            raise InputError(
+                f"{self.argument}: the model returns {shapes}, which are not the {self.classes} logits of "
+                f"{self.name!r}; name the layer that gives them, or a forward=... that returns them"
+            )
+
+    def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take W and b from the layer, or from its map, and compare W h + b with what it gives."""
+        few = _few(args[0] if args else next(iter(kwargs.values())))
+        if not isinstance(few, Tensor):
+            return  # the measurement's own hook names it
+        logits = module.forward(few)
+        for weight, bias in self._candidates(few):
+            self.weight, self.bias = weight.detach().clone(), bias if bias is None else bias.detach().clone()
+            if self._gives(few, logits):
+                self.precision = logits.dtype
+                return
+        raise InputError(
+            f"{self._refused()}; it may normalise or quantise its inputs: name the linear layer itself, or "
+            "measure its inputs without a classifier (`layers` of another one, or measure_arrays)"
+        )
+
+    def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        few = _few(args[0] if args else next(iter(kwargs.values())))
+        if self.precision is not None and not self._gives(few, _few(output)):
+            raise InputError(f"{self._refused()}: a hook changes them; remove it, or measure without it")
+
+    def _refused(self) -> str:
+        kind = with_article(self.module._get_name())  # `DynamicQuantizedLinear` of what is another `Linear`
+        return f"{self.argument}: {self.name!r} is {kind}, and its logits are not W h + b with fixed W and b"
+
+    def _candidates(self, few: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield (weight, bias) as the layer names them, then as its outputs for unit vectors show them."""
+        weight, bias = getattr(self.module, "weight", None), getattr(self.module, "bias", None)
+        width = few.shape[-1]
+        # A quantised weight, a shard and an offloaded one are no plain tensors of numbers.
+        plain = [
+            t is None or (type(t) in PLAIN and t.is_floating_point() and not t.is_meta)
+            for t in (weight, bias)
+        ]
+        if all(plain) and weight is not None and weight.shape == (self.classes, width):
+            yield weight, bias
+        units = torch.eye(width, dtype=few.dtype, device=few.device)
+        units = units.view(width, *(1 for _ in range(few.dim() - 2)), width)
+        try:
+            added = self.module.forward(torch.zeros_like(units[:1])).view(-1)
+            rows = self.module.forward(units).view(width, -1) - added
+        except Exception as error:
+            raise InputError(f"{self._refused()}: {str(error).splitlines()[0]}") from error
+        yield rows.T, added if bool(added.any()) else None
+
+    def _gives(self, features: Tensor, logits: Any) -> bool:
+        made = self._logits(features.to(self.weight.dtype))
+        if not isinstance(logits, Tensor) or logits.shape != made.shape or not logits.is_floating_point():
+            return False
+        return _close(made, logits, self._rounding(features, made, logits))
+
+    def _logits(self, features: Tensor) -> Tensor:
+        return functional.linear(features, self.weight, self.bias)
+
+    def _same_logits(self, found: Tensor, wanted: Tensor, features: Tensor) -> bool:
+        if found.numel() != wanted.numel():
+            return False
+        found, wanted = (tensor.reshape(-1, self.classes)[:ROWS] for tensor in (found, wanted))
+        allowed = self._rounding(features, wanted, found)
+        a, b = found.double(), wanted.double()
+        shifted = _close(a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True), 2 * allowed)
+        return shifted or _close(a, b.softmax(1), 2 * allowed)
+
+    def _rounding(self, features: Tensor, *logits: Tensor) -> float:
+        """Return by how much equal logits may differ, of the types of these."""
+        coarsest = max(torch.finfo(each.dtype).eps for each in logits)
+        products = OPERAND_ROUNDING[torch.get_float32_matmul_precision()]
+        if coarsest < OPERAND_ROUNDING["highest"]:
+            products = coarsest
+        lengths = [torch.linalg.vector_norm(t, dim=-1).max().item() for t in (features, self.weight)]
+        size = lengths[0] * lengths[1] + (0.0 if self.bias is None else self.bias.abs().max().item())
+        return 4 * coarsest * max(each.abs().max().item() for each in logits) + 16 * products * size
+
+
+def find_classifier(model: nn.Module, wanted: str | nn.Module, argument: str = "classifier") -> Classifier:
+    """Return the layer that gives the model's logits, by its name or itself; raise InputError for another."""
+    found = find_module(model, wanted, argument)
+    name = next(name for name, module in unwrapped(model).named_modules() if module is found) or "the model"
+    if not is_linear(found):
+        kind = with_article(type(found).__name__)
+        raise InputError(f"{argument}: {name} is {kind}, not a Linear; {linear_layers(model)}")
+    if whole := next((outer for outer, module in _linear(model) if _is_part(found, module)), None):
+        raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
+    if found.out_features == 1:
+        raise InputError("the classifier has one output; the metrics need a row of weights for each class")
+    return Classifier(found, name, argument)
+
+
+def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
+    """Return a module of the model, by its name with or without the names of wrappers, or itself."""
+    inner = unwrapped(model)
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise InputError(f"{argument}: a scripted model runs no hooks; measure the module it was made from")
+    modules = dict(model.named_modules()) | dict(inner.named_modules())
+    if isinstance(wanted, nn.Module):
+        wanted = unwrapped(wanted)
+        if not any(module is wanted for module in modules.values()):
+            raise InputError(f"{argument}: the given module is no part of the model")
+        return wanted
+    if wanted not in modules:
+        known = (
+            f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
+        )
+        raise InputError(f"{argument}: the model has no layer {wanted!r}; {known}")
+    return unwrapped(modules[wanted])
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module gives `out_features` numbers of `in_features`, as nn.Linear and LoRA's do."""
+    sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
+    return all(isinstance(size, int) for size in sizes)
+
+
+def linear_layers(model: nn.Module) -> str:
+    """Return the names of the model's linear layers, the last ones of many, for an error."""
+    layers = _linear(model)
+    names = [name for name, part in layers if not any(_is_part(part, module) for _, module in layers)]
+    if not names:
+        return "it has no Linear layers"
+    return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
+
+
+def with_article(kind: str) -> str:
+    """Return `a Linear` of `Linear`, `an Embedding` of `Embedding`."""
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+
+
+def _linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    found = ((name, unwrapped(module)) for name, module in unwrapped(model).named_modules() if name)
+    return [(name, module) for name, module in found if is_linear(module)]
+
+
+def _is_part(part: nn.Module, whole: nn.Module) -> bool:
+    """Return whether a linear layer is inside another of the same sizes, as LoRA's `base_layer` is."""
+    same = (part.in_features, part.out_features) == (whole.in_features, whole.out_features)
+    return same and part is not whole and any(module is part for module in whole.modules())
+
+
+def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return the most similar names, or the top-level names where none is similar."""
+    return ", ".join(
+        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
+    )
+
+
+def _few(value: Any) -> Any:
+    """Return a few samples, and positions of each, of a tensor (n, ..., d); anything else as it is."""
+    return value[(slice(FEW),) * (value.dim() - 1)] if isinstance(value, Tensor) else value
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists and mappings."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping | tuple | list):
+        for each in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(each)
+
+
+def _close(a: Tensor, b: Tensor, allowed: float) -> bool:
+    """Return whether no entries differ by more; NaN does not, and is refused by name elsewhere."""
+    return not bool(((a - b).abs() > allowed).any())

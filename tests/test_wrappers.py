@@ -1,0 +1,619 @@
+"""`measure_model` of models in wrappers: W as it is used, the model left alone, known layouts."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations, prune
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.models import ConvNeXt, SwinTransformer
+from torchvision.models.convnext import CNBlockConfig
+
+from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.hooks import channels_first, channels_last, collect_features, measure_model
+from ncpipe.metrics.table import measure_arrays
+from ncpipe.system.errors import InputError, MeasurementWarning
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning"),
+    pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*quantize_per_tensor"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated"),
+]
+CLASSES, WIDTH, SAMPLES = 3, 8, 33
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+LABELS = torch.arange(SAMPLES) % CLASSES
+INPUTS = normal(SAMPLES, 5, seed=1) + LABELS.unsqueeze(1)
+LOADER, SINGLE = [(INPUTS, LABELS)], [(INPUTS.float(), LABELS)]
+
+
+def network(head: nn.Module) -> nn.Sequential:
+    """A body of one layer with a head, of float64."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, WIDTH), nn.ReLU(), head).double()
+
+
+def body(model: nn.Module) -> np.ndarray:
+    weight, bias = (getattr(model[0], name).detach().numpy() for name in ("weight", "bias"))
+    return np.maximum(INPUTS.numpy() @ weight.T + bias, 0)
+
+
+def twin(features: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> dict[str, float]:
+    """Four metrics by their definitions, in NumPy float64."""
+    labels = LABELS.numpy()
+    means = np.stack([features[labels == k].mean(0) for k in range(CLASSES)])
+    within = np.mean(np.sum((features - means[labels]) ** 2, 1))
+    between = np.mean(np.sum((means - means.mean(0)) ** 2, 1))
+    logits = features @ weight.T + (0 if bias is None else bias)
+    nearest = np.linalg.norm(features[:, None] - means, axis=2).argmin(1)
+    own = logits[np.arange(SAMPLES), labels]
+    others = np.where(np.eye(CLASSES, dtype=bool)[labels], -np.inf, logits).max(1)
+    rows = weight[labels]
+    cosines = (features * rows).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(rows, axis=1)
+    return {
+        "nc1_trace_ratio": float(within / between),
+        "nc3_cosine": float(np.mean(1 - cosines)),
+        "nc4_mismatch": float(np.mean(logits.argmax(1) != nearest)),
+        "margin_p50": float(np.median(own - others)),
+    }
+
+
+def found(model: nn.Module, classifier: Any, loader: Any = LOADER, **options: Any) -> dict[str, float]:
+    rows = measure_model(model, classifier, loader, **options)
+    return {row.metric: row.value for row in rows if (row.layer, row.split) == ("last", "train")}
+
+
+def assert_as(got: dict[str, float], wanted: dict[str, float], tolerance: float = 1e-9) -> None:
+    assert {metric: got[metric] for metric in wanted} == pytest.approx(wanted, rel=tolerance)
+
+
+class Lora(nn.Module):
+    """A layer with an update of rank 2, which `eval()` merges into the weight and `train()` takes out."""
+
+    def __init__(self, base: nn.Linear, merge: bool = False) -> None:
+        super().__init__()
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.base_layer, self.merge, self.merged = base, merge, False
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, base.out_features, bias=False)})
+        self.lora_B["default"].weight.data = normal(base.out_features, 2, seed=3)
+
+    def update(self) -> Tensor:
+        return 0.7 * self.lora_B["default"].weight @ self.lora_A["default"].weight
+
+    def train(self, mode: bool = True) -> "Lora":
+        super().train(mode)
+        if self.merge and mode == self.merged:
+            with torch.no_grad():
+                self.base_layer.weight += -self.update() if mode else self.update()
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.base_layer(x)
+        return out if self.merged else out + 0.7 * self.lora_B["default"](self.lora_A["default"](x))
+
+
+class Shifted(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.arange(CLASSES)
+
+
+class Cosine(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(functional.normalize(x), functional.normalize(self.weight))
+
+
+class Int8(nn.Module):
+    """Weights of a byte each, which the product takes as float."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        scale = layer.weight.detach().abs().max() / 127
+        self.register_buffer("weight", (layer.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x) * self.scale)
+
+
+def bias_of(head: nn.Module) -> Tensor | None:
+    return head.bias
+
+
+def pruned(head: nn.Linear) -> nn.Module:
+    prune.l1_unstructured(head, "weight", 0.5)
+    return head
+
+
+HEADS: dict[str, tuple[Callable[[nn.Linear], nn.Module], Callable[[Any], Tensor], Callable[[Any], Any]]] = {
+    "weight_norm": (
+        torch.nn.utils.weight_norm,
+        lambda h: h.weight_g * h.weight_v / h.weight_v.norm(dim=1, keepdim=True),
+        bias_of,
+    ),
+    "parametrized weight_norm": (
+        parametrizations.weight_norm,
+        lambda h: (
+            h.parametrizations.weight.original0
+            * h.parametrizations.weight.original1
+            / h.parametrizations.weight.original1.norm(dim=1, keepdim=True)
+        ),
+        bias_of,
+    ),
+    "spectral_norm": (
+        torch.nn.utils.spectral_norm,
+        lambda h: h.weight_orig / (h.weight_u @ h.weight_orig @ h.weight_v),
+        bias_of,
+    ),
+    "parametrized spectral_norm": (
+        parametrizations.spectral_norm,
+        lambda h: (
+            h.parametrizations.weight.original
+            / (
+                h.parametrizations.weight[0]._u
+                @ h.parametrizations.weight.original
+                @ h.parametrizations.weight[0]._v
+            )
+        ),
+        bias_of,
+    ),
+    "prune": (pruned, lambda h: h.weight_orig * h.weight_mask, bias_of),
+    "LoRA": (
+        Lora,
+        lambda h: h.base_layer.weight + 0.7 * h.lora_B["default"].weight @ h.lora_A["default"].weight,
+        lambda h: h.base_layer.bias,
+    ),
+    "an addition": (Shifted, lambda h: h.weight, lambda h: h.bias + torch.arange(CLASSES)),
+    "int8 weights": (Int8, lambda h: h.weight.double() * h.scale, lambda h: None),
+}
+
+
+def made(name: str) -> nn.Module:
+    """The head that comes out of loading parameters into a fresh one that has not run yet."""
+    torch.manual_seed(2)
+    layer = nn.Linear(WIDTH, CLASSES).double()
+    head = Shifted(WIDTH, CLASSES).double() if name == "an addition" else HEADS[name][0](layer)
+    state = {key: value.clone() for key, value in head.double().state_dict().items()}
+    for key, value in state.items():
+        if value.is_floating_point() and not key.endswith(("mask", "_u", "_v", "scale")):
+            value *= 1 + normal(*value.shape, seed=5).abs()
+    head.load_state_dict(state)
+    return head
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_weight_is_what_the_head_multiplies_with(name: str) -> None:
+    """Red: the weight of before the first forward pass, or of a part of the head."""
+    model = network(made(name))
+    got, arrays = found(model, "2"), collect_features(model, "2", LOADER)
+    _, weight_of, offset_of = HEADS[name]
+    weight, bias = weight_of(model[2]).detach().numpy(), offset_of(model[2])
+    bias = None if bias is None else bias.detach().numpy()
+    assert_as(got, twin(body(model), weight, bias))
+    np.testing.assert_allclose(arrays["weight"], weight, rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        logits = model.eval()(INPUTS).numpy()
+    np.testing.assert_allclose(arrays["features"] @ arrays["weight"].T + arrays.get("bias", 0), logits)
+
+
+def test_a_tied_weight_is_the_one_it_is_tied_to() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(CLASSES, WIDTH)
+            self.head = nn.Linear(WIDTH, CLASSES, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x)
+
+    model = network(Tied())
+    model[2].embedding.weight.data = normal(CLASSES, WIDTH, seed=7)
+    assert_as(found(model, "2.head"), twin(body(model), normal(CLASSES, WIDTH, seed=7).numpy(), None))
+
+
+@pytest.mark.parametrize("name", ["LoRA that merges", "spectral_norm", "quantised"])
+def test_features_come_from_the_layers_before_as_they_run(name: str) -> None:
+    model = network(nn.Linear(WIDTH, CLASSES))
+    if name == "LoRA that merges":
+        model[0] = Lora(model[0], merge=True).double()
+    elif name == "spectral_norm":
+        parametrizations.spectral_norm(model[0])
+    else:
+        model[0] = torch.ao.quantization.quantize_dynamic(model.float()[:1], {nn.Linear})[0]
+    model.train()
+    inputs = INPUTS.to(model[2].weight.dtype)
+    got = found(model, "2", [(inputs, LABELS)])
+    with torch.no_grad():
+        features = model.eval()[:2](inputs).double().numpy()
+    weight, bias = (tensor.detach().double().numpy() for tensor in (model[2].weight, model[2].bias))
+    assert_as(got, twin(features, weight, bias))
+
+
+def test_logits_of_autocast_are_measured() -> None:
+    """They are of bfloat16, or of float32 with its digits, as accelerate returns them."""
+    model = network(nn.Linear(WIDTH, CLASSES)).float()
+
+    def forward(network: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return network(x).float()
+
+    got, wanted = found(model, "2", SINGLE, forward=forward), found(model, "2", SINGLE)
+    assert_as(got, {name: wanted[name] for name in ("nc1_trace_ratio", "nc3_cosine", "margin_p50")}, 0.05)
+
+
+class Scaled(nn.Module):
+    """A network whose logits are twice what its last layer gives, or a function of it."""
+
+    def __init__(self, then: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layers, self.then = network(nn.Linear(WIDTH, CLASSES)), then
+
+    def forward(self, x: Tensor) -> Any:
+        return self.then(self.layers(x))
+
+
+def hooked() -> nn.Module:
+    model = network(nn.Linear(WIDTH, CLASSES))
+    model[2].register_forward_hook(lambda module, args, output: output.flip(1))
+    return model
+
+
+def quantised() -> nn.Module:
+    model = network(nn.Linear(WIDTH, CLASSES)).float()
+    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+
+
+@pytest.mark.parametrize(
+    ("make", "classifier", "loader", "message"),
+    [
+        (lambda: network(Cosine(WIDTH, CLASSES)), "2", LOADER, "'2' is a Cosine, and its logits are not W h"),
+        (quantised, "2", SINGLE, "'2' is a DynamicQuantizedLinear.*quantise its inputs"),
+        (lambda: network(made("LoRA")), "2.base_layer", LOADER, "2.base_layer is a part of 2"),
+        (lambda: network(made("LoRA")), "2.lora_B.default", LOADER, "not the 3 logits of '2.lora_B.default'"),
+        (
+            lambda: Scaled(lambda z: 2 * z),
+            "layers.2",
+            LOADER,
+            r"returns \(33, 3\), which are not the 3 logits",
+        ),
+        (hooked, "2", LOADER, "a hook changes them"),
+        (
+            lambda: torch.jit.script(network(nn.Linear(WIDTH, CLASSES))),
+            "2",
+            LOADER,
+            "a scripted model runs no",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES)).double(),
+            "0",
+            LOADER,
+            "not the 4 logits of '0'; name the layer that gives them",
+        ),
+    ],
+)
+def test_a_layer_without_the_models_logits_is_refused(
+    make: Any, classifier: str, loader: Any, message: str
+) -> None:
+    """Red: margins and NC4 of another classifier."""
+    with pytest.raises(InputError, match=message) as caught:
+        measure_model(make(), classifier, loader, classes=[0, 1, 2])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda z: z.log_softmax(1),
+        lambda z: z.softmax(1),
+        lambda z: {"loss": z.sum(), "logits": z},
+        lambda z: (z.new_zeros(SAMPLES, CLASSES), [z.unsqueeze(1).movedim(2, 1)]),
+    ],
+)
+def test_logits_may_be_normalised_and_among_others(then: Callable[[Tensor], Any]) -> None:
+    model = Scaled(then)
+    assert found(model, "layers.2") == found(model.layers, "2")
+
+
+def test_a_model_without_logits_is_measured_with_a_warning() -> None:
+    model = Scaled(lambda z: z.sum())
+    with pytest.warns(MeasurementWarning, match=r"returns no logits.*'layers\.2'"):
+        assert found(model, "layers.2") == found(model.layers, "2")
+
+
+class Counter(nn.Module):
+    """A module that counts its calls, and statistics that it keeps in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.statistics = nn.BatchNorm1d(WIDTH)
+
+    def train(self, mode: bool = True) -> "Counter":
+        super().train(mode)
+        self.statistics.train()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.statistics(x)
+
+
+def bits(model: nn.Module) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+def lora_network() -> nn.Module:
+    torch.manual_seed(4)
+    first, frozen = Lora(nn.Linear(5, WIDTH), merge=True), Lora(nn.Linear(WIDTH, WIDTH), merge=True)
+    model = nn.Sequential(first, nn.ReLU(), frozen, Counter(), nn.Linear(WIDTH, CLASSES)).double()
+    model.train()
+    frozen.eval()  # merged on purpose
+    return model
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_measurement_leaves_no_trace_in_modules_that_act_on_their_mode(failing: bool) -> None:
+    """Red: weights that stay merged, that lose bits, statistics of a module that never leaves training."""
+    model = lora_network()
+    plain = copy.deepcopy(model)
+    if failing:
+        with pytest.raises(InputError, match="no samples"):
+            measure_model(model, "4", [(INPUTS, LABELS.clamp(max=1))])
+    else:
+        measure_model(model, "4", LOADER)
+    assert [model[0].merged, model[2].merged] == [False, True]
+    assert [m.training for m in model.modules()] == [m.training for m in plain.modules()]
+    assert bits(model) == bits(plain)
+    losses = [functional.cross_entropy(m(INPUTS), LABELS) for m in (model, plain)]
+    assert losses[0].item() == losses[1].item()
+
+
+def test_a_running_step_survives_a_measurement() -> None:
+    """Red: a restored buffer that the graph holds counts as modified, and `backward` raises."""
+    model = nn.Sequential(nn.Linear(5, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
+    loss = functional.cross_entropy(model.eval()(INPUTS), LABELS)  # of the running statistics
+    measure_model(model, "2", LOADER)
+    loss.backward()
+    assert model[0].weight.grad is not None
+
+
+def test_the_vectors_of_spectral_norm_stay() -> None:
+    model = network(parametrizations.spectral_norm(nn.Linear(WIDTH, CLASSES))).train()
+    before = bits(model)
+    measure_model(model, "2", LOADER)
+    assert bits(model) == before
+
+
+class Inner(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+@pytest.mark.parametrize("kind", ["torch.compile", "module.compile", "inside"])
+def test_a_compiled_model_that_has_run_is_measured(kind: str) -> None:
+    """Red: compiled code ignores hooks that come later, "layer 'last' ran 0 times"."""
+    wanted = found(network(nn.Linear(WIDTH, CLASSES)), "2")
+    model: nn.Module = network(nn.Linear(WIDTH, CLASSES))
+    names = ["2"]
+    if kind == "module.compile":
+        model.compile(backend="eager")
+    else:
+        model = torch.compile(model, backend="eager")
+        names = ["2", "_orig_mod.2"]
+    if kind == "inside":
+        model, names = Inner(model), ["net._orig_mod.2"]
+    with torch.no_grad():
+        for mode in (True, False):
+            model.train(mode)(INPUTS)
+    model.train()
+    for name in names:
+        assert found(model, name) == wanted
+    assert model.training
+
+
+def test_a_model_in_data_parallel_is_measured_by_either_name() -> None:
+    model = network(nn.Linear(WIDTH, CLASSES))
+    wanted = found(model, "2")
+    for name in ("2", "module.2"):
+        assert found(nn.DataParallel(model), name) == wanted
+
+
+def test_offloaded_weights_are_measured() -> None:
+    """They are there only while a layer runs. Red: copies of a buffer without data."""
+    accelerate = pytest.importorskip("accelerate", reason="pip install 'ncpipe[integrations]'")
+    model = network(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)))
+    wanted = found(model, "2.1")
+    accelerate.cpu_offload(model, execution_device="cpu")
+    assert_as(found(model, "2.1"), wanted, 1e-7)
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_distributed_and_sharded_models_are_measured() -> None:
+    """Red: of shards, a DTensor that no metric takes; of copies, a forward pass that waits for others."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = network(nn.Linear(WIDTH, CLASSES))
+    wanted = found(model, "2")
+    copies = nn.parallel.DistributedDataParallel(model)
+    copies.register_forward_pre_hook(lambda module, args: pytest.fail("it would wait for other processes"))
+    assert found(copies, "2") == wanted
+    mesh = init_device_mesh("cpu", (1,))
+    for units in ([], ["0", "2"]):
+        sharded = network(nn.Linear(WIDTH, CLASSES))
+        for module in (*map(sharded.get_submodule, units), sharded):
+            fully_shard(module, mesh=mesh)
+        assert found(sharded, "2") == wanted
+        assert found(sharded, "2") == wanted  # again, of what the first one has left
+
+
+def swin() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 12, "depths": [1, 1], "num_heads": [2, 2], "window_size": [2, 2]}
+    return SwinTransformer(patch_size=[4, 4], num_classes=CLASSES, **sizes)
+
+
+def convnext() -> nn.Module:
+    torch.manual_seed(0)
+    return ConvNeXt([CNBlockConfig(12, 24, 1), CNBlockConfig(24, None, 1)], num_classes=CLASSES)
+
+
+def concatenating() -> nn.Module:
+    """Convolutions whose outputs are joined: none of them is as wide as the block."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x, self.conv(x)], 1)
+
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(7, CLASSES))
+
+
+def pixels(side: int) -> list[tuple[Tensor, Tensor]]:
+    return [(normal(SAMPLES, 3, side, side, seed=8).float() + LABELS.view(-1, 1, 1, 1), LABELS)]
+
+
+@pytest.mark.parametrize(
+    ("make", "head", "layer", "side", "axes"),
+    [
+        (swin, "head", "features.0", 32, (1, 2)),
+        (swin, "head", "features.1", 32, (1, 2)),
+        (swin, "head", "features.2", 32, (1, 2)),
+        (convnext, "classifier.2", "features.0", 32, (2, 3)),
+        (convnext, "classifier.2", "features.1", 32, (2, 3)),
+        (concatenating, "4", "0", 8, (2, 3)),
+    ],
+)
+def test_maps_are_averaged_over_positions(make: Any, head: str, layer: str, side: int, axes: Any) -> None:
+    """Channels last and first. Red: averaged over a position and the channels."""
+    model, loader = make(), pixels(side)
+    seen: list[Tensor] = []
+    hook = model.get_submodule(layer).register_forward_hook(lambda m, a, output: seen.append(output))
+    with torch.no_grad():
+        model.eval()(loader[0][0])
+    hook.remove()
+    maps = seen[0].double().numpy().mean(axes)
+    got = [row for row in measure_model(model, head, loader, layers=[layer]) if row.layer == layer]
+    ratio = next(row.value for row in got if row.metric == "nc1_trace_ratio")
+    means = np.stack([maps[k == LABELS].mean(0) for k in range(CLASSES)])
+    within, between = (
+        ((maps - means[LABELS]) ** 2).sum(1).mean(),
+        ((means - means.mean(0)) ** 2).sum(1).mean(),
+    )
+    assert ratio == pytest.approx(within / between, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "head", "layer", "side", "pool"),
+    [
+        (swin, "head", "features.1", 48, channels_last),  # as many channels as positions, 12
+        (concatenating, "4", "1", 8, channels_first),  # ReLU has no layout
+        (concatenating, "4", "0", 4, channels_first),  # 4 channels of a convolution, 4 columns
+    ],
+)
+def test_a_layout_that_is_not_known_is_asked_for(
+    make: Any, head: str, layer: str, side: int, pool: Any
+) -> None:
+    model, loader = make(), pixels(side)
+    with pytest.raises(InputError, match=rf"layers=\{{'{layer}': channels_first\}} or channels_last"):
+        measure_model(model, head, loader, layers=[layer])
+    assert [r for r in measure_model(model, head, loader, layers={layer: pool}) if r.layer == layer]
+
+
+class Noisy:
+    """Classes collapsed to `spread` about their means, and of that anew in every pass the part `fresh`."""
+
+    def __init__(self, spread: float, fresh: float, kind: torch.dtype) -> None:
+        self.spread, self.fresh, self.kind, self.passes = spread, fresh, kind, 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        noise = (1 - self.fresh) * normal(SAMPLES, WIDTH, seed=1)
+        noise += self.fresh * normal(SAMPLES, WIDTH, seed=1 + self.passes)
+        yield (normal(CLASSES, WIDTH, seed=9)[LABELS] + self.spread * noise).to(self.kind), LABELS
+
+
+@pytest.mark.parametrize(
+    ("spread", "kind"), [(1.0, torch.float32), (3e-3, torch.float32), (1e-6, torch.float64)]
+)
+def test_fresh_noise_is_seen_however_collapsed_a_network_is(spread: float, kind: torch.dtype) -> None:
+    """Red: a tolerance in proportion to the features, in which all the noise of a collapsed network fits."""
+    model = nn.Sequential(nn.Linear(WIDTH, CLASSES)).to(kind)
+    assert measure_model(model, "0", Noisy(spread, 0.0, kind))
+    with pytest.raises(InputError, match=r"train loader .*augmentation"):
+        measure_model(model, "0", Noisy(spread, 0.5, kind))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-6, 0.0])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_rounding_in_other_batches_is_no_fresh_noise(spread: float, kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    deep = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(WIDTH, 64), *deep, nn.Linear(64, CLASSES)).to(kind)
+    labels = torch.arange(300) % CLASSES
+    features = normal(CLASSES, WIDTH, seed=9)[labels] + spread * normal(300, WIDTH)
+    shuffled = DataLoader(TensorDataset(features.to(kind), labels), batch_size=77, shuffle=True)
+    assert math.isfinite(found(model, str(len(model) - 1), shuffled)["nc1_trace_ratio"])
+
+
+def test_an_unembedding_with_lora_is_measured_whole() -> None:
+    """Red: `unembedding` "is a Lora, not a Linear", and its base layer is taken in its place."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.out = nn.Embedding(20, WIDTH), Lora(nn.Linear(WIDTH, 20))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.out(self.embed(tokens).cumsum(1).tanh())
+
+    model = Tokens().double()
+    tokens = torch.randint(20, (30, 9), generator=torch.Generator().manual_seed(0))
+    loader = [(tokens[:, :-1], tokens[:, 1:])]
+    options: dict[str, Any] = {"shift": False, "min_per_class": 1, "decisions": None}
+    with pytest.raises(InputError, match=r"out\.base_layer is a part of out"):
+        measure_causal_lm(model, loader, unembedding="out.base_layer", **options)
+    rows = measure_causal_lm(model, loader, unembedding="out", **options)
+    merged = nn.Linear(WIDTH, 20)
+    merged.weight.data = (model.out.base_layer.weight + model.out.update()).detach()
+    merged.bias.data = model.out.base_layer.bias.detach()
+    with torch.no_grad():
+        features = model.embed(tokens[:, :-1]).cumsum(1).tanh().flatten(0, 1)
+    wanted = measure_arrays(features, tokens[:, 1:].flatten(), merged.weight.detach(), merged.bias.detach())
+    values = {row.metric: row.value for row in rows if row.split == "train"}
+    for metric in ("nc3_cosine", "nc4_mismatch", "margin_p05", "nc3_duality"):
+        value = next(row.value for row in wanted if row.metric == metric and row.split == "train")
+        assert values[metric] == pytest.approx(value, rel=1e-9, nan_ok=True)

@@ -56,7 +56,7 @@ class CollapseCallback(Callback):
             pl_module.log_dict(values, logger=False, sync_dist=True, batch_size=1)
 
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        forward = _in_precision(trainer, self.monitor.options.get("forward", call))
+        forward = _in_precision(trainer, self.monitor.options.get("forward") or call)
         values = self.monitor.values(pl_module, forward) if trainer.is_global_zero else {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
@@ -89,8 +89,8 @@ class CausalCollapseCallback(CollapseCallback):
             self._log(trainer, pl_module)
 
 
-def _in_precision(trainer: Trainer, call: Forward) -> Forward:
-    """Return a function that calls a model as `call` does, in the trainer's precision.
+def _in_precision(trainer: Trainer, run: Forward) -> Forward:
+    """Return a function that calls a model as `run` does, in the trainer's precision.
 
     As in its own loops, inputs are converted, and autocast and the type of new tensors are set.
     """
@@ -98,6 +98,6 @@ def _in_precision(trainer: Trainer, call: Forward) -> Forward:
 
     def forward(model: nn.Module, inputs: Any) -> Any:
         with plugin.forward_context():
-            return call(model, plugin.convert_input(inputs))
+            return run(model, plugin.convert_input(inputs))
 
     return forward

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
@@ -45,8 +44,7 @@ class CollapseMonitor:
         forward: replaces that of `options`.
         """
         options = with_forward(self.options, forward)
-        with torch.compiler.set_stance("force_eager"):  # compiled code ignores hooks added later
-            return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
+        return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ class CausalCollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        with torch.compiler.set_stance("force_eager"):
-            return named(measure_causal_lm(model, self.loader, **with_forward(self.options, forward)))
+        return named(measure_causal_lm(model, self.loader, **with_forward(self.options, forward)))
 
 
 def check_period(name: str, value: object, unit: str) -> None:

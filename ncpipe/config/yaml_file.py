@@ -78,11 +78,9 @@ def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
     where = f"line {mark.line + 1}, column {mark.column + 1}"
     if "tab character" in str(problem) or _character(text, mark) == "\t":
         return f"{where}: a tab; indent with spaces"
-    opened = _character(text, start) if start is not None and start.line < mark.line else ""
-    if opened and opened in "[{'\"":
-        return (
-            f"line {start.line + 1}, column {start.column + 1}: {opened} is not closed ({where}: {problem})"
-        )
+    if start is not None and start.line < mark.line and _character(text, start) in [*"[{'\""]:
+        opened = f"line {start.line + 1}, column {start.column + 1}: {_character(text, start)}"
+        return f"{opened} is not closed ({where}: {problem})"
     return f"{where}: {problem}"
 
 

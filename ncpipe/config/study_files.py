@@ -158,7 +158,7 @@ def _is_within(path: str, folder: str) -> bool:
 class _FromSource(SourceFileLoader):
     """Loads a module without bytecode, which would hide an edit within the second of the last one."""
 
-    def path_stats(self, path: str) -> Any:  # type: ignore[override]
+    def path_stats(self, path: str) -> Any:
         raise OSError(path)
 
 

@@ -158,7 +158,7 @@ def _is_within(path: str, folder: str) -> bool:
 class _FromSource(SourceFileLoader):
     """Loads a module without bytecode, which would hide an edit within the second of the last one."""
 
-    def path_stats(self, path: str) -> Any:  # type: ignore[override]
+    def path_stats(self, path: str) -> Any:
         raise OSError(path)
 
 
@@ -175,6 +175,7 @@ class _BesideStudy(MetaPathFinder):
 _folder: Path | None = None  # of the study.py that is loaded
 _modules: set[str] = set()  # files that were imported from beside a study.py
 _allowed: set[tuple[str, str]] = set()  # files that were read already, each with the stage
+_made: set[str] = set()  # files that study.py has written itself, in this process
 _own: tuple[str, ...] = ()  # study.py and the files and folders listed with it
 _thread = threading.local()
 _hooked = False
@@ -225,10 +226,14 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in ("open", "import") or _folder is None or getattr(_thread, "busy", False):
         return
     file = arguments[0] if event == "open" else arguments[1]  # of an import only that of compiled code
-    if not isinstance(file, str | bytes | os.PathLike) or (event == "open" and _writes(*arguments[1:3])):
+    if not isinstance(file, str | bytes | os.PathLike):
         return
     frame = _frame_of_study(sys._getframe(1))
     if frame is None:
+        return
+    if event == "open" and _writes(*arguments[1:3]):
+        if "w" in str(arguments[1]) or not os.path.isfile(file):
+            _made.add(os.path.realpath(os.fsdecode(file)))
         return
     _thread.busy = True
     try:
@@ -240,7 +245,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 def _writes(mode: object, flags: object) -> bool:
     if isinstance(mode, str):
         return bool(set(mode) & set("wax"))
-    return isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_CREAT))
 
 
 def _frame_of_study(frame: FrameType | None) -> FrameType | None:
@@ -264,7 +269,7 @@ def _check_read(file: str, frame: FrameType, stage: str) -> None:
         except ValueError:
             return
     path = os.path.realpath(file)
-    if (path, stage) in _allowed or not os.path.isfile(path):
+    if path in _made or (path, stage) in _allowed or not os.path.isfile(path):
         return
     if not (
         any(_is_within(path, own) for own in _own)

@@ -269,7 +269,7 @@ def test_gains_of_normalisations_are_drawn_as_1_and_strangers_are_named() -> Non
     for name, parameter in network.named_parameters():
         if name != "scale":
             nn.init.constant_(parameter, 3.0)
-    with pytest.raises(ValueError, match=r"and not scale \(3,\); set them in `initialise`"):
+    with pytest.raises(ValueError, match=r"and not scale \(3,\); set these in `initialise`"):
         init_weights(network, 1.0, False, torch.Generator().manual_seed(0))
     init_weights(network, 2.0, False, torch.Generator().manual_seed(0), besides=["scale"])
     for norm in network.norms:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import experiment_tree, vector_data, write_params
+from conftest import clear_code_digests, experiment_tree, vector_data, write_params
 from torch import nn
 
 from ncpipe.commands.code import write_code
@@ -26,7 +26,6 @@ from ncpipe.features.passes import extract
 from ncpipe.features.run_metrics import describe
 from ncpipe.models.build import build_network
 from ncpipe.models.network import init_weights
-from ncpipe.runs.fingerprint import clear_code_digests
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.loop import train_batch

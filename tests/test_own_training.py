@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -585,8 +586,9 @@ def test_no_bound_is_claimed_for_such_a_loss() -> None:
     from ncpipe.features.run_metrics import _beyond_the_bound
 
     write_study()
+    trained = SimpleNamespace(metadata=SimpleNamespace(roles={"last.weight": "last"}))
     for loss in (*LOSSES, {"name": "poly", "epsilon": 0.0}):
-        assert _beyond_the_bound(Run("x", 3, 0, spec_of(loss=loss))) == f"the loss {loss['name']}"
+        assert _beyond_the_bound(Run("x", 3, 0, spec_of(loss=loss)), trained) == f"the loss {loss['name']}"
 
 
 def test_alpha_has_a_factor_for_each_class() -> None:

@@ -391,12 +391,13 @@ def test_a_plan_says_what_would_be_submitted(
         ["one", "and", "1", "more", "L=2", "5", "20", "1"],
         ["one", "and", "1", "more", "L=3", "6", "20", "2"],
     ]
-    assert lines[-5:-1] == [
+    for told in (
         "Slurm: 11 runs in an array of 3 jobs, 3 at a time",
         "each job: 1 core, 2 GB, partition p; 240 minutes, then it queues again",
         "batch size, memory and time depend on the node's device",
         "not checked: engine slurm: no sbatch here; run this where you run sbatch",
-    ]
+    ):
+        assert told in lines
     assert lines[-1].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
 
 

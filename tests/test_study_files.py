@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import clear_code_digests, experiment_tree, write_params
 from safetensors.numpy import save_file
 
 from ncpipe.commands.code import write_code
@@ -16,7 +16,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, loaded
-from ncpipe.runs.fingerprint import clear_code_digests, code_digest
+from ncpipe.runs.fingerprint import code_digest
 from ncpipe.system.errors import InputError
 
 HEAD = """

@@ -301,11 +301,12 @@ def _with_own_key(folder: Path, text: str, axis: str) -> str:
     study = (folder / "study.py").read_text(encoding="utf-8")
     for name in OWN_SPECS.get(part, ()):
         first = "architecture" if part == "model" else "name"
-        entry = re.search(rf"\n +{part}: \{{{first}: {name}\b[^}}]*", text)
-        assert entry is not None
-        if not key.isidentifier() or re.search(rf"\b{key}:", entry[0]):
+        entry = rf"\b{part}: \{{{first}: {name}\b[^}}]*"  # one in each experiment
+        found = re.search(entry, text)
+        assert found is not None
+        if not key.isidentifier() or re.search(rf"\b{key}:", found[0]):
             return text
-        text = text.replace(entry[0], f"{entry[0]}, {key}: 1.0", 1)
+        text = re.sub(entry, lambda match: f"{match[0]}, {key}: 1.0", text)
         field = f'    {first}: Literal["{name}"]\n'
         assert study.count(field) == 1
         study = study.replace(field, f"{field}    {key}: float\n")

@@ -8,7 +8,6 @@ safetensors and HDF5, open files unseen; `named_files` finds these by their name
 """
 
 import ast
-import importlib.util
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -265,7 +265,7 @@ def _check_read(file: str, frame: FrameType, stage: str) -> None:
     assert _folder is not None
     if file.endswith(".pyc"):
         try:
-            file = importlib.util.source_from_cache(file)
+            file = source_from_cache(file)
         except ValueError:
             return
     path = os.path.realpath(file)

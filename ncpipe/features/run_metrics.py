@@ -163,15 +163,17 @@ def gram_rows(features: Features) -> Iterator[dict[str, Any]]:
             yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
 
 
-def _beyond_the_bound(run: Run, features: Features) -> str:
-    """Return why the GUFM's optimum is no bound for a run; '' if it is one."""
+def _beyond_the_bound(run: Run, frozen: bool = False) -> str:
+    """Return why the GUFM's optimum is no bound for a run; '' if it is one.
+
+    frozen: whether the last layer's weights are not learned.
+    """
     name = run.spec.loss_name
     if run.spec.data.kind == "next_tokens":
         return "next tokens: classes are not balanced, and equal contexts have several labels"
     if name != "ce" and not is_plain(run.spec.loss):
         return "smoothed labels under squared error" if name == "mse" else f"the loss {name}"
-    fixed = features.metadata.roles.get("last.weight") == "frozen"
-    return "a fixed classifier" if fixed or run.spec.model.has_fixed_classifier else ""
+    return "a fixed classifier" if frozen or run.spec.model.has_fixed_classifier else ""
 
 
 def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         run.spec.model.last_bias,
         run.spec.penalty.last_strength(run.depth),
         features.metadata.bounded,
-        _beyond_the_bound(run, features),
+        _beyond_the_bound(run, features.metadata.roles.get("last.weight") == "frozen"),
         smoothing_of(run.spec.loss),
     )
     return {

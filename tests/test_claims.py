@@ -1000,6 +1000,23 @@ def test_every_statement_stands_alone(path):
     assert [text for text in said if leaning.match(text) or re.search(r", too$| too$", text)] == []
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_what_is_proven_of_global_optima_is_no_claim_about_runs(path):
+    """Red: a trained gap against the bound of Theorem 4.3, "disagrees", which contradicts nothing.
+
+    An identity holds for every run; a witness of "there are networks" may be trained.
+    """
+    about_runs = [claim for claim in read_yaml(path) if claim["quantity"] != "theory"]
+    proven = re.compile(r"S25 .*(Thm|Cor\.|Lemma|App\. C)|K23 sec\. 3\.1\.3")
+    assert [
+        claim["id"]
+        for claim in about_runs
+        if proven.match(claim["ref"])
+        and not claim.get("identity")
+        and not claim["statement"].startswith("there are networks")
+    ] == []
+
+
 def test_a_page_and_a_table_say_all():
     judged = [judge(claim(), answer(claim(), plain(), RULE))]
     assert counts(judged) == "1 claim: 1 agree"

@@ -202,8 +202,8 @@ def _constants(spec: ArraysData, inputs: Tensor) -> tuple[np.ndarray, np.ndarray
         word = "channel" if spec.kind == "image" else "coordinate"
         first = int(np.flatnonzero(constant)[0])
         say(
-            f"{spec.file}: {int(constant.sum())} of {constant.size} {word}s are constant in the drawn training "
-            f"samples, the first is {first} (from 0); they are divided by 1 in place of 0"
+            f"{spec.file}: {int(constant.sum())} of {constant.size} {word}s are constant in the drawn "
+            f"training samples, the first is {first} (from 0); they are divided by 1 in place of 0"
         )
         std = np.where(constant.reshape(std.shape), 1.0, std)
     return mean, std

@@ -503,6 +503,24 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
 
 
+def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
+    """Red: `imbalance_25_strong` on an axis; the last layer's NC1 below "NC1 along layers"."""
+    runs = grid(("a", "b"), depths=(4,), seeds=(0, 1))
+    layers = [measure(runs, lambda *_, at=at: 0.5**at, layer=f"X{at}") for at in (1, 2, 3)]
+    tables = tables_of(runs, measure(runs, lambda *_: 0.5**4), *layers)
+    judged = [
+        judge(claim("layer_slope", panel="L"), Number(-1, -1, -1)),
+        judge(claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"), Number(-1, -1, -1)),
+    ]
+    points = panel_points(judged, tables)
+    assert list(points.loc[points["panel"] == "L", "value"]) == pytest.approx([np.log10(0.5)] * 2)
+    along, beside, _ = claim_panels(points, {}, {"a": "a learned W"}, "reduced").axes
+    assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
+    assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
+    assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
+    assert along.figure.get_supxlabel() == "reduced"
+
+
 def test_panels_by_epoch_and_by_layer():
     runs = grid(depths=(4,))
     rows = [

@@ -90,8 +90,10 @@ def _draw(
             continue
         axes.errorbar(
             means[x_axis.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
-            marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
+            marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=0, elinewidth=0.9, capsize=2,
         )  # fmt: skip
+        several = means["log10_mean"].where(means["n_used"] >= 2)
+        axes.plot(means[x_axis.column], several, color=colours[name], linewidth=1.2)
         fit = last_layer(sweep.slopes, line, column)
         if x_axis.log and len(fit) and fit["slope"].notna().all():
             places, colour = means[x_axis.column].to_numpy(), colours[name]

@@ -227,4 +227,25 @@ NAMED = [
         "(ends[-1] - ends[-2]) * len(data.train) * samples",
         ("tests/test_memory.py::test_an_epoch_takes_as_long_as_all_samples_do",),
     ),
+    Fault(
+        "digits called MNIST in figures",
+        "figures/labels.py",
+        '"digits": "digits"',
+        '"digits": "MNIST"',
+        ("tests/test_figures.py::test_each_data_set_has_its_own_name",),
+    ),
+    Fault(
+        "a line through means of single runs",
+        "figures/depth_sweep.py",
+        'summary["n_used"] >= 2',
+        'summary["n_used"] >= 1',
+        ("tests/test_figures.py::test_no_line_goes_through_a_single_run",),
+    ),
+    Fault(
+        "a constant feature divided by 0",
+        "datasets/arrays.py",
+        "        std = np.where(constant.reshape(std.shape), 1.0, std)\n",
+        "",
+        ("tests/test_arrays.py::test_what_is_constant_is_divided_by_1_as_scikit_learn_does",),
+    ),
 ]

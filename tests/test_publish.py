@@ -21,9 +21,15 @@ from ncpipe.system.errors import InputError
 
 LEDGER = """
 - {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,
-   experiment: one, expect: {at_least: 0}, panel: the gap}
+   experiment: one, expect: {at_least: 0}}
 - {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, metric: nc1_trace_ratio,
    experiment: one, expect: {below: 0}}
+"""
+
+
+PANELS = """panel,kind,series,metric,split,xlabel,x,name,seed,value,verdict
+NC1 at the end,place,nc1_trace_ratio,nc1_trace_ratio,train,,,one,0,0.5,agrees
+NC1 at the end,place,nc1_trace_ratio,nc1_trace_ratio,train,,,two,0,0.25,agrees
 """
 
 
@@ -39,6 +45,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         aggregate()
         Path("claims.yaml").write_text(LEDGER)
         claims()
+        Path("data/claims/panels.csv").write_text(PANELS)  # no run of this sweep converged
         subprocess.run(["git", "init", "--quiet"], check=True)
         subprocess.run(["git", "add", "params.yaml"], check=True)
         author = ["-c", "user.name=A test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]

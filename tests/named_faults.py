@@ -271,4 +271,25 @@ NAMED = [
         "    return channels_first",
         ("tests/test_wrappers.py::test_maps_are_averaged_over_positions",),
     ),
+    Fault(
+        "digits called MNIST in figures",
+        "figures/labels.py",
+        '"digits": "digits"',
+        '"digits": "MNIST"',
+        ("tests/test_figures.py::test_each_data_set_has_its_own_name",),
+    ),
+    Fault(
+        "a line through means of single runs",
+        "figures/depth_sweep.py",
+        'summary["n_used"] >= 2',
+        'summary["n_used"] >= 1',
+        ("tests/test_figures.py::test_no_line_goes_through_a_single_run",),
+    ),
+    Fault(
+        "a constant feature divided by 0",
+        "datasets/arrays.py",
+        "        std = np.where(constant.reshape(std.shape), 1.0, std)\n",
+        "",
+        ("tests/test_arrays.py::test_what_is_constant_is_divided_by_1_as_scikit_learn_does",),
+    ),
 ]

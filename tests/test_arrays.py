@@ -13,6 +13,7 @@ from conftest import experiment_tree, measure_runs, write_params
 from matplotlib.figure import Figure
 from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
+from sklearn.preprocessing import StandardScaler
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.fetch import fetch
@@ -108,6 +109,30 @@ def test_each_channel_is_standardised_by_the_drawn_training_images() -> None:
     assert data.test is not None
     np.testing.assert_allclose(data.test.inputs.numpy(), expected[:12], atol=1e-6)
     assert prepare_arrays(IMAGES).train.inputs.numpy().tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("spec", [VECTORS, IMAGES], ids=["vectors", "images"])
+def test_what_is_constant_is_divided_by_1_as_scikit_learn_does(
+    spec: ArraysData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: features with a coordinate that a ReLU never opens, which could not be standardised."""
+    sides = () if spec is VECTORS else (3, 3)
+    train, test = (np.random.default_rng(n).standard_normal((n, 4, *sides)) for n in (30, 12))
+    train[:, [1, 3]] = [[[[0.1]], [[0.0]]]] if sides else [0.1, 0.0]
+    saved(inputs=train.astype(np.float32), test_inputs=test.astype(np.float32))
+    data = prepare_arrays(replace(spec, normalisation="standardise"))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("mine.npz: 2 of 4 ")
+    assert "constant in the drawn training samples, the first is 1 (from 0)" in said
+
+    def rows(values: np.ndarray) -> np.ndarray:
+        return np.moveaxis(values, 1, -1).reshape(-1, 4).astype(np.float32)
+
+    peer = StandardScaler().fit(rows(train).astype(np.float64))
+    assert data.test is not None
+    for split, values in ((data.train, train), (data.test, test)):
+        expected = peer.transform(rows(values).astype(np.float64))
+        np.testing.assert_allclose(rows(split.inputs.numpy()), expected, atol=1e-6)
 
 
 def test_token_ids_have_lengths_and_a_vocabulary_of_both_splits() -> None:
@@ -208,10 +233,6 @@ def test_keys_that_the_file_cannot_follow_are_one_line() -> None:
     message = refusal(replace(VECTORS, test_per_class=2))
     assert message.endswith("has no test_inputs; write null for data.test_per_class")
     assert "class 0 of the train split has 10 samples" in refusal(replace(VECTORS, per_class=11))
-    saved(inputs=np.ones((30, 6)))
-    assert "coordinate 0 is constant" in refusal(replace(VECTORS, normalisation="standardise"))
-    saved(inputs=np.ones((30, 2, 3, 3)), test_inputs=np.ones((12, 2, 3, 3)))
-    assert "channel 0 is constant" in refusal(replace(IMAGES, normalisation="standardise"))
     tree = experiment_tree(data=DATA | {"kind": "tokens", "per_class": None, "test_per_class": None})
     tree["data"]["normalisation"] = "standardise"
     with pytest.raises(InputError, match=r"data: normalisation: token ids have none"):
@@ -222,6 +243,14 @@ def test_an_extension_may_be_in_capitals() -> None:
     np.savez("UPPER.npz", inputs=np.zeros((4, 2)), labels=[0, 0, 1, 1])
     Path("UPPER.npz").rename("UPPER.NPZ")
     assert set(read_arrays(Path("UPPER.NPZ"), NAMES)[0]) == {"inputs", "labels"}
+
+
+def test_images_with_the_channels_last_are_one_line() -> None:
+    """Red: 8 channels of 8 x 3 pixels, standardised and learned in silence."""
+    saved(inputs=np.ones((30, 8, 8, 3)), test_inputs=np.ones((12, 8, 8, 3)))
+    message = refusal(IMAGES)
+    assert "inputs has shape (30, 8, 8, 3), whose channels seem to be last" in message
+    assert "inputs.transpose(0, 3, 1, 2)" in message
 
 
 def test_a_missing_or_damaged_file_is_one_line() -> None:

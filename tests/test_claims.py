@@ -532,6 +532,24 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
 
 
+def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
+    """Red: `imbalance_25_strong` on an axis; the last layer's NC1 below "NC1 along layers"."""
+    runs = grid(("a", "b"), depths=(4,), seeds=(0, 1))
+    layers = [measure(runs, lambda *_, at=at: 0.5**at, layer=f"X{at}") for at in (1, 2, 3)]
+    tables = tables_of(runs, measure(runs, lambda *_: 0.5**4), *layers)
+    judged = [
+        judge(claim("layer_slope", panel="L"), Number(-1, -1, -1)),
+        judge(claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"), Number(-1, -1, -1)),
+    ]
+    points = panel_points(judged, tables)
+    assert list(points.loc[points["panel"] == "L", "value"]) == pytest.approx([np.log10(0.5)] * 2)
+    along, beside, _ = claim_panels(points, {}, {"a": "a learned W"}, "reduced").axes
+    assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
+    assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
+    assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
+    assert along.figure.get_supxlabel() == "reduced"
+
+
 def test_panels_by_epoch_and_by_layer():
     runs = grid(depths=(4,))
     rows = [
@@ -1029,6 +1047,23 @@ def test_every_statement_stands_alone(path):
     assert len(set(said)) == len(said)
     leaning = re.compile(r"(the same|nor|so does|so they|and|conversely|that of|they|its?|too|here)\b", re.I)
     assert [text for text in said if leaning.match(text) or re.search(r", too$| too$", text)] == []
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_what_is_proven_of_global_optima_is_no_claim_about_runs(path):
+    """Red: a trained gap against the bound of Theorem 4.3, "disagrees", which contradicts nothing.
+
+    An identity holds for every run; a witness of "there are networks" may be trained.
+    """
+    about_runs = [claim for claim in read_yaml(path) if claim["quantity"] != "theory"]
+    proven = re.compile(r"S25 .*(Thm|Cor\.|Lemma|App\. C)|K23 sec\. 3\.1\.3")
+    assert [
+        claim["id"]
+        for claim in about_runs
+        if proven.match(claim["ref"])
+        and not claim.get("identity")
+        and not claim["statement"].startswith("there are networks")
+    ] == []
 
 
 def test_a_page_and_a_table_say_all():

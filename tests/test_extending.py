@@ -72,7 +72,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert Path(f"data/figures/{name}.png").is_file()
     history = pd.read_csv("data/results/history.csv")
     values = history["nc0"].dropna()
-    assert len(values) == 4  # shares of the epochs, of the one run that keeps them
+    assert len(values) == 2 * 4  # runs x shares of the epochs
     assert (values > 0).all()
     assert values.nunique() == len(values)
     page = Path("data/report.html").read_text(encoding="utf-8")

@@ -1,7 +1,9 @@
 """Figures, by reading back from the artists what a reader would see."""
 
 import math
+import re
 from types import SimpleNamespace
+from typing import get_args, get_type_hints
 
 import matplotlib
 import numpy as np
@@ -13,8 +15,10 @@ from matplotlib.colors import to_rgb
 
 from ncpipe.commands import plot
 from ncpipe.config.params import Slopes
+from ncpipe.config.specs import Data
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.labels import (
+    DATA_NAMES,
     GAP_COLUMNS,
     Column,
     by_experiment,
@@ -266,6 +270,41 @@ def test_a_depth_without_converged_runs_is_a_gap_in_the_line(panels):
         True,
         False,
     ]
+
+
+def test_no_line_goes_through_a_single_run():
+    """Red: means of one run, joined as if they were some, which hides how little a trend rests on."""
+    runs = made_runs().query("experiment == 'vision'")
+    runs = runs.assign(converged=runs["converged"] & ((runs["depth"] != 5) | (runs["seed"] == 0)))
+    axes = figure_of(made_measurements(runs), runs, {"vision": "x"}).axes[0]
+    drawn = axes.containers[0].lines[0].get_ydata(orig=False)
+    assert np.isnan(drawn).tolist() == [False, True, False, False]
+    assert len(runs_in(axes)[0]) == 10, "the run itself is there"
+
+
+def test_a_power_that_two_seeds_leave_open_is_no_line():
+    """Red: L^1.14 with an interval from -2.45 to 4.74, drawn as if it were a trend."""
+    runs = made_runs().query("experiment == 'vision' and seed < 2")
+    table = made_measurements(runs)
+    table["value"] *= 10.0 ** np.where(table["seed"] == 0, 1, -1) ** (table["depth"] == 2)
+    axes = figure_of(table, runs, {"vision": "x"}).axes[0]
+    (entry,) = axes.get_legend().get_texts()
+    assert re.fullmatch(r"\$L\^p\$, \$p \\in \[\{-?\d+\.\d\d\},\\,\{\d+\.\d\d\}\]\$", entry.get_text())
+    assert not any(line.get_linestyle() == "--" for line in axes.lines)
+
+
+def test_panels_of_a_metric_show_equally_many_decades_of_one_depth_axis():
+    """Red: rows whose slopes look alike and are not; a flat row of a metric that elsewhere spans decades."""
+    runs = made_runs().query("experiment != 'dead' and (experiment == 'vision' or depth < 34)")
+    runs = runs.assign(converged=True, finished=True)
+    table = made_measurements(runs)
+    steep = table["experiment"] == "vision"
+    for power, alike in ((1.0, True), (9.0, False)):
+        raised = table.assign(value=table["value"].where(~steep, table["value"] * table["depth"] ** -power))
+        first, second = np.array(figure_of(raised, runs, dict(list(LABELS.items())[:2])).axes).reshape(2, 3)
+        heights = [float(np.ptp(axes.get_ylim())) for axes in (first[0], second[0])]
+        assert (heights[0] == pytest.approx(heights[1])) is alike
+        assert first[0].get_xlim() == second[0].get_xlim()
 
 
 def test_an_experiment_without_converged_runs_has_no_mean_no_fit_and_no_guide(panels):
@@ -524,6 +563,18 @@ def test_experiments_whose_labels_would_be_the_same_are_named():
     labels = by_experiment(row_label, pd.DataFrame(rows))
     assert [text.split("\n")[0] for text in labels.values()] == ["a", "L-RN1 on CIFAR-10", "c"]
     assert labels["a"].removeprefix("a") == labels["c"].removeprefix("c")
+    named = by_experiment(row_label, pd.DataFrame(rows), {"a": "first", "b": "second"})
+    assert [text.split("\n")[0] for text in named.values()] == ["first", "L-RN1 on CIFAR-10", "c"]
+
+
+def test_each_data_set_has_its_own_name():
+    """Red: digits called MNIST; a source that figures call by its key."""
+    sources = {source for spec in get_args(Data) for source in get_args(get_type_hints(spec)["source"])}
+    assert set(DATA_NAMES) == sources
+    assert len(set(DATA_NAMES.values())) == len(DATA_NAMES)
+    own = {"arrays", "free", "markov", "modular", "text"}  # the others have the names of their keys
+    for source in sources - own:
+        assert re.sub(r"\W", "", DATA_NAMES[source]).lower() == source.replace("_", "")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """S24's heads: a penalty on head and features, conv_net, levels and ranks, against plain loops."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,18 @@ def test_mistakes_are_one_line_that_names_the_key(changes: dict[str, Any], messa
         run_of(**{"model": CONV} | changes)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("model", [CONV | {"pooled": 1}, RESNET], ids=["conv_net", "resnet"])
+def test_images_that_are_not_square_are_one_line(model: dict[str, Any]) -> None:
+    """Red: a residual network of images with the channels last, which learned 8 channels of 8 x 3."""
+    data = image_data(side=8, channels=8)
+    spec = run_of(model).spec.model
+    assert input_shape(data, spec).size == 8
+    data = replace(data, train=replace(data.train, inputs=data.train.inputs[..., :3]))
+    message = rf"{model['architecture']} takes square images .*, not 8 x 3 with 8 channels"
+    with pytest.raises(InputError, match=message):
+        input_shape(data, spec)
 
 
 def test_a_network_without_a_head_has_nothing_to_penalise_there() -> None:

@@ -11,7 +11,7 @@ from conftest import experiment_tree, measure_runs, write_params
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
-from ncpipe.commands.plot import plot_published
+from ncpipe.commands.plot import figures_of_published, plot_published, read_published
 from ncpipe.commands.publish import SHOWN, provenance, publish
 from ncpipe.config.params import load_params
 from ncpipe.runs.store import sweep_fingerprints
@@ -27,6 +27,12 @@ LEDGER = """
 """
 
 
+PANELS = """panel,kind,series,metric,split,xlabel,x,name,seed,value,verdict
+NC1 at the end,place,nc1_trace_ratio,nc1_trace_ratio,train,,,one,0,0.5,agrees
+NC1 at the end,place,nc1_trace_ratio,nc1_trace_ratio,train,,,two,0,0.25,agrees
+"""
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of two experiments at two depths, two seeds each."""
@@ -39,6 +45,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         aggregate()
         Path("claims.yaml").write_text(LEDGER)
         claims()
+        Path("data/claims/panels.csv").write_text(PANELS)  # no run of this sweep converged
         subprocess.run(["git", "init", "--quiet"], check=True)
         subprocess.run(["git", "add", "params.yaml"], check=True)
         author = ["-c", "user.name=A test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
@@ -72,6 +79,8 @@ def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:
     head, bound, slope = (swept / "data/claims/claims.csv").read_text().splitlines()
     assert "0 of 4 runs have converged" in slope
     assert (swept / "published/claims.csv").read_text().splitlines() == [head, bound]
+    assert (swept / "published/panels.csv").read_bytes() == (swept / "data/claims/panels.csv").read_bytes()
+    assert (swept / "published/panels.png").is_file()
 
 
 def test_provenance_names_source_versions_machine_and_time(swept: Path) -> None:
@@ -133,10 +142,30 @@ def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:
     """The same bytes, without the sweep and without params.yaml."""
     (tmp_path / "figure.csv").write_text("somebody's\n")
     plot_published([swept / "published"], tmp_path)
-    for name in ("depth_sweep.png", "depth_sweep.svg", "loss_gap.png", "loss_gap.svg"):
+    names = [f"{name}.{kind}" for name in ("depth_sweep", "loss_gap", "panels") for kind in ("png", "svg")]
+    for name in names:
         assert sha256_of(tmp_path / name) == sha256_of(swept / "published" / name)
     assert (tmp_path / "figure.csv").is_file()
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+def test_rows_have_the_scale_of_their_experiment(swept: Path, tmp_path: Path) -> None:
+    """From params.yaml, else from the claims. Red: a reduced panel beside the paper's without a word."""
+    folder = shutil.copytree(swept / "published", tmp_path / "reduced")
+
+    def labels() -> list[str]:
+        found = dict(figures_of_published(read_published([folder])))["depth_sweep"]
+        return [axes.get_ylabel() for axes in found.axes if axes.get_ylabel()]
+
+    assert not any("reduced" in label for label in labels())
+    claims = pd.read_csv(folder / "claims.csv")
+    claims.assign(scale="reduced").to_csv(folder / "claims.csv", index=False)
+    first, second = labels()
+    assert first.endswith("\nreduced\n0 of 4 runs converged")
+    assert "reduced" not in second, "no claim is about it"
+    about = {"about": {"one": {"question": "q", "scale": "reduced, 250 images and 3 seeds"}}}
+    (folder / "params.yaml").write_text(json.dumps(about), encoding="utf-8")
+    assert "\nreduced, 250 images and\n3 seeds\n0 of 4 runs" in labels()[0]
 
 
 def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ncpipe.claims.ledger import (
     Difference,
     Extreme,
     LayerRise,
+    LayerSlope,
     Measured,
     SinceFit,
     Spearman,
@@ -32,7 +33,8 @@ COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", 
 def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     """Return one row for each value behind a claim with a panel, by claim, setting and seed.
 
-    kind: the meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side.
+    kind: the meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side;
+    `slope` for the same of slopes on the layer.
     series: name of a line: `metric (split)`, or the experiment if x is a layer. verdict: of the claim. Rows
     that two claims share appear once.
     """
@@ -55,6 +57,12 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
             where, name = ("x", claim.x) if claim.over else (x_column(found), symbol(found))
             points = found.assign(at=found[where], name="")
             yield from _points(points, "number", claim.metric, claim.split, name)
+    elif isinstance(claim, LayerSlope):
+        found = numbers(claim, tables)
+        if isinstance(found, pd.DataFrame):
+            at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
+            points = at_depth.assign(at=math.nan, name=claim.experiment)
+            yield from _points(points, "slope", claim.metric, claim.split, "")
     else:
         for metric, split, experiment in _sides(claim):
             own = Value(

@@ -13,7 +13,7 @@ from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_ta
 from ncpipe.config.params import Slopes, load_params
 from ncpipe.papers.claim_tables import with_own_runs
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_TABLE, RESULTS, publish_folder
+from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_POINTS, CLAIMS_TABLE, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -22,8 +22,8 @@ from ncpipe.tables.files import read_table
 def claims() -> None:
     """Judge the claims by data/results; write data/claims/claims.csv and claims.md, and print disagreements.
 
-    Claims with a panel are also drawn in panels.png and panels.svg. If a claim that is a proven identity does
-    not hold, raises InputError after everything is written.
+    Claims with a panel are also drawn in panels.png and panels.svg, from panels.csv. If a claim that is a
+    proven identity does not hold, raises InputError after everything is written.
     """
     ledger = load_claims(further=RUN_NUMBERS)
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
@@ -61,7 +61,7 @@ def print_all(folder: Path) -> None:
 
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
-    """Draw panels.png and panels.svg, if any claim names a panel."""
+    """Write panels.csv, panels.png and panels.svg, if any claim names a panel."""
     panels = [(claim.panel, verdict) for claim, _, verdict in judged if isinstance(claim, Measured)]
     points = panel_points(judged, tables)
     if points.empty:
@@ -69,6 +69,7 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     from ncpipe.figures.claim_panels import claim_panels, verdict_lines  # takes a second to import
     from ncpipe.figures.save import save_figure
 
+    points.to_csv(folder / CLAIMS_POINTS, index=False, lineterminator="\n")
     save_figure(claim_panels(points, verdict_lines(panels)), folder, "panels")
 
 

@@ -3,20 +3,35 @@
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.config.params import load_params
+from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
+from ncpipe.figures.x_axis import with_lines
 from ncpipe.runs.figure_pool import DrawFigure, draw
-from ncpipe.system.artifacts import FIGURES, RESULTS, publish_folder
+from ncpipe.system.artifacts import CLAIMS_POINTS, CLAIMS_TABLE, FIGURES, RESULTS, publish_folder
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
-from ncpipe.tables.keys import symbol
+from ncpipe.tables.keys import symbol, x_column
+
+
+@dataclass(frozen=True)
+class Published:
+    """Holds the tables of published folders by name, and of their experiments the labels and scales."""
+
+    tables: dict[str, pd.DataFrame]
+    labels: dict[str, str]
+    scales: dict[str, str]
+
 
 # The tables of depth_sweep and loss_gap, and slopes_leave_out, which sentences.txt also quotes.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
@@ -44,18 +59,19 @@ def _figures() -> Mapping[str, DrawFigure]:
 def plot_published(sources: Sequence[Path], target: Path) -> None:
     """Draw depth_sweep and loss_gap from published tables, with one row of panels for each experiment.
 
-    Trains nothing and needs no params.yaml. Rows are in the order of the folders. Other files in `target` are
-    kept.
+    panels too, if there is one folder and it has them. Trains nothing. `about` of a folder's params.yaml has
+    the `label` and `scale` of its experiments; one without a scale is called `reduced` if its claims are.
+    Rows are in the order of the folders. Other files in `target` are kept.
     """
-    tables = read_published(sources)
+    published = read_published(sources)
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as folder:
-        for name, figure in figures_of_published(tables):
+        for name, figure in figures_of_published(published):
             for path in save_figure(figure, Path(folder), name):
                 os.replace(path, target / path.name)
 
 
-def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
+def read_published(sources: Sequence[Path]) -> Published:
     """Return the concatenated tables of published folders; InputError if two have the same experiment."""
     for path in (source / f"{name}.csv" for source in sources for name in PUBLISHED):
         if not path.is_file():
@@ -75,12 +91,48 @@ def read_published(sources: Sequence[Path]) -> dict[str, pd.DataFrame]:
         raise InputError(
             f"plot: the folders have different x axes, {' and '.join(sorted(axes))}; plot them separately"
         )
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+    labels: dict[str, str] = {}
+    scales: dict[str, str] = {}
+    for name, source in owner.items():
+        about = _about(source).get(name) or {}
+        labels |= {name: about["label"]} if about.get("label") else {}
+        scale = about.get("scale") or _scale_of_claims(source, name)
+        scales |= {name: scale} if scale else {}
+    tables = {name: pd.concat(own, ignore_index=True) for name, own in parts.items()}
+    if len(sources) == 1 and (panels := sources[0] / CLAIMS_POINTS).is_file():
+        tables["panels"] = pd.read_csv(panels, keep_default_na=False, na_values={"x": ""})
+    return Published(tables, labels, scales)
 
 
-def figures_of_published(tables: dict[str, pd.DataFrame]) -> Iterator[tuple[str, Figure]]:
-    """Yield depth_sweep and, if any run has a gap, loss_gap, by name."""
-    figures = sweep_figures(list(tables["runs"]["experiment"].unique()), tables.__getitem__)
+def _about(source: Path) -> Mapping[str, Any]:
+    """Return `about` of a published folder's params.yaml, which another version may have written."""
+    path = source / PARAMS_FILE.name
+    return (read_yaml(path).get("about") or {}) if path.is_file() else {}
+
+
+def _scale_of_claims(source: Path, experiment: str) -> str:
+    """Return `reduced` if a published claim about an experiment is, else nothing."""
+    path = source / CLAIMS_TABLE
+    if not path.is_file():
+        return ""
+    rows = pd.read_csv(path)
+    own = rows["about"].str.split(",").str[0] == experiment
+    return "reduced" if (rows.loc[own, "scale"] == "reduced").any() else ""
+
+
+def figures_of_published(published: Published) -> Iterator[tuple[str, Figure]]:
+    """Yield depth_sweep and, if any run has a gap, loss_gap, and panels, if there are some, by name.
+
+    A sweep whose lines have a single depth, or value, each has no figure against it.
+    """
+    tables = published.tables
+    order = list(tables["runs"]["experiment"].unique())
+    figures = sweep_figures(order, tables.__getitem__, published.labels, published.scales)
+    runs = with_lines(tables["runs"])
+    swept = runs.groupby("experiment")[x_column(runs)].nunique().max() > 1
     for name in ("depth_sweep", "loss_gap"):
-        if name in figures:
+        if swept and name in figures:
             yield name, figures[name]()
+    if "panels" in tables:
+        scale = "; ".join(sorted(set(published.scales.values())))
+        yield "panels", claim_panels(tables["panels"], {}, published.labels, scale)

@@ -22,7 +22,7 @@ from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.runs.training_log import digest_in_log, training_times
 from ncpipe.system.artifacts import (
     CLAIMS,
-    CLAIMS_FIGURE,
+    CLAIMS_POINTS,
     CLAIMS_TABLE,
     RESULTS,
     RUNS,
@@ -46,7 +46,7 @@ def publish(folder: Path) -> None:
 
     The tables have the rows of the figures' metrics, unchanged; history.csv has the epochs at which these
     were measured. The figures are drawn from these tables, as `ncpipe plot --from FOLDER` does. If there are
-    claims, claims.csv has those that the sweep answers, and panels.png shows those with a panel.
+    claims, claims.csv has those that the sweep answers, and panels.csv the values behind those with a panel.
     """
     params = load_params()
     if folder.exists() and not (folder / PROVENANCE).is_file():
@@ -57,8 +57,8 @@ def publish(folder: Path) -> None:
         _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
-        if (panels := CLAIMS / CLAIMS_FIGURE).is_file():
-            shutil.copyfile(panels, partial / CLAIMS_FIGURE)
+        if (panels := CLAIMS / CLAIMS_POINTS).is_file():
+            shutil.copyfile(panels, partial / CLAIMS_POINTS)
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params))

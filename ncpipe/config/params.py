@@ -175,14 +175,19 @@ class Series:
 
 @dataclass(frozen=True)
 class Purpose:
-    """Purpose of an experiment, for the report; no result depends on it.
+    """Purpose of an experiment, for the report and published figures; no result depends on it.
 
     question: the question that its runs answer.
     expected: the answer that a theory or a paper predicts.
+    label: name of the experiment in published figures, where its settings do not tell it apart.
+    scale: how the runs differ in size from those of the paper, such as `reduced, 250 images`; published
+    figures have it below the label.
     """
 
     question: str
     expected: str | None = None
+    label: str | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +200,7 @@ class Params:
     slopes: how power laws in depth are fitted.
     effective_depth: when a layer counts as separating the classes.
     experiments: every setting of a run but its depth and seed, by the experiment's name.
-    about: question and expectation of each experiment, for the report; an edit regenerates the report alone.
+    about: question, expectation, label and scale of each experiment; an edit regenerates the report alone.
     theory: networks to compare with trained ones, for studies that do so.
     series: further runs of an experiment, by its name, for studies that have them.
     """

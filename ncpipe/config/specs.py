@@ -267,7 +267,7 @@ class ArraysData:
     test_per_class: test samples of each class; null takes all there are.
     seed: seed of the random draw of samples.
     normalisation: `standardise` subtracts the mean over the drawn training set and divides by the standard
-    deviation, of each channel or coordinate; `none` takes numbers as they are.
+    deviation, of each channel or coordinate, or by 1 where it is 0; `none` takes numbers as they are.
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.

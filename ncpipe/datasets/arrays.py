@@ -15,10 +15,12 @@ from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
+from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators, seeded_generator
 
 SHAPES = {"vector": "(N, D)", "image": "(N, channels, height, width)", "tokens": "(N, C)"}
+COLOURS = (1, 3, 4)  # channels of grey images, RGB and RGBA
 
 
 def _count_classes(labels: Tensor) -> int:
@@ -133,6 +135,11 @@ def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: 
         raise InputError(
             f"{names[0]} has shape {shape}; kind: {spec.kind} takes {SHAPES[spec.kind]}, none of them 0"
         )
+    if spec.kind == "image" and shape[1] == shape[2] != shape[3] and shape[3] in COLOURS:
+        raise InputError(
+            f"{names[0]} has shape {shape}, whose channels seem to be last; kind: image takes "
+            f"{SHAPES['image']}, as inputs.transpose(0, 3, 1, 2) is"
+        )
     _check_labels(labels, names[1])
     if len(labels) != len(inputs):
         raise InputError(
@@ -186,17 +193,22 @@ def _checked_lengths(inputs: Tensor, lengths: Tensor | None, name: str) -> Tenso
 
 
 def _constants(spec: ArraysData, inputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population standard deviation of each channel or coordinate, float64, as they broadcast."""
+    """Mean and population standard deviation of each channel or coordinate, float64, as they broadcast.
+
+    The deviation of a constant one is 1, as scikit-learn's StandardScaler has it, and a line says so.
+    """
     over = (0, 2, 3) if spec.kind == "image" else 0
     values = inputs.numpy().astype(np.float64)  # NumPy's sums do not depend on the number of threads
     mean, std = values.mean(over, keepdims=True), values.std(over, keepdims=True)
     constant = (values == values[:1, :, :1, :1] if spec.kind == "image" else values == values[:1]).all(over)
     if constant.any():
         word = "channel" if spec.kind == "image" else "coordinate"
-        raise InputError(
-            f"inputs: {word} {int(np.flatnonzero(constant)[0])} is constant in the drawn training samples; "
-            "leave it out or write `none` for data.normalisation"
+        first = int(np.flatnonzero(constant)[0])
+        say(
+            f"{spec.file}: {int(constant.sum())} of {constant.size} {word}s are constant in the drawn "
+            f"training samples, the first is {first} (from 0); they are divided by 1 in place of 0"
         )
+        std = np.where(constant.reshape(std.shape), 1.0, std)
     return mean, std
 
 

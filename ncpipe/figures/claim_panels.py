@@ -1,6 +1,7 @@
 """A panel for each regime that claims are about: the values behind them, and what became of the claims."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,28 +18,40 @@ COLUMNS = 3
 ROW_HEIGHT = 2.2
 LOG_FROM = 5  # the largest over the smallest x from which on the axis is logarithmic
 MARKERS = "os^vDP"
+NAMED = ("name", "series")  # columns that may hold the name of an experiment
 SPLITS = {"test": ", test", "true_labels": ", true labels"}
 
 
-def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
+def claim_panels(
+    points: pd.DataFrame,
+    verdicts: Mapping[str, str],
+    labels: Mapping[str, str] = MappingProxyType({}),
+    scale: str = "",
+) -> Figure:
     """Draw a panel for each regime that claims name.
 
-    points: `claims.panels.panel_points`. verdicts: by panel, the line below its title.
+    points: `claims.panels.panel_points`. verdicts: by panel, the line below its title. labels: of experiments
+    whose names are not for readers. scale: of the runs, written below all panels.
 
-    Small marks are single runs, lines go through their means. By epoch a vertical line stands where the first
-    run misclassifies nothing.
+    Small marks are single runs; lines go through means, of at least two runs each. By epoch a vertical line
+    stands where the first run misclassifies nothing.
     """
     shown = list(dict.fromkeys(points["panel"]))
+    points = points.assign(
+        **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
+    )
     with paper_style():
-        figure, grid = panel_grid(len(shown), COLUMNS, ROW_HEIGHT)
+        figure, grid = panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT)
         for axes, panel in zip(grid, shown, strict=True):
             own = points[points["panel"] == panel]
             _draw(axes, own)
-            axes.set_title(f"{panel}\n", fontsize=9)
+            axes.set_title(f"{panel}\n" if verdicts else panel, fontsize=9)
             axes.text(
                 0.5, 1.02, verdicts.get(panel, ""), transform=axes.transAxes, ha="center", va="bottom",
                 fontsize=7, color=FAINT,
             )  # fmt: skip
+        if scale:
+            figure.supxlabel(scale, fontsize=8, color=FAINT)
         lay_out(figure)
     return figure
 
@@ -46,7 +59,8 @@ def claim_panels(points: pd.DataFrame, verdicts: dict[str, str]) -> Figure:
 def _draw(axes: Axes, own: pd.DataFrame) -> None:
     marked = own[(own["kind"] == "epoch") & (own["metric"] == "train_error")]
     own = own.drop(marked.index)
-    kind = own["kind"].iloc[0]
+    kind, slopes = own["kind"].iloc[0], bool((own["kind"] == "slope").any())
+    kind = "place" if slopes else kind
     if kind == "place":
         names = list(dict.fromkeys(own["name"]))
         own = own.assign(x=own["name"].map(names.index).astype(float))
@@ -56,7 +70,8 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
         mine = own[own["series"] == name]
         label = name if kind == "layer" else _label(mine, several)
         shift = 0.16 * (index - (len(series) - 1) / 2) if kind == "place" else 0.0
-        means = mine.groupby("x")["value"].mean()
+        values = mine.groupby("x")["value"]
+        means = values.mean().where(values.count() >= 2)
         marker = MARKERS[index % len(MARKERS)]
         axes.plot(
             mine["x"] + shift,
@@ -71,17 +86,19 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
             means.index + shift, means, "_" if kind == "place" else "-", color=colour, linewidth=1.2,
             markersize=9, markeredgewidth=1.5, label=label,
         )  # fmt: skip
-    logarithmic = all(entry(metric).scale == "log" and entry(metric).name for metric in own["metric"])
-    if logarithmic and (own["value"] > 0).any():
+    logarithmic = not slopes and all(
+        entry(metric).scale == "log" and entry(metric).name for metric in own["metric"]
+    )
+    # Within a decade a logarithmic axis has ticks like 2.3 x 10^-1 alone, and looks the same.
+    if logarithmic and own["value"].max() > max(10 * own["value"].min(), 0.0):
         axes.set_yscale("log")
-        if own["value"].max() > 10 * own["value"].min():  # else there may be no tick with a number
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.tick_params(axis="y", which="minor", labelsize=6.5)
+        axes.yaxis.set_minor_formatter(NullFormatter())
     _place_x(axes, own, kind)
     if len(marked):
         axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")
     if len(series) == 1 and kind != "layer":
-        axes.set_ylabel(_label(own, several=True))
+        label = _label(own, several=True)
+        axes.set_ylabel(f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label)
     else:
         axes.set_ylabel(_short(own["metric"].iloc[0]) if not several else "")
         axes.legend(

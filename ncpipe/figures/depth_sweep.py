@@ -1,6 +1,6 @@
 """NC metrics against depth, a row per experiment: Figures 1 and 2 of S25."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from ncpipe.figures.labels import Column, paper_columns, rank_label
+from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label
 from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
@@ -31,6 +31,8 @@ from ncpipe.figures.x_axis import XAxis, x_axis_of
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
 LEAST_REACH = 0.5  # decades that a panel shows at least, of runs that did not converge
+FITS = 5.0  # times the least range of a column's panels that their common one may be
+UNKNOWN = 2.0  # width of a power's interval from which on there is no line to draw
 TRIANGLE_WIDTH, TRIANGLE_HEIGHT = 0.2, 0.25  # of a panel, at most
 LABEL_WIDTH, TRIANGLE_PAD = 0.15, 0.03
 TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
@@ -55,12 +57,16 @@ def depth_sweep(
     loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows. columns:
     chooses a row's columns from its runs and points.
 
+    The line joins means of at least two runs and breaks where there is none. All panels have one depth axis,
+    and those of a metric show equally many decades, so slopes compare by eye; if the values of one would take
+    less than a fifth of that, each panel of this metric has its own scale.
+
     Dots to the right of the means are single runs: full those that means and fit are made of, hollow those
     that did not converge (at the panel's edge where they lie far beyond the others). The dashed line is the
-    least-squares power of L; it is dotted and its slope has a dagger where the test rejects that the means
-    lie on a line. The grey triangle has the slope of the theory's bound for global optima
-    (`reference_slopes`); its place means nothing. Every row says how many of its runs converged, and a depth
-    of which nothing is drawn says why in its place.
+    least-squares power of L, left out where it is not known to ±1; it is dotted and its slope has a dagger
+    where the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound
+    for global optima (`reference_slopes`); its place means nothing. Every row says how many of its runs
+    converged, and a depth of which nothing is drawn says why in its place.
     """
     x_axis = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
@@ -71,9 +77,12 @@ def depth_sweep(
         grid = figure.subplots(len(rows), width, squeeze=False)
         above: tuple[Column, ...] = ()
         bounded = False
+        among = np.unique(pd.concat([own[x_axis.column] for own in rows.values()]))
+        spans = _common_spans(points, summary, titles)
+        alike: dict[Column, list[Axes]] = {column: [] for row in titles.values() for column in row}
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
-                x_axis.scale(axes, np.unique(own[x_axis.column]))
+                x_axis.scale(axes, np.unique(own[x_axis.column]), among)
                 bounded |= _draw_panel(
                     axes,
                     last_layer(points, name, column),
@@ -82,10 +91,15 @@ def depth_sweep(
                     x_axis,
                     reference_slope_of(column.metric, own) if x_axis.is_depth else None,
                     colour_of(column.metric, i),
+                    spans[column],
                 )
+                if spans[column]:
+                    alike[column].append(axes)
                 if above[i : i + 1] != (column,):
                     axes.set_title(column.title)
             above = titles[name]
+        for panels in alike.values():
+            _equal_heights(panels)
         row_labels = [
             f"{labels[name]}\n{int(own['converged'].sum())} of {len(own)} runs converged"
             for name, own in rows.items()
@@ -108,17 +122,19 @@ def _draw_panel(
     x_axis: XAxis,
     reference: ReferenceSlope | None,
     colour: Colour,
+    span: float,
 ) -> bool:
-    """Return whether the slope of a bound is drawn."""
-    used, failed = points[points["used"]], points[~points["converged"] & points["log10"].notna()]
+    """Return whether the slope of a bound is drawn. span: decades that the data's part shows at least."""
+    used, failed = _drawn_runs(points)
     if used.empty and failed.empty:
         state_nothing(axes, absence(int(summary["n_converged"].sum())))
         return False
     # not seaborn's lineplot: it joins the neighbours of a missing depth
+    means = _of_several(summary)
     axes.errorbar(
-        summary[x_axis.column],
-        summary["log10_mean"],
-        yerr=summary["log10_std"],
+        means[x_axis.column],
+        means["log10_mean"],
+        yerr=means["log10_std"],
         color=colour,
         marker="o",
         markersize=3,
@@ -128,19 +144,21 @@ def _draw_panel(
     )
     among = summary[x_axis.column].to_numpy()
     _draw_runs(axes, x_axis.beside(used[x_axis.column], among), used["log10"], colour, colour)
-    failed = failed.assign(log10=_within_reach(failed["log10"], used["log10"]))
     _draw_runs(axes, x_axis.beside(failed[x_axis.column], among), failed["log10"], colour, "white")
     gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
     for place, converged in zip(gaps[x_axis.column], gaps["n_converged"], strict=True):
         state_gap(axes, place, converged)
     axes.margins(y=0.1)
+    low, high = axes.get_ylim()
+    grown = max(0.0, 1.2 * span - (high - low)) / 2
+    axes.set_ylim(low - grown, high + grown)
     thin_ticks(axes)
     if used.empty:
         return False
     _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
     if reference is None:
         return False
-    whiskers = summary.assign(log10=summary["log10_mean"] - summary["log10_std"])
+    whiskers = means.assign(log10=means["log10_mean"] - means["log10_std"])
     drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
     return _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
 
@@ -148,6 +166,44 @@ def _draw_panel(
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
     """Draw single runs beside the mean, which would hide them."""
     axes.scatter(x, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
+
+
+def _of_several(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return means and deviations, NaN where they are of fewer than two runs: that is no line to follow."""
+    shown = ["log10_mean", "log10_std"]
+    return summary.assign(**{name: summary[name].where(summary["n_used"] >= 2) for name in shown})
+
+
+def _drawn_runs(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs used, and those that did not converge, moved to within reach."""
+    used, failed = points[points["used"]], points[~points["converged"] & points["log10"].notna()]
+    return used, failed.assign(log10=_within_reach(failed["log10"], used["log10"]))
+
+
+def _common_spans(
+    points: pd.DataFrame, summary: pd.DataFrame, titles: Mapping[str, Sequence[Column]]
+) -> dict[Column, float]:
+    """Return the decades that the panels of each column show in common; 0 where one would be too flat."""
+    spans: dict[Column, list[float]] = {}
+    for name, columns in titles.items():
+        for column in columns:
+            means = _of_several(last_layer(summary, name, column))
+            ends = [means["log10_mean"] + side * means["log10_std"] for side in (-1, 1)]
+            runs = [own["log10"] for own in _drawn_runs(last_layer(points, name, column))]
+            values = pd.concat([*ends, *runs]).dropna()
+            spans.setdefault(column, []).append(float(np.ptp(values)) if len(values) else 0.0)
+    return {
+        column: max(own) if max(own) <= FITS * min((each for each in own if each), default=0.0) else 0.0
+        for column, own in spans.items()
+    }
+
+
+def _equal_heights(panels: Sequence[Axes]) -> None:
+    """Raise the upper end of panels until all show as many decades as the one that shows most."""
+    most = max((float(np.ptp(axes.get_ylim())) for axes in panels), default=0.0)
+    for axes in panels:
+        low, _ = axes.get_ylim()
+        axes.set_ylim(low, low + most)
 
 
 def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
@@ -168,6 +224,10 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarra
     if fitted.empty:
         return
     fit = fitted.iloc[0]
+    if fit["high"] - fit["low"] > UNKNOWN:
+        unknown = Line2D([], [], linewidth=0, label=interval_label(fit["low"], fit["high"], x_axis.symbol))
+        draw_legend(axes, [unknown], LEGEND_ROOM, handlelength=0)
+        return
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
     line = draw_power(axes, fit, places, x_axis, mark=mark, color=INK, linestyle=dashes)
     draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)

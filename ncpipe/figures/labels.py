@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -25,6 +26,8 @@ DATA_NAMES = {
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
     "modular": "modular addition",
+    "markov": "a Markov source",
+    "text": "own text",
     "arrays": "own data",
     "free": "free features",
 }
@@ -81,17 +84,29 @@ def row_label(run: Mapping[Any, Any]) -> str:
     return "\n".join([*_lines(_network(run), " "), *_lines(_rest(run), ", ")])
 
 
-def by_experiment(label: Callable[[Mapping[Any, Any]], str], runs: pd.DataFrame) -> dict[str, str]:
+def scale_lines(scale: str) -> str:
+    """Return a scale such as `reduced, 250 images` with lines as long as those of a row label."""
+    return "\n".join(_lines(scale.split(" "), " "))
+
+
+def by_experiment(
+    label: Callable[[Mapping[Any, Any]], str],
+    runs: pd.DataFrame,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """Return a label for each name in `experiment` (`x_axis.with_lines` too), in the order of `runs`.
 
-    Where several would have the same one, their names stand above it. InputError where another version made
-    the table.
+    Where several would have the same one, their names stand above it, or what `names` has for them.
+    InputError where another version made the table.
     """
     first = runs.drop_duplicates("experiment").set_index("experiment")
     try:
         labels = {str(name): label(run) for name, run in first.to_dict("index").items()}
         shared = {text for text, times in Counter(labels.values()).items() if times > 1}
-        return {name: f"{name}\n{text}" if text in shared else text for name, text in labels.items()}
+        return {
+            name: f"{names.get(name, name)}\n{text}" if text in shared else text
+            for name, text in labels.items()
+        }
     except KeyError as error:
         raise InputError(f"runs: no column {error}; run the stages measure and aggregate again") from None
 
@@ -101,6 +116,11 @@ def slope_label(slope: float, low: float, high: float, symbol: str = "L") -> str
     power = rf"${symbol}^{{{slope:z.2f}}}$"
     # braces keep a minus after the comma from being set as a binary operator
     return power if math.isnan(low) else rf"{power} $[{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
+
+
+def interval_label(low: float, high: float, symbol: str = "L") -> str:
+    """Return that a power of L, or of another symbol, is only known to lie in an interval; mathtext."""
+    return rf"${symbol}^p$, $p \in [{{{low:z.2f}}},\,{{{high:z.2f}}}]$"
 
 
 def rank_label(rho: float, p_value: float) -> str:

@@ -95,8 +95,10 @@ def _draw(
             continue
         axes.errorbar(
             means[x_axis.column], means["log10_mean"], yerr=means["log10_std"], color=colours[name],
-            marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=1.2, elinewidth=0.9, capsize=2,
+            marker=MARKERS[i % len(MARKERS)], markersize=3, linewidth=0, elinewidth=0.9, capsize=2,
         )  # fmt: skip
+        several = means["log10_mean"].where(means["n_used"] >= 2)
+        axes.plot(means[x_axis.column], several, color=colours[name], linewidth=1.2)
         points = means[[x_axis.column, "log10_mean", "log10_std"]].to_numpy(dtype=float)
         twin = next((one for one, own in drawn.items() if np.array_equal(own, points, equal_nan=True)), None)
         drawn[name] = points

@@ -78,6 +78,7 @@ def _draw(
         face = colour if converged else "none"
         beside = x_axis.beside(part[x_axis.column], places)
         axes.plot(beside, part[height], "o", color=colour, markerfacecolor=face, markersize=2.2)
-    mean = usable[usable["converged"]].groupby(x_axis.column)[height].mean()
+    used = usable[usable["converged"]].groupby(x_axis.column)[height]
+    mean = used.mean().where(used.count() >= 2)
     axes.plot(mean.index, mean, "o-", color=colour, markersize=3.5, linewidth=1.0)
     thin_ticks(axes)

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label
+from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label, scale_lines
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.spectra import spectra
@@ -21,13 +22,17 @@ from ncpipe.tables.headlines import GAP, GNC2
 
 
 def sweep_figures(
-    order: Sequence[str], read: Callable[[str], pd.DataFrame]
+    order: Sequence[str],
+    read: Callable[[str], pd.DataFrame],
+    names: Mapping[str, str] = MappingProxyType({}),
+    scales: Mapping[str, str] = MappingProxyType({}),
 ) -> Mapping[str, Callable[[], Figure]]:
     """Return by name the makers of figures: depth_sweep, layers, train_test, heat_maps, spectra and
     curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; loss_gap, if any run has
     one; and own_metrics, if the study.py that was read last has metrics.
 
-    order: the experiments, a row each. read: a table of data/results by its name. InputError if `runs` lacks
+    order: the experiments, a row each. read: a table of data/results by its name. names: of experiments whose
+    rows would be labelled alike. scales: by experiment, written below its label. InputError if `runs` lacks
     an experiment.
     """
 
@@ -45,11 +50,13 @@ def sweep_figures(
         return set(points.loc[points["metric"] == GNC2, "experiment"])
 
     runs = table("runs")
-    known, captions = by_experiment(row_label, runs), by_experiment(caption, runs)
     lines = {name: _lines_of(runs, name) for name in order}
     if missing := [name for name, own in lines.items() if not own]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
-    labels = {line: known[line] for own in lines.values() for line in own}
+    named = {line: names[name] for name, own in lines.items() if name in names for line in own}
+    known, captions = (by_experiment(label, runs, named) for label in (row_label, caption))
+    below = {name: f"\n{scale_lines(scales[name])}" for name in scales}
+    labels = {line: known[line] + below.get(name, "") for name, own in lines.items() for line in own}
     columns = [
         Column(m.name, split) for m, function in own_metrics().items() for split in own_splits(function)
     ]

@@ -29,6 +29,7 @@ NAMES = {
     "penalty.value": (r"$\lambda$", r"\lambda"),
     "penalty.last_layer": (r"$\lambda_L$", r"\lambda_L"),
     "model.width": ("width $d$", "d"),
+    "data.sequences": ("training sequences $N$", "N"),
     "data.per_class": ("training samples per class $n$", "n"),
     "data.noise": (r"noise $\sigma$", r"\sigma"),
     "data.label_noise.fraction": ("share of labels redrawn", "p"),
@@ -56,15 +57,19 @@ class XAxis:
         """Return L = 2, 3 in mathtext."""
         return f"${self.symbol} = {', '.join(map(_number, values))}$"
 
-    def scale(self, axes: Axes, values: np.ndarray) -> None:
-        """Scale the x axis of a panel: depths are its only ticks, and so are a few values of any other x."""
+    def scale(self, axes: Axes, values: np.ndarray, among: np.ndarray | None = None) -> None:
+        """Scale the x axis of a panel: depths are its only ticks, and so are a few values of any other x.
+
+        among: depths that the axis spans, if more than those of the panel.
+        """
         if not self.log:
             axes.set_xlim(*_around(values))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
             return
         axes.set_xscale("log")
         if self.is_depth:
-            axes.set_xlim(values.min() / 1.15, values.max() * 1.15)
+            ends = values if among is None else among
+            axes.set_xlim(ends.min() / 1.15, ends.max() * 1.15)
         else:
             axes.set_xlim(*10 ** _around(np.log10(values)))
         axes.xaxis.set_minor_locator(NullLocator())

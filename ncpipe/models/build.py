@@ -21,7 +21,7 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.specs import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models import conv_net, transformer
+from ncpipe.models import conv_net, resnet_cifar, transformer
 from ncpipe.models.conv_net import ConvNet
 from ncpipe.models.dufm import Dufm
 from ncpipe.models.heads import check_simplex_fits, configure_for_loss, set_simplex
@@ -51,7 +51,7 @@ FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
         ResNetModel: Family(flatten, ResNet),
         TransformerModel: Family(transformer.reshape_inputs, Transformer),
         MLPModel: Family(flatten, MLP),
-        CifarResNetModel: Family(unchanged, CifarResNet),
+        CifarResNetModel: Family(resnet_cifar.reshape_inputs, CifarResNet),
         ConvNetModel: Family(conv_net.reshape_inputs, ConvNet),
         DufmModel: Family(unchanged, Dufm),
     }

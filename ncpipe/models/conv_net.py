@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
-from ncpipe.models.inputs import InputShape
+from ncpipe.models.inputs import InputShape, check_square
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 from ncpipe.system.errors import InputError
 
@@ -82,9 +82,8 @@ class ConvNet(Network):
 
 def reshape_inputs(inputs: Tensor, spec: ConvNetModel) -> Tensor:
     """Return square images (N, c, h, w) with squares of `pooled` x `pooled` pixels averaged."""
-    height, width = inputs.shape[2:]
-    if height != width:
-        raise InputError(f"model.architecture: conv_net takes square images, not {height} x {width}")
+    check_square(inputs, spec.architecture)
+    height = inputs.shape[2]
     if height % spec.pooled:
         raise InputError(f"model.pooled: {spec.pooled} does not divide the input's side {height}")
     return inputs if spec.pooled == 1 else F.avg_pool2d(inputs, spec.pooled)

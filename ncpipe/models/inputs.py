@@ -42,6 +42,16 @@ def unchanged(inputs: Tensor, spec: Architecture) -> Tensor:
     return inputs
 
 
+def check_square(inputs: Tensor, architecture: str) -> None:
+    """Raise InputError unless images (N, c, h, w) are square; those with the channels last are not."""
+    height, width = inputs.shape[2:]
+    if height != width:
+        raise InputError(
+            f"model.architecture: {architecture} takes square images (N, channels, height, width), "
+            f"not {height} x {width} with {inputs.shape[1]} channels"
+        )
+
+
 def flatten(inputs: Tensor, spec: Architecture) -> Tensor:
     """Return inputs (N, ...) as vectors (N, D)."""
     return inputs.flatten(1)

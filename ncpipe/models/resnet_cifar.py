@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
-from ncpipe.models.inputs import InputShape
+from ncpipe.models.inputs import InputShape, check_square
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
 
 STAGES = (1, 2, 4)  # widths of the stages, as multiples
@@ -100,3 +100,9 @@ class CifarResNet(Network):
             x = torch.relu(z)
             step = len(self.blocks) + index
             yield Layer("last" if step == steps else f"H{index}", Fraction(step, steps), x)
+
+
+def reshape_inputs(inputs: Tensor, spec: CifarResNetModel) -> Tensor:
+    """Return square images (N, c, h, w) as they are."""
+    check_square(inputs, spec.architecture)
+    return inputs

@@ -1,0 +1,110 @@
+"""Published figures: each is drawn again from its table, and shows the same; run by `-m long`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from pipeline import ROOT
+
+from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
+from ncpipe.figures.save import content_digest, save_figure
+from ncpipe.papers.s24.figures.heads import ranks_by_value
+
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "results"
+# Rows of the figures that the text puts together from several folders.
+TOGETHER = {
+    "figure_1": ("cifar10_rn1", "cifar10_t11_reduced", "imdb_pre_t11_reduced", "mnist_rn2"),
+    "figure_2": ("mnist_rn1", "mnist_t11_reduced", "mnist_rn2_constant"),
+}
+# Drawn before images held a digest of what they show; their folders are to be published anew.
+OLDER = {"cifar10_t11_reduced", "imdb_pre_t11_reduced", "mnist_t11_reduced", *TOGETHER}
+HEADS = {
+    f"{source}_{kind}": f"{title}, {regularised}"
+    for source, title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"))
+    for kind, regularised in (("dufm", "DUFM-like"), ("standard", "standard"))
+}
+UNDRAWN = {
+    "constructed_gap.png": "stages/theory draws it in seconds from constructions, without a table of runs",
+    "depth_sweep.png": "the default sweep's own figure; its tables are not published",
+    "language_model.png": "the page's own example with a downloaded model",
+    "low_rank_real.png": "epochs of the runs, of which no table is published",
+    "regimes_models.png": "stages/regimes_models draws it from closed forms, without runs",
+    "regimes_networks.png": "layers and epochs of the runs, of which no table was published",
+    "report.png": "a photograph of the report",
+}
+
+
+def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield each figure below docs that is made of published tables, by its path without suffix."""
+    for folder in sorted(path.parent for path in RESULTS.glob("*/points.csv")):
+        for name in ("depth_sweep", "loss_gap", "panels"):
+            if (folder / f"{name}.png").is_file():
+                yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
+    for name, folders in TOGETHER.items():
+        yield name, partial(again, folders, "depth_sweep")
+    runs = pd.read_csv(RESULTS / "low_rank_real/runs.csv")
+    yield "low_rank_real_ranks", partial(ranks_by_value, runs, 10, r"$\lambda$", HEADS)
+
+
+def again(folders: tuple[str, ...], name: str) -> Figure:
+    return dict(figures_of_published(read_published([RESULTS / folder for folder in folders])))[name]
+
+
+DRAWN: Mapping[str, Callable[[], Figure]] = dict(drawn())
+
+
+def test_every_picture_is_drawn_again_or_has_a_reason() -> None:
+    """Red: a published picture that nothing compares with its numbers."""
+    pictures = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.png")}
+    assert pictures == {f"{name}.png" for name in DRAWN} | set(UNDRAWN)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in DRAWN if OLDER.isdisjoint(name.split("/"))])
+def test_a_published_figure_shows_its_table(name: str) -> None:
+    """Red: a picture that is older than its table, or than the words that the code now gives it."""
+    digest = content_digest(DRAWN[name]())
+    assert Image.open(DOCS / f"{name}.png").text["Description"] == digest
+    svg = DOCS / f"{name}.svg"
+    assert not svg.exists() or digest in svg.read_text(encoding="utf-8")
+
+
+def test_another_number_or_word_is_another_digest(tmp_path: Path) -> None:
+    """Red: a digest that leaves out lines, runs, fits or labels; one that rounding changes."""
+
+    def digest(x: float = 1.0, word: str = "a", run: float = 3.0) -> str:
+        figure = Figure()
+        axes = figure.subplots()
+        axes.plot([1, 2], [x, 2.0], label=word)
+        axes.scatter([1], [run])
+        axes.legend()
+        axes.set_ylabel("reduced")
+        png, svg = save_figure(figure, tmp_path, "x")
+        said = Image.open(png).text["Description"]
+        assert said == content_digest(figure)
+        assert said in svg.read_text(encoding="utf-8")
+        return said
+
+    assert digest() == digest(1 + 1e-12)
+    assert len({digest(), digest(x=1.001), digest(word="b"), digest(run=3.01)}) == 4
+
+
+def test_a_figure_of_published_tables_has_the_tables_of_its_name(tmp_path: Path) -> None:
+    """Red: a changed table that leaves the digest of its figure as it was."""
+    source = RESULTS / "mnist_rn1"
+    for name in PUBLISHED:
+        (tmp_path / f"{name}.csv").write_bytes((source / f"{name}.csv").read_bytes())
+    (before,) = (content_digest(figure) for name, figure in figures(tmp_path) if name == "depth_sweep")
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    summary.assign(log10_mean=summary["log10_mean"] + 0.01).to_csv(tmp_path / "summary.csv", index=False)
+    (after,) = (content_digest(figure) for name, figure in figures(tmp_path) if name == "depth_sweep")
+    assert before != after
+
+
+def figures(folder: Path) -> Iterator[tuple[str, Figure]]:
+    return figures_of_published(read_published([folder]))

@@ -272,6 +272,14 @@ class Panel:
         heads = [f"{name.replace('<=', '≤')} ({counts[name]} runs)" for name in names]
         return table(["", *heads], rows)
 
+    def selected(self, title: str, selection: str = "all that fit") -> str:
+        """Return the power of L over one selection of runs, as `L^-0.63 [-0.65, -0.61]`."""
+        fits = self._table("slopes_by_selection")
+        metric, split = SERIES[title]
+        own = fits[(fits["layer"] == LAST) & (fits["metric"] == metric) & (fits["split"] == split)]
+        (fit,) = own[own["selection"] == selection].to_dict("records")
+        return power(fit["slope"], fit["low"], fit["high"])
+
     def left_out(self) -> str:
         """Return which runs that did not converge end below the mean loss of those that did."""
         runs = self.runs

@@ -7,7 +7,7 @@ through the network, the loss, one step of the optimizer and every metric.
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
@@ -22,6 +22,7 @@ from ncpipe.system.errors import InputError, cut
 if TYPE_CHECKING:
     from ncpipe.datasets.prepared import Prepared, Split
     from ncpipe.models.network import Network
+    from ncpipe.training.session import Session
 
 SAMPLES = 64  # in the step, with at least two of each class
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
@@ -90,6 +91,7 @@ def _check_runs(runs: list[Run]) -> None:
     if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
         verb = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
         raise _mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
+    _check_pure(session)
     for _ in session.epochs():
         pass
     if not bool(session.stack.values.isfinite().all()):
@@ -101,6 +103,43 @@ def _check_runs(runs: list[Run]) -> None:
         features = extract(run, state, data, cpu)
         for _ in own_measurements(run, features, Whole(state, lambda: data)):
             pass
+
+
+def _check_pure(session: "Session") -> None:
+    """Raise InputError if a loss or an optimizer of study.py gives something else when it is called again.
+
+    It then keeps something that is in no checkpoint, so that a resumed run is another run; on CUDA its step
+    is recorded once and replayed, so that it would train as in that step for ever.
+    """
+    import torch
+
+    spec, values = session.spec, session.stack.values
+    if type(spec.loss) in loaded().losses:
+        from ncpipe.training.objective import fit_times_samples
+
+        with torch.no_grad():
+            outputs = session.outputs(session.train)
+            twice = [fit_times_samples(outputs, spec.loss) for _ in "ab"]
+        if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise _mistake(
+                spec.loss,
+                f"the loss {spec.loss_name} changes from call to call; make it depend on its arguments",
+            )
+    if type(spec.optimizer) in loaded().optimizers:
+        method: Any = session.method
+        gradient = session.loss_and_gradient(session.train)[1]
+        before = {name: buffer.clone() for name, buffer in method.buffers().items()}
+        twice = []
+        for _ in "ab":
+            twice.append(method.optimizer.update(values, gradient, method.table[0]))
+            for name, buffer in method.buffers().items():
+                buffer.copy_(before[name])
+        if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise _mistake(
+                spec.optimizer,
+                f"the optimizer {spec.optimizer.name} changes from call to call with the same weights, "
+                "gradients, state, step and rate; keep numbers in `state`, or compute them from `step`",
+            )
 
 
 def _check_network(run: Run, data: "Prepared") -> None:

@@ -9,15 +9,15 @@
 A row for each setting, a contender in a process of its own. The data are digits-sized (images of 8 x 8, a
 transformer reads four patches of 4 x 4), the networks 64 wide, Adam, float32; all take the same steps, the
 short last mini-batch of an epoch included. Timed are as many epochs as fit into a fifth of --seconds, less
-one epoch just before, five to fifteen times, until half of the differences lie within a tenth of their
-median, which counts; where it is not positive, or they never do, stands `-`: not measured. A plain loop has
---threads, by default all cores; ncpipe one for each batch, and as many batches as cores. Building the
-networks is left out; (a) is charged, on top, with starting Python and torch once in --epochs. Roofline:
-floating-point operations of a plain network's products, and bytes that a step cannot but move (what autograd
-keeps, written and read; the optimizer's buffers), over the ceilings that a large product and a large copy
-reach here. The last column has where one thread of (c) spends its time by PyTorch's profiler, which lengthens
-Python's share: in matrix products, in all other operations, which mostly move memory, and in Python. On a GPU
-it is left out.
+one epoch just before (on a GPU five, in which ncpipe records its steps), five to fifteen times, until half of
+the differences lie within a tenth of their median, which counts; where it is not positive, or they never do,
+stands `-`: not measured. A plain loop has --threads, by default all cores; ncpipe one for each batch, and as
+many batches as cores. Building the networks is left out; (a) is charged, on top, with starting Python and
+torch once in --epochs. Roofline: floating-point operations of a plain network's products, and bytes that a
+step cannot but move (what autograd keeps, written and read; the optimizer's buffers), over the ceilings that
+a large product and a large copy reach here. The last column has where one thread of (c) spends its time by
+PyTorch's profiler, which lengthens Python's share: in matrix products, in all other operations, which mostly
+move memory, and in Python. On a GPU it is left out.
 """
 
 import argparse
@@ -51,9 +51,10 @@ from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.models.penalties import is_penalised
-from ncpipe.runs.batches import batches_that_fit, worker_count
+from ncpipe.runs.batches import batches_that_fit, parts_of_each, worker_count
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.training.cost import BUFFERS, bytes_per_run, saved_bytes
+from ncpipe.training.cuda_graph import WARM_UP
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.stack import Stack
@@ -150,7 +151,8 @@ def ours(setting: Setting, epochs: int, count: int, compute: Compute) -> None:
     workers = worker_count(compute, place, None)
     fingerprints = [RunFingerprint(run, "", compute) for run in setting.runs(count, epochs)]
     need = bytes_per_run(fingerprints[0].run, data, place, torch.float32)
-    together = batches_that_fit(fingerprints, need, place, workers, parts=workers)
+    parts = parts_of_each([fingerprints], workers, place)
+    together = batches_that_fit(fingerprints, need, place, workers, parts)
 
     def work(batch: list[RunFingerprint]) -> None:
         prepare_device(compute)
@@ -196,13 +198,14 @@ def contend(name: str, setting: Setting, count: int, compute: Compute, threads: 
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    train(1)  # libraries set themselves up
-    least = min(train(1) for _ in range(3))
+    first = WARM_UP + 2 if device.type == "cuda" else 1  # they warm up and record, in both trainings
+    train(first)  # libraries set themselves up
+    least = min(train(first) for _ in range(3))
     more = 1
-    while (spent := train(1 + more) - least) < budget / 10:
+    while (spent := train(first + more) - least) < budget / 10:
         more *= 2
     more = max(1, round(more * budget / FEWEST / spent))
-    seconds = timed_difference(lambda: train(1), lambda: train(1 + more))
+    seconds = timed_difference(lambda: train(first), lambda: train(first + more))
     print(json.dumps(seconds and seconds / more / (count if name == "ours" else 1)))
 
 

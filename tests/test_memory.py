@@ -30,10 +30,11 @@ from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
 from ncpipe.runs import batches
+from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training import cost
 from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch
-from ncpipe.training.device import free_bytes, is_out_of_memory
+from ncpipe.training.device import is_out_of_memory
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

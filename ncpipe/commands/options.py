@@ -106,7 +106,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         envvar="NCPIPE_WORKERS",
-        help="Batches that train at the same time. Default: cores / compute.threads; 1 on a GPU.",
+        help="Batches that train at the same time. Default: cores / compute.threads; a few on a GPU.",
     ),
 ]
 Processes = Annotated[

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
@@ -24,6 +24,7 @@ from ncpipe.system.errors import InputError, cut
 if TYPE_CHECKING:
     from ncpipe.datasets.prepared import Prepared, Split
     from ncpipe.models.network import Network
+    from ncpipe.training.session import Session
 
 SAMPLES = 64  # in the step, with at least two of each class
 SECONDS = 10.0  # a data set that takes longer is not made twice
@@ -116,6 +117,7 @@ def _check_runs(runs: list[Run]) -> None:
     if not torch.equal(loss, again[0]) or not torch.equal(gradient, again[1]):
         part = spec.loss if type(spec.loss) in loaded().losses else spec.model
         raise _mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
+    _check_optimizer(session)
     for _ in session.epochs():
         pass
     if not bool(session.stack.values.isfinite().all()):
@@ -145,6 +147,32 @@ def _check_runs(runs: list[Run]) -> None:
                     f"the metric {metric.name!r} has where {metric.where!r}; what its function takes is "
                     f"known at {right!r}",
                 )
+
+
+def _check_optimizer(session: "Session") -> None:
+    """Raise InputError if an optimizer of study.py gives something else when it is called again.
+
+    It then keeps something that is in no checkpoint, so that a resumed run is another run; on CUDA its step
+    is recorded once and replayed, so that it would train as in that step for ever.
+    """
+    import torch
+
+    spec, values = session.spec, session.stack.values
+    if type(spec.optimizer) in loaded().optimizers:
+        method: Any = session.method
+        gradient = session.loss_and_gradient(session.train)[1]
+        before = {name: buffer.clone() for name, buffer in method.buffers().items()}
+        twice = []
+        for _ in "ab":
+            twice.append(method.optimizer.update(values, gradient, method.table[0]))
+            for name, buffer in method.buffers().items():
+                buffer.copy_(before[name])
+        if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise _mistake(
+                spec.optimizer,
+                f"the optimizer {spec.optimizer.name} changes from call to call with the same weights, "
+                "gradients, state, step and rate; keep numbers in `state`, or compute them from `step`",
+            )
 
 
 def _check_network(run: Run, data: "Prepared") -> None:

@@ -35,7 +35,7 @@ from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
 from ncpipe.system.text_table import aligned
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.device import prepare_device
+from ncpipe.training.device import prepare_device, release_memory
 
 Jobs = Literal["wait", "detach", "collect"]
 
@@ -93,6 +93,7 @@ def sweep(
             failures = _train(missing, settings, options)
         finally:
             _print_costs(costs_before)
+            release_memory()  # the stages of dvc repro have processes of their own
         if failures:
             say("sweep: some runs failed, see above; running dvc repro for the others")
             dvc("repro", "--keep-going")

@@ -858,7 +858,7 @@ class Experiment:
 class Compute:
     """How runs are computed.
 
-    device: auto takes a GPU where there is one. It does not make a finished run stale; the others do.
+    device: auto takes CUDA where it can, or the CPU. It does not make a finished run stale; the others do.
     threads: CPU threads of each batch of runs; cores / threads batches train side by side.
     precision: tf32 is float32 whose products a GPU computes from factors rounded to 10 bits of mantissa.
     """

@@ -17,6 +17,8 @@ from ncpipe.models.penalties import head_input_strength
 from ncpipe.training.objective import class_counts, compares_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
+# Rows x width x depth of one pass on a GPU: 4 GB, if it keeps 16 numbers for each.
+NUMBERS_ON_A_GPU = 2**25
 
 
 def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.device) -> float:
@@ -30,12 +32,15 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     if batch_norms(network) or (isinstance(run.spec.loss, OwnLoss) and compares_samples(run.spec.loss)):
         return math.nan
     samples = prepare_split(data.train, data.kind, run.spec.model, device, torch.float64)
-    rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
+    rows = ROWS
+    if device.type == "cuda" and network.batched:  # others may keep far more of a row than its width
+        rows = max(ROWS, NUMBERS_ON_A_GPU // (run.spec.model.width * run.depth))
+    rows = max(1, rows // input_shape(data, run.spec.model).rows)
     learned = [name for name, role in network.roles().items() if role != "frozen"]
     parameters = [network.get_parameter(name) for name in learned]
     total = [torch.zeros_like(parameter) for parameter in parameters]
     of_features = head_input_strength(run.spec, run.depth) / 2
-    together = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
+    by_feature = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
     counts = class_counts(samples.targets, data.classes)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
@@ -43,8 +48,8 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         fit = torch.zeros((), dtype=torch.float64, device=device)
         if of_features:
             fit = of_features * output.head_input.square().sum()
-        if together is not None:  # by the chain rule: a sample's features are its own
-            fit = fit + (output.features * together[start : start + rows]).sum()
+        if by_feature is not None:  # by the chain rule: a sample's features are its own
+            fit = fit + (output.features * by_feature[start : start + rows]).sum()
         else:
             seen = (output.features, output.logits, part.targets, network.last.weight, counts)
             fit = fit + sum_of_fits(run, *seen) / samples.predictions

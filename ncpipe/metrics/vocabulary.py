@@ -106,10 +106,10 @@ class TokenPass:
 
 def check_memory(vocabulary: int, width: int, device: torch.device) -> None:
     """Raise InputError if the statistics of so many tokens do not fit into the device's free memory."""
-    from ncpipe.system.machine import free_memory  # only here: the metrics need PyTorch and NumPy alone
+    from ncpipe.system.device_memory import free_bytes  # only here: the metrics need PyTorch and NumPy alone
 
     need = ARRAYS_AT_PEAK * 8 * vocabulary * width
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    free = free_bytes(device)
     if need > free:
         raise InputError(
             f"class statistics of {vocabulary} tokens of width {width} take up to {need / 1e9:.3g} GB, and "

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 # Up to this many tokens the fused kernel is slower than products (on a CPU twice the time at C = 4).
 LONGEST_BY_PRODUCTS = 64
+PRODUCTS_AT_A_TIME = 132  # as many as an H100 has processors
+FEWEST_ROWS = 128  # of a part of a product over rows
 
 
 class Affine(nn.Module):
@@ -30,10 +32,47 @@ class Affine(nn.Module):
         if self.weight.dim() == 3 and x.dim() == 2:  # inputs shared by the runs
             x = x.expand(self.weight.shape[0], *x.shape)
         if self.bias is None:
+            if self.weight.dim() == 3 and x.is_cuda:
+                product: Tensor = _LongAffine.apply(x, self.weight, None)
+                return product
             return x @ self.weight.mT
         if self.weight.dim() == 3:
+            if x.is_cuda:
+                mapped: Tensor = _LongAffine.apply(x, self.weight, self.bias)
+                return mapped
             return torch.baddbmm(self.bias.unsqueeze(-2), x, self.weight.mT)
         return F.linear(x, self.weight, self.bias)
+
+
+class _LongAffine(torch.autograd.Function):
+    """x (S, M, i) -> x W^T + b of stacked runs; the gradient of W (S, o, i) is summed in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return x @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x = torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
+        return of_x, weight_gradient(g, x), g.sum(1) if ctx.has_bias else None
+
+
+def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
+    """Return g^T x (S, o, i) of g (S, M, o) and x (S, M, i), as a sum over parts of the M rows.
+
+    One small product over thousands of rows would keep few of a GPU's processors busy, and rounds more. The
+    parts depend on the shapes alone, so that the sum is the same every time.
+    """
+    runs, rows, _ = x.shape
+    most = min(PRODUCTS_AT_A_TIME // runs, rows // FEWEST_ROWS)
+    parts = max((count for count in range(1, most + 1) if rows % count == 0), default=1)
+    if parts == 1:
+        return torch.bmm(g.mT, x)
+    g, x = (each.reshape(runs * parts, rows // parts, each.shape[2]) for each in (g, x))
+    return torch.bmm(g.mT, x).unflatten(0, (runs, parts)).sum(1)
 
 
 class LayerNorm(nn.Module):
@@ -53,7 +92,8 @@ class LayerNorm(nn.Module):
 def layer_norm(x: Tensor, eps: float) -> Tensor:
     """Return (x - mean)/sqrt(variance + eps) over the last dimension; population variance."""
     # With a weight of ones PyTorch takes another kernel, which is nearly twice as fast on a CPU.
-    return F.layer_norm(x, x.shape[-1:], x.new_ones(x.shape[-1]), eps=eps)
+    weight = None if x.is_cuda else x.new_ones(x.shape[-1])
+    return F.layer_norm(x, x.shape[-1:], weight, eps=eps)
 
 
 class BatchNorm(nn.Module):

@@ -5,6 +5,7 @@
 
 import concurrent.futures
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,23 +24,27 @@ from ncpipe.runs.store import checkpoint_of, stored, write_beside
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, plural, say
+from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, free_bytes, is_out_of_memory, prepare_device
+from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
+BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle
 
 Batch = list[RunFingerprint]
 
 
 def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> int:
-    """Return how many batches train at the same time: `wanted`, or one on a GPU, or cores / threads."""
+    """Return how many batches train at the same time: `wanted`, or a few on each GPU, or cores / threads."""
     if wanted is not None:
         return wanted
+    if device.type == "cuda":
+        return BATCHES_PER_GPU * gpu_count(device)
     if device.type != "cpu":
         return 1
     return max(1, usable_cores() // compute.threads)
@@ -54,8 +59,13 @@ def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
     return list(by_shape.values())
 
 
-def parts_of_each(batches: Sequence[Batch], workers: int) -> int:
-    """Return into how many parts to split each group at least, so that few groups leave no worker idle."""
+def parts_of_each(batches: Sequence[Batch], workers: int, device: torch.device) -> int:
+    """Return into how many parts to split each group at least, so that few groups leave no worker idle.
+
+    On GPUs, so that none is left idle: one takes the runs of a group at once as fast as in parts.
+    """
+    if device.type == "cuda":
+        workers = min(workers, gpu_count(device))
     return workers if len(batches) < 2 * workers else 1
 
 
@@ -64,10 +74,11 @@ def batches_that_fit(
 ) -> list[Batch]:
     """Split runs that need `need` bytes each into even batches, of which `workers` fit into memory together.
 
-    Returns at least `parts` batches, but no empty ones.
+    Returns at least `parts` batches, but no empty ones. The workers share out the machine's GPUs.
     """
     free = free_bytes(device)
-    fit = max(1, int(MEMORY_SHARE * free / workers / need))
+    sharing = -(-workers // gpu_count(device))
+    fit = max(1, int(MEMORY_SHARE * free / sharing / need))
     if fit < len(fingerprints):
         say(
             f"train {fingerprints[0].run.name}: batches of {fit} of {len(fingerprints)} runs, because each "
@@ -87,7 +98,12 @@ def split_batch(
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
-    need = bytes_per_run(run, data, device, dtype)
+    try:
+        need = bytes_per_run(run, data, device, dtype)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _one_run_does_not_fit(run, device) from None
     return batches_that_fit(fingerprints, need, device, workers, parts), need
 
 
@@ -116,7 +132,12 @@ def train_batches(
             with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
                 todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
 
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    numbers = itertools.count()
+
+    def start() -> None:
+        take_gpu(next(numbers), batches[0][0].compute)
+
+    with concurrent.futures.ThreadPoolExecutor(workers, initializer=start) as pool:
         try:
             futures = [pool.submit(train, batch) for batch in batches]
             for future in completed(futures):
@@ -188,7 +209,7 @@ def _train_some(
         heartbeat.stop()
     if results is None:
         if len(fingerprints) == 1:
-            raise NotEnoughMemory(f"{runs[0].name}: one run does not fit on {device}; make {LEVERS} smaller")
+            raise _one_run_does_not_fit(runs[0], device)
         half = len(fingerprints) // 2
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
@@ -202,6 +223,10 @@ def _train_some(
     progress.finish(name, len(fingerprints))
     log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
     return []
+
+
+def _one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
+    return NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
 
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:

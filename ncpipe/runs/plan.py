@@ -8,7 +8,7 @@ import torch
 
 from ncpipe.config.specs import Run
 from ncpipe.config.study import study_errors
-from ncpipe.datasets.prepared import read_prepared
+from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
 from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch
@@ -16,10 +16,10 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, plural, say
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.cost import seconds_per_epoch
-from ncpipe.training.device import DTYPES
+from ncpipe.training.cost import LEVERS, seconds_per_epoch
+from ncpipe.training.device import DTYPES, is_out_of_memory
 
 MEASURE = 1.4  # time of extract and measure, in units of extract
 FIGURES = 2  # time of an experiment's figures, in units of a stage's start
@@ -64,11 +64,27 @@ def plan(group: Batch, device: torch.device, workers: int, parts: int, timed: bo
     run, dtype = group[0].run, DTYPES[group[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     seconds = {
-        n: seconds_per_epoch(run, n, data, device, dtype) if timed else float(n)
+        n: _seconds(run, n, data, device, dtype) if timed else float(n)
         for n in {len(batch) for batch in batches}
     }
     done = epochs_done(checkpoint_of(group[0]))
     return [Planned(batch, done, need * len(batch), seconds[len(batch)]) for batch in batches]
+
+
+def _seconds(run: Run, runs: int, data: Prepared, device: torch.device, dtype: torch.dtype) -> float:
+    """Return `seconds_per_epoch`, of half of the runs where all of them do not fit into memory.
+
+    Raises NotEnoughMemory if one run does not.
+    """
+    try:
+        return seconds_per_epoch(run, runs, data, device, dtype)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise  # otherwise leave the block, because the error keeps the frame's memory alive
+    if runs == 1:
+        raise NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
+    half = runs // 2
+    return _seconds(run, half, data, device, dtype) * runs / half
 
 
 def plan_all(
@@ -85,7 +101,7 @@ def plan_all(
     planned: list[Planned] = []
     failed = []
     shapes = groups(missing)
-    parts = parts_of_each(shapes, workers)
+    parts = parts_of_each(shapes, workers, device)
     for group in shapes:
         try:
             with study_errors():
@@ -139,5 +155,11 @@ def _extract_seconds(runs: Sequence[Run], device: torch.device) -> float:
     data = read_prepared(PREPARED / run.data)
     network = build_network(run, data)
     start = time.perf_counter()
-    extract(run, network.state_dict(), data, device)
+    try:
+        extract(run, network.state_dict(), data, device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        say(f"{run.name}: its features do not fit on {device}; their time is left out")
+        return 0.0
     return (time.perf_counter() - start) / run.depth * sum(other.depth for other in runs)

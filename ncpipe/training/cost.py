@@ -16,9 +16,10 @@ from ncpipe.config.specs import Lbfgs, OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
 from ncpipe.models.network import Network
+from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import NotEnoughMemory
-from ncpipe.training.cuda_graph import WARM_UP
-from ncpipe.training.device import free_bytes, is_out_of_memory
+from ncpipe.training.cuda_graph import WARM_UP, own_stream
+from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.objective import Outputs, class_counts, compares_samples, fit_times_samples
 from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
@@ -141,17 +142,19 @@ def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device,
         spec = dataclasses.replace(spec, loss=dataclasses.replace(spec.loss, include_self=True))
     short = dataclasses.replace(run, spec=spec)
     alone = isinstance(run.spec.optimizer, OneAtATime)
-    session = Session([short] * (1 if alone else runs), part, device, dtype)
-    ends = []
-    for _ in session.epochs():
+    count, ends = 1 if alone else runs, []
+    with own_stream(device):
+        session = Session([short] * count, part, device, dtype)
+        for _ in session.epochs():
+            _wait_for(device)
+            ends.append(time.perf_counter())
+        session.record()
         _wait_for(device)
-        ends.append(time.perf_counter())
-    session.record()
-    _wait_for(device)
-    record = (time.perf_counter() - ends[-1]) * sum(len(split) for _, split in data.splits())
+        record = (time.perf_counter() - ends[-1]) * sum(len(split) for _, split in data.splits())
+        del session  # its memory is the stream's
     record /= sum(len(split) for _, split in part.splits())
     seconds = (ends[-1] - ends[-2]) * len(data.train) / samples + record / run.spec.log_every
-    return seconds * runs / len(session.runs)
+    return seconds * runs / count
 
 
 def _network(run: Run, data: Prepared, device: torch.device) -> Network:

@@ -1,46 +1,139 @@
-"""Set up the device, the threads and the arithmetic that runs are computed with, and read its free memory."""
+"""Set up the device, the threads and the arithmetic that runs are computed with."""
 
 import ctypes
+import functools
 import os
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from ncpipe.config.specs import Compute
+from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
-from ncpipe.system.machine import free_memory
 
-NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Storage size calculation overflowed")
+NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "Storage size calculation overflowed",
+    "out of memory",  # of CUDA's runtime, of ROCm and of MPS
+    "STATUS_ALLOC_FAILED",  # of cuBLAS, cuDNN and others
+)
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
 
 
 def prepare_device(compute: Compute) -> torch.device:
-    """Set up the process for `compute` and return the device; `auto` takes the first that is available.
+    """Set up the process for `compute` and return the device; `auto` takes CUDA if it can, or the CPU.
 
     Subnormal numbers count as 0 on the CPU: a transformer's decaying weights and saturated attention are
     full of them, and each costs some hundred cycles (a 13-block L-T11 step is up to fifty times slower).
     Freed memory stays with the process: returning it and allocating it again at every step costs a fifth of
-    the time. Raises InputError for a device that this machine lacks.
+    the time. Raises InputError for a device that this machine lacks, or whose kernels this PyTorch lacks.
     """
     fix_order_of_sums()
     torch.set_flush_denormal(True)  # before the first parallel call: worker threads inherit it
     torch.set_num_threads(compute.threads)
     _keep_freed_memory()
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available() and compute.precision == "float32",
-        "cpu": compute.precision != "tf32",
-    }
-    wanted = list(available) if compute.device == "auto" else [compute.device]
-    for name in wanted:
-        if available[name]:
-            torch.backends.cuda.matmul.allow_tf32 = compute.precision == "tf32"
-            return torch.device(name)
-    if compute.precision == "tf32":
-        raise InputError("compute.precision: tf32 needs a CUDA device; use float32")
-    raise InputError(
-        f"compute.device: no {compute.device} for {compute.precision} on this machine; use auto or cpu"
-    )
+    tf32 = compute.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32  # of convolutions; PyTorch's default is True
+    torch.backends.cudnn.deterministic = True
+    return torch.device(_name_of_device(compute))
+
+
+def _name_of_device(compute: Compute) -> str:
+    """Return cuda, mps or cpu; InputError if that is not to be had."""
+    wanted, precision = compute.device, compute.precision
+    if wanted == "cpu" and precision != "tf32":
+        return "cpu"
+    if wanted == "mps" and precision == "float32" and torch.backends.mps.is_available():
+        return "mps"  # only where it is asked for: no test has run on it
+    reason = ""
+    if wanted in ("auto", "cuda"):
+        reason = cuda_problem(precision)
+        if not reason and torch.cuda.is_available():
+            return "cuda"
+        if wanted == "auto" and precision != "tf32":
+            if reason:
+                _say_once(f"compute.device: auto takes the CPU: {reason}")
+            return "cpu"
+    because = f" ({reason})" if reason else ""
+    if precision == "tf32":
+        raise InputError(f"compute.precision: tf32 needs a CUDA device{because}; use float32")
+    raise InputError(f"compute.device: no {wanted} for {precision} on this machine{because}; use auto or cpu")
+
+
+def cuda_problem(precision: str) -> str:
+    """Return why this PyTorch cannot use this machine's GPU at a precision; '' if it can or there is none."""
+    if not torch.cuda.is_available():
+        driver = nvidia_driver()
+        if not driver or torch.version.cuda is None or "CUDA_VISIBLE_DEVICES" in os.environ:
+            return ""
+        return (
+            f"PyTorch's CUDA {torch.version.cuda} finds no GPU by the NVIDIA driver {driver}; update the "
+            "driver or install an older CUDA build, as docs/install.md says"
+        )
+    if torch.version.hip is not None:  # names of architectures tell nothing, and no card has TF32
+        return "TF32 is NVIDIA's" if precision == "tf32" else ""
+    major, minor = torch.cuda.get_device_capability()
+    card = f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}"
+    built_for = torch.cuda.get_arch_list()
+    if not has_kernels((major, minor), built_for):
+        return (
+            f"{card}, and this PyTorch has kernels for {', '.join(built_for)}; install an older CUDA build, "
+            "as docs/install.md says"
+        )
+    return f"{card}, and TF32 needs 8.0" if precision == "tf32" and major < 8 else ""
+
+
+def has_kernels(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+    """Return whether a card runs code that is built for these architectures, such as sm_86 and compute_90.
+
+    Binaries (sm) run on cards of the same major version that are not older, and PTX (compute) on all newer.
+    """
+    for name in architectures:
+        kind, _, digits = name.partition("_")
+        digits = digits.rstrip("af")  # sm_90a and sm_100f have features of one card or family
+        built = int(digits[:-1]), int(digits[-1])
+        if built <= capability and (kind == "compute" or built[0] == capability[0]):
+            return True
+    return False
+
+
+def nvidia_driver() -> str:
+    """Return the version of the NVIDIA driver that this machine has loaded; '' without one."""
+    try:
+        text = NVIDIA_DRIVER.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"Kernel Module\D*?(?:x86_64\D+|aarch64\D+)?(\d+\.[\d.]+)", text)
+    return found[1] if found else "of an unknown version"
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    say(line)
+
+
+def gpu_count(device: torch.device) -> int:
+    """Return on how many GPUs batches train that are meant for `device`: all of the machine's, or 1."""
+    return torch.cuda.device_count() if device.type == "cuda" else 1
+
+
+def take_gpu(worker: int, compute: Compute) -> None:
+    """Make one of several GPUs that of this thread, in turn by the number of the worker."""
+    if compute.device in ("auto", "cuda") and torch.cuda.is_available() and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(worker % torch.cuda.device_count())
+
+
+def release_memory() -> None:
+    """Return the GPU memory that PyTorch caches, for other processes."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def fix_order_of_sums() -> None:
@@ -59,16 +152,19 @@ def fix_sums(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device, in bytes."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error reports too little memory, or was raised while such an error was handled.
 
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error reports too little memory; PyTorch has a class for it on GPUs only."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    PyTorch has a class for it only where its own allocator fails; libraries of CUDA, and Apple's MPS, have
+    texts. A failed recording of a CUDA graph hides it behind an error of its own.
+    """
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
 
 
 def _keep_freed_memory() -> None:

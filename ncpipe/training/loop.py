@@ -11,6 +11,7 @@ from torch import Tensor
 from ncpipe.config.specs import OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.cuda_graph import own_stream
 from ncpipe.training.device import DTYPES
 from ncpipe.training.session import Session, Trained
 
@@ -50,6 +51,20 @@ def train_batch(
             )[0]
             for index, run in enumerate(runs)
         ]
+    with own_stream(device):
+        return _train(runs, data, device, precision, on_epoch, checkpoints, stop, starts)
+
+
+def _train(
+    runs: Sequence[Run],
+    data: Prepared,
+    device: torch.device,
+    precision: str,
+    on_epoch: Callable[[int, Callable[[], float]], None],
+    checkpoints: Checkpoints | None,
+    stop: Callable[[], bool],
+    starts: Sequence[Mapping[str, Tensor]] | None,
+) -> list[Trained]:
     session = Session(runs, data, device, DTYPES[precision])
     if starts:
         session.load_weights(starts)

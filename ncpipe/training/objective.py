@@ -136,8 +136,8 @@ def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
 def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: Loss) -> Tensor:
     """Return the same of a function of study.py, which sees one run, without S.
 
-    On a GPU by vmap. Elsewhere run after run, on copies that begin at an aligned address: kernels may sum in
-    another order otherwise, and a run's bytes must not depend on its neighbours.
+    On a GPU by vmap, if vmap takes the function. Elsewhere run after run, on copies that begin at an aligned
+    address: kernels may sum in another order otherwise, and a run's bytes must not depend on its neighbours.
     """
     names = argument_names(function)
     shared = {"counts": outputs.counts, "spec": loss}
@@ -152,9 +152,8 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
     def of_run(*tensors: Tensor) -> Tensor:
         return call_by_name(function, shared | dict(zip(given, tensors, strict=True)))
 
-    if outputs.logits.is_cuda:
-        found = torch.vmap(of_run)(*given.values())
-    else:
+    found = _by_vmap(of_run, list(given.values())) if outputs.logits.is_cuda else None
+    if found is None:
         runs = range(len(outputs.logits))
         found = torch.stack([of_run(*(each[run].clone() for each in given.values())) for run in runs])
     runs_, samples = outputs.logits.shape[:2]
@@ -164,6 +163,16 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
         raise loaded().mistake(name, f"the loss of {name} has the shape {shape}; expected {needed}")
     return samples * found if compares else found.sum(1)
+
+
+def _by_vmap(function: Callable[..., Tensor], given: Sequence[Tensor]) -> Tensor | None:
+    """Return function(*tensors) of every run at once; None if it has shapes that depend on data."""
+    try:
+        return torch.vmap(function)(*given)
+    except RuntimeError as error:  # as of x[labels == 0], which a plain loop over the runs takes
+        if "vmap" not in str(error):
+            raise
+        return None
 
 
 def concatenate(parts: Sequence[Outputs]) -> Outputs:

@@ -27,7 +27,7 @@ from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.cuda_graph import CudaGraphStep
-from ncpipe.training.muon import muon
+from ncpipe.training.muon import muon_state
 from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
@@ -337,8 +337,9 @@ class _Descent:
             torch.zeros(len(runs), size, 3, dtype=torch.long, device=values.device)
             for size in batch_sizes(len(session.train), session.batch) or [session.batch]
         ]
-        # A step that reads numbers on the host cannot be recorded.
-        self.run_step = CudaGraphStep(CPU if isinstance(self.optimizer, TorchState) else values.device)
+        # torch.optim's steps read numbers on the host, so that they cannot be recorded.
+        self.gradient = _Gradient(session) if isinstance(self.optimizer, TorchState) else None
+        self.run_step = CudaGraphStep(values.device)
 
     def epoch(self, session: Session) -> None:
         first = session.epochs_done * session.steps_per_epoch
@@ -356,18 +357,28 @@ class _Descent:
                 self.rows[short].copy_(order[:, step])
             if augmentation:
                 self.moves[short].copy_(moves[:, step])
-            self.run_step(short, functools.partial(self.step, session, short))
+            if self.gradient is None:
+                self.run_step(short, functools.partial(self.step, session, short))
+            else:
+                self.update(session, *self.gradient(session, short, functools.partial(self.samples, session)))
 
     def step(self, session: Session, kind: int) -> None:
         """Update every run that still trains, without waiting for the device or reading from the host."""
-        values = session.stack.values
+        self.update(session, *session.loss_and_gradient(self.samples(session, kind)))
+
+    def samples(self, session: Session, kind: int) -> Split:
+        """Return this step's samples, augmented."""
         samples = session.train[self.rows[kind]] if self.rows else session.train
         if augmentation := session.spec.augmentation:
             own = self.moves[kind]
             images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
             images = augment(images, own, augmentation.shift)
             samples = Split(images, samples.labels.expand(own.shape[:2]))
-        loss, gradient = session.loss_and_gradient(samples)
+        return samples
+
+    def update(self, session: Session, loss: Tensor, gradient: Tensor) -> None:
+        """Move the weights (S, P), from the losses (S,) and gradients (S, P) at them."""
+        values = session.stack.values
         session.drop_diverged(loss)
         moved = self.optimizer.update(values, gradient, self.now)
         if not session.all_true(session.alive):
@@ -406,6 +417,25 @@ def batch_sizes(samples: int, batch: int) -> list[int]:
     return [batch, samples % batch] if samples % batch else [batch]
 
 
+class _Gradient:
+    """The loss and gradient of a session, recorded alone: for optimizers whose steps cannot be."""
+
+    def __init__(self, session: Session) -> None:
+        self.loss = session.stack.values.new_zeros(len(session.runs))
+        self.gradient = torch.zeros_like(session.stack.values)
+        self.run_step = CudaGraphStep(self.loss.device)
+
+    def __call__(self, session: Session, kind: int, samples: Callable[[int], Split]) -> tuple[Tensor, Tensor]:
+        """Return the loss (S,) and gradient (S, P) on samples(kind), in memory that the next call reuses."""
+        self.run_step(kind, functools.partial(self._compute, session, kind, samples))
+        return self.loss, self.gradient
+
+    def _compute(self, session: Session, kind: int, samples: Callable[[int], Split]) -> None:
+        loss, gradient = session.loss_and_gradient(samples(kind))
+        self.loss.copy_(loss)
+        self.gradient.copy_(gradient)
+
+
 class _Search:
     """L-BFGS iterations of a stack of one run, on all samples.
 
@@ -419,6 +449,7 @@ class _Search:
         assert isinstance(optimizer, Lbfgs)
         assert len(session.runs) == 1
         self.weights = torch.nn.Parameter(session.stack.values)
+        self.gradient = _Gradient(session)
         self.search = torch.optim.LBFGS(
             [self.weights],
             max_iter=1,
@@ -432,7 +463,7 @@ class _Search:
 
     def epoch(self, session: Session) -> None:
         rate = session.rates_at(session.epochs_done)[0]
-        session.drop_diverged(session.loss_and_gradient(session.train)[0])
+        session.drop_diverged(self.gradient(session, 0, lambda kind: session.train)[0])
         if rate == self.exhausted or not session.alive.all():
             return
         restarted, before = not self.search.state[self.weights], session.stack.values.clone()
@@ -456,7 +487,7 @@ class _Search:
 
     def _closure(self, session: Session) -> Tensor:
         """Return the loss; inf without a gradient where a trial step went too far, so that it is halved."""
-        loss, gradient = session.loss_and_gradient(session.train)
+        loss, gradient = self.gradient(session, 0, lambda kind: session.train)
         finite = loss.isfinite()
         self.weights.grad = torch.where(finite, gradient, math.nan)
         return torch.where(finite, loss, math.inf).sum()
@@ -470,7 +501,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "adamw": AdamState,
         "lion": LionState,
         "sign_sgd": SignState,
-        "muon": functools.partial(ByRun, muon),
+        "muon": muon_state,
         "torch": TorchState,
         "lbfgs": _Search,
     }

@@ -10,6 +10,7 @@ from ncpipe.config.records import suggest
 from ncpipe.config.specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut
 from ncpipe.training.checkpoints import State, copy_to
+from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.optimizers import RateAlone
 from ncpipe.training.stack import Stack
 
@@ -35,9 +36,9 @@ class TorchState(RateAlone):
             group["lr"] = now.item()
         try:
             self.optimizer.step()
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise _mistake(self.kind, error) from None
         for name, weight in zip(self.names, self.weights, strict=True):
             self.view(moved, name)[0].copy_(weight.detach())

@@ -62,6 +62,8 @@ def train_series(
     """
     device = prepare_device(compute)
     fingerprints = [fingerprint_of(run, repr(run.spec.data), compute) for run in runs]
+    if device.type != "cpu":
+        workers = workers or 1  # processes would share a GPU, each with libraries of its own in its memory
     count, batches = _split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()

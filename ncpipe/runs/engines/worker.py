@@ -87,7 +87,7 @@ def _train(
     device = prepare_device(compute)
     workers = worker_count(compute, device, task.workers)
     shapes = groups(fingerprints)
-    parts = parts_of_each(shapes, workers)
+    parts = parts_of_each(shapes, workers, device)
     batches: list[Batch] = []
     for group in shapes:
         batches += split_batch(group, device, workers * task.shares, parts)[0]

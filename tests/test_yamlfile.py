@@ -248,9 +248,7 @@ def test_a_mapping_that_two_keys_share_is_found(tmp_path: Path) -> None:
     assert shared_mappings(None) == []
 
 
-SHIPPED = [
-    path for path in sorted(ROOT.glob("stages/*/params.yaml")) if path.parent.name != "transformers_cpu"
-]
+SHIPPED = sorted(ROOT.glob("stages/*/params.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)

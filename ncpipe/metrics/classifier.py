@@ -206,7 +206,9 @@ def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.
         known = (
             f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
         )
-        raise InputError(f"{argument}: the model has no layer {wanted!r}; {known}")
+        close = difflib.get_close_matches(wanted, modules, 1)
+        guess = f"did you mean {close[0]!r}? " if close else ""
+        raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{known}")
     return unwrapped(modules[wanted])
 
 

@@ -39,7 +39,7 @@ from ncpipe.config.specs import Compute, Experiment, ImageData, Run, TextData
 from ncpipe.datasets.prepared import Prepared, Split, write_prepared
 from ncpipe.models.layers import weight_gradient
 from ncpipe.runs import batches
-from ncpipe.runs.fingerprint import fingerprints_of
+from ncpipe.runs.fingerprint import fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Unseen
@@ -389,7 +389,8 @@ def safety(found: Findings, cuda: torch.device) -> None:
     data, compute = data_of(kind), Compute("cuda", 1, "float32")
     with workplace(data, runs[0]) as place:
         prepare_device(compute)
-        fingerprints = fingerprints_of(runs, compute)
+        readable = fingerprints_of(runs, compute)
+        fingerprints = [fingerprint_of(each.run, each.data, compute) for each in readable]
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(cuda)
         torch.cuda.reset_peak_memory_stats(cuda)

@@ -415,7 +415,10 @@ def test_every_few_epochs_and_not_between() -> None:
             r"^classifier: the model has no layer 'fc'; its Linear layers: body\.0, head$",
         ),
         ({"classifier": "body"}, r"^classifier: body is a Sequential, not a Linear"),
-        ({"layers": ["boddy"]}, r"^layers: the model has no layer 'boddy'; did you mean 'body'\? near that: body"),
+        (
+            {"layers": ["boddy"]},
+            r"^layers: the model has no layer 'boddy'; did you mean 'body'\? near that: body",
+        ),
         ({"loader": []}, r"^loader: it gave no batches"),
         ({"test_loader": []}, r"^test_loader: it gave no batches"),
         ({"loader": iter([])}, r"^loader: an iterator is good for one pass only"),

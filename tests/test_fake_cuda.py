@@ -42,7 +42,7 @@ from ncpipe.models.build import build_network
 from ncpipe.models.layers import Affine, weight_gradient
 from ncpipe.runs import batches, plan
 from ncpipe.runs.batches import parts_of_each, worker_count
-from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Unseen
@@ -319,7 +319,8 @@ def project(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> list[RunFingerpr
     train(cuda, runs[:1], VECTORS)  # what torch imports at first use may hold frames
     gc.collect()
     cuda.captures = 0
-    return fingerprints_of(runs, Compute("cuda", 1, "float32"))
+    found = fingerprints_of(runs, Compute("cuda", 1, "float32"))
+    return [fingerprint_of(each.run, each.data, each.compute) for each in found]
 
 
 def _on(cuda: FakeCuda, *given: Any) -> list[Trained]:

@@ -105,8 +105,6 @@ class Claimed:
     scale: `stated settings` with all settings that the paper states, `reduced` with some of them smaller,
     `toy` on other data or networks; null where none applies.
     identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
-    of_optima: whether its source says it of global optima alone, so that trained networks which do otherwise
-        contradict nothing: the claim then does not apply.
     """
 
     quantity: str
@@ -117,7 +115,6 @@ class Claimed:
     author: Author = "paper"
     scale: Scale | None = None
     identity: bool = False
-    of_optima: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,7 @@ def judge(claim: Claim, number: Number) -> Judged:
     - `disagrees`: no part of the interval does.
     - `undecided`: otherwise, or without an interval because every setting has one run. A number with a
       p-value instead of an interval is undecided unless the test rejects 0.
-    - `does not apply`: a claim without its runs, or a claim of optima (`of_optima`) where trained networks
-      do not do what it says.
+    - `does not apply`: a claim without its runs.
 
     An identity that does not agree `disagrees`.
 
@@ -49,9 +48,7 @@ def judge(claim: Claim, number: Number) -> Judged:
     if math.isnan(number.value):
         return Judged(claim, number, ABSENT)
     verdict = _line_verdict(claim, number) if isinstance(claim, Line) else _verdict(claim.expect, number)
-    if claim.identity and verdict != "agrees":
-        verdict = "disagrees"
-    return Judged(claim, number, ABSENT if claim.of_optima and verdict == "disagrees" else verdict)
+    return Judged(claim, number, "disagrees" if claim.identity and verdict != "agrees" else verdict)
 
 
 def _verdict(expect: Expect, number: Number) -> Verdict:
@@ -90,8 +87,7 @@ def reason(claim: Claim, number: Number) -> str:
 
 def _result(claim: Claim, number: Number) -> str:
     if number.missing or not isinstance(claim, Line):
-        apart = claim.of_optima and judge(claim, number).verdict == ABSENT and not number.missing
-        return "it is about optima, which training did not reach" if apart else number.missing
+        return number.missing
     if math.isnan(number.p_value):
         return "too few runs to test a line"
     if number.rejected:

@@ -248,6 +248,7 @@ def test_a_copy_without_dvcs_cache_is_one_line(made, tmp_path, monkeypatch):
 
 
 @pytest.mark.pipeline
+@pytest.mark.long
 def test_variants_in_a_row_differ_by_their_own_key_alone(tmp_path):
     """As docs/comparing.md makes them, with DVC itself. Red: a variant that also has the change before it."""
     page = (ROOT / "docs/comparing.md").read_text(encoding="utf-8").partition("## Git comes first")[0]

@@ -74,7 +74,8 @@ def refit(folder: Path) -> Iterator[str]:
     ]
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences), encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
-        save_figure(figure, folder, name)
+        if (folder / f"{name}.png").is_file():  # some studies show another figure in its place
+            save_figure(figure, folder, name)
     if (folder / "claims.csv").is_file():
         nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "converged"])
         history = folder / "history.csv"

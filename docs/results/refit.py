@@ -29,12 +29,11 @@ from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.tables.convergence import failures
 from ncpipe.tables.headlines import headline_series
-from ncpipe.tables.keys import distinct, line_keys, rows_at, run_keys
+from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_summary
+from ncpipe.tables.sentences import experiment_summaries
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 FOLDER = Path(__file__).resolve().parent
@@ -61,18 +60,9 @@ def refit(folder: Path) -> Iterator[str]:
         table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     last = measured[measured["layer"] == LAST]
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    sentences = [
-        experiment_summary(
-            line,
-            slopes,
-            leave_out,
-            runs,
-            series[str(line["experiment"])],
-            failures(rows_at(runs, line), convergence),
-        ).sentence()
-        for line in distinct(runs, line_keys(runs))
-    ]
-    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences), encoding="utf-8")
+    summaries = experiment_summaries(slopes, leave_out, runs, series, convergence)
+    sentences = "".join(f"{each.sentence()}\n" for each in summaries)
+    (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place
             save_figure(figure, folder, name)

@@ -21,7 +21,6 @@ COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
     "p_value", "runs", "scale", "reason", "kind", "p_decision",
 ]  # fmt: skip
-KINDS = ("identity", "theorem", "trained")
 
 
 class Judged(NamedTuple):

@@ -4,16 +4,16 @@ from ncpipe.config.params import load_params
 from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.system.console import say
-from ncpipe.tables.convergence import failures, judge_runs
+from ncpipe.tables.convergence import judge_runs
 from ncpipe.tables.files import present, read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
-from ncpipe.tables.keys import distinct, line_keys, rows_at, x_column
+from ncpipe.tables.keys import x_column
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_summary
+from ncpipe.tables.sentences import experiment_summaries
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -34,17 +34,7 @@ def aggregate() -> None:
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    summaries = [
-        experiment_summary(
-            line,
-            slopes,
-            leave_out,
-            runs,
-            series[str(line["experiment"])],
-            failures(rows_at(runs, line), params.convergence),
-        )
-        for line in distinct(runs, line_keys(runs))
-    ]
+    summaries = experiment_summaries(slopes, leave_out, runs, series, params.convergence)
     errors = layer_errors(measurements, places, runs)
     tables = {
         "points": usable_points(last, runs),

@@ -10,7 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.tables.keys import rows_at, symbol
+from ncpipe.config.params import Convergence
+from ncpipe.tables.convergence import failures
+from ncpipe.tables.keys import distinct, line_keys, rows_at, symbol
 from ncpipe.tables.points import LAST
 
 Titles = Mapping[str, tuple[str, str]]
@@ -53,6 +55,27 @@ class Summary:
             *self.drifts,
         ]
         return [f"{self.name}: {self.converged}", *(f"  {fact}" for fact in facts)]
+
+
+def experiment_summaries(
+    slopes: pd.DataFrame,
+    leave_out: pd.DataFrame,
+    runs: pd.DataFrame,
+    series: Mapping[str, Titles],
+    rule: Convergence,
+) -> list[Summary]:
+    """Return `experiment_summary` of every line, in the order of the runs. series: by experiment."""
+    return [
+        experiment_summary(
+            line,
+            slopes,
+            leave_out,
+            runs,
+            series[str(line["experiment"])],
+            failures(rows_at(runs, line), rule),
+        )
+        for line in distinct(runs, line_keys(runs))
+    ]
 
 
 def experiment_summary(

@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_js
 from ncpipe.system.errors import InputError
 
 RUN_RECORD = "run.json"
+# Python 3.11 counts the recursion of all threads that parse source code together, and fails if two overlap.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ def choices_of(spec: Experiment) -> dict[str, str]:
 
 def code_digest(spec: Experiment) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
-    return _code_digest(tuple(choices_of(spec).items()), files_digest())
+    with _ONE_AT_A_TIME:
+        return _code_digest(tuple(choices_of(spec).items()), files_digest())
 
 
 def check_code(fingerprint: RunFingerprint) -> None:

@@ -1,6 +1,6 @@
 """Is this GPU right, safe and fast? One command for whoever has one.
 
-    python benchmarks/gpu_check.py [--quick] [--json FILE]
+    python benchmarks/gpu_check.py [--quick] [--only SECTION ...] [--json FILE]
 
 It prints Markdown for docs/speed.md and exits with 1 if anything failed; --quick takes ten minutes. No other
 program should use the GPU meanwhile.
@@ -625,13 +625,13 @@ def markdown(found: Findings) -> str:
     return "\n".join(lines)
 
 
-def check(size: Size) -> Findings:
-    """Run all sections; one that raises has failed, and the others go on."""
+def check(size: Size, sections: Sequence[str] = tuple(SECTIONS)) -> Findings:
+    """Run sections; one that raises has failed, and the others go on."""
     found, cuda = Findings(size), torch.device("cuda")
-    for name, section in SECTIONS.items():
+    for name in sections:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
-            section(found, cuda)
+            SECTIONS[name](found, cuda)
         except Exception as error:
             traceback.print_exc()
             found.check(name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", False)
@@ -641,11 +641,12 @@ def check(size: Size) -> Findings:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ten minutes: fewer depths, shorter timings")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file too")
     chosen = parser.parse_args(arguments)
     if prepare_device(Compute("auto", 1, "float32")).type != "cuda":
         sys.exit("gpu_check: no CUDA device that this PyTorch can use; see docs/install.md")
-    found = check(QUICK if chosen.quick else Size())
+    found = check(QUICK if chosen.quick else Size(), chosen.only)
     print(markdown(found))
     if chosen.json:
         chosen.json.write_text(json.dumps({"rows": found.rows, "failed": found.failed}, indent=1))

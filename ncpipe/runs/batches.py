@@ -29,7 +29,7 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
+from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, name_of, prepare_device, take_gpu
 from ncpipe.training.loop import Stopped, train_batch
 from ncpipe.training.session import Trained
 
@@ -215,8 +215,9 @@ def _train_some(
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
     check_code(fingerprints[0])  # of the results
+    place = name_of(device)
     for fingerprint, trained in zip(fingerprints, results, strict=True):
-        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=device.type)
+        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=place)
         write_beside(stored(fingerprint.key()), write)
         say(_outcome(trained))
     checkpoints.remove()

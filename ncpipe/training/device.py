@@ -124,6 +124,11 @@ def gpu_count(device: torch.device) -> int:
     return torch.cuda.device_count() if device.type == "cuda" else 1
 
 
+def name_of(device: torch.device) -> str:
+    """Return the device as a run's record names it: cpu, or cuda with the card's name."""
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+
+
 def take_gpu(worker: int, compute: Compute) -> None:
     """Make one of several GPUs that of this thread, in turn by the number of the worker."""
     if compute.device in ("auto", "cuda") and torch.cuda.is_available() and torch.cuda.device_count() > 1:

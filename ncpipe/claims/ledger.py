@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check, suggest
+from ncpipe.config.specs import own_loop
 from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
@@ -487,7 +488,11 @@ def _at(spec: Any, key: str) -> Number | None:
 
 def _of_shots(params: Params) -> list[str]:
     """Return the metrics that exist for each number of shots of an experiment."""
-    transfers = [spec.data.transfer for spec in params.experiments.values() if spec.data.transfer]
+    transfers = [
+        spec.data.transfer
+        for spec in params.experiments.values()
+        if not own_loop(spec) and spec.data.transfer
+    ]
     shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]
 

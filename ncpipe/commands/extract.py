@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute, Device
+from ncpipe.config.specs import Compute, Device, own_loop
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
-from ncpipe.features.passes import extract, last_layer_of
+from ncpipe.features.own_network import extract_own
+from ncpipe.features.passes import Features, extract, last_layer_of
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_snapshots, read_state
@@ -57,11 +59,16 @@ def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> 
     """Write a run's features, and those of the weights that were kept during training, to a folder."""
     run, device = fingerprint.run, prepare_device(compute)
     path = folder / run.path.relative_to(run.experiment)
-    data = _data(PREPARED / run.data, fingerprint.data)
+
+    def features(state: dict[str, Tensor]) -> Features:
+        if own_loop(run.spec):
+            return extract_own(run, state, device)
+        return extract(run, state, _data(PREPARED / run.data, fingerprint.data), device)
+
     state = read_state(RUNS / run.path, fingerprint)
-    write_features(path.with_suffix(".safetensors"), extract(run, state, data, device))
+    write_features(path.with_suffix(".safetensors"), features(state))
     for epoch, state in read_snapshots(RUNS / run.path, fingerprint).items():
-        write_features(features_at(path, epoch), last_layer_of(extract(run, state, data, device)))
+        write_features(features_at(path, epoch), last_layer_of(features(state)))
 
 
 @functools.lru_cache(maxsize=1)  # consecutive runs have the same data

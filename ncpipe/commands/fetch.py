@@ -5,7 +5,7 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import ArraysData, Data, FreeData, data_path
+from ncpipe.config.specs import ArraysData, Data, FreeData, data_path, own_loop
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 
@@ -13,9 +13,20 @@ from ncpipe.system.console import say
 def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
     """Write data/prepared/EXPERIMENT, the data set of experiments.EXPERIMENT.data in params.yaml.
 
-    In a study with an axis, write the data set at one value to data/prepared/EXPERIMENT/x<value>.
+    In a study with an axis, write the data set at one value to data/prepared/EXPERIMENT/x<value>. Of an own
+    training loop, write what its loaders give to measure on, of the smallest seed: labels and a digest.
     """
-    spec = load_params().experiment(experiment, value).data
+    params = load_params()
+    whole = params.experiment(experiment, value)
+    if own_loop(whole):
+        from ncpipe.datasets.own_loaders import store_loaders
+
+        run = params.run(experiment, min(params.sweep.depths), min(params.sweep.seeds), value)
+        sizes = store_loaders(PREPARED / run.data, run)
+        counts = ", ".join(f"{size} {name} samples" for name, size in sizes.items())
+        say(f"fetch {run.data}: {counts} to measure on, from the loaders of study.py")
+        return
+    spec = whole.data
     if isinstance(spec, ArraysData):
         check_reruns("fetch", spec.file)
     path = data_path(experiment, value)

@@ -84,6 +84,9 @@ def _for_editors(schema: Any) -> Any:
         return _chosen(schema.pop("oneOf"), schema.pop("discriminator")["propertyName"]) | schema
     if "oneOf" in schema:
         keys, name = schema.pop("oneOf")
+        if "properties" in name:  # of two records, the second has a key that the first lacks
+            there = {"required": [key for key in name["required"] if key not in keys["properties"]]}
+            return schema | {"if": there, "then": name, "else": keys}
         return schema | {"if": {"type": "object"}, "then": keys, "else": name}
     return schema
 

@@ -3,6 +3,7 @@
 `ncpipe.features.run_metrics` measures one run; `ncpipe.commands.aggregate` combines the tables.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.specs import Run, own_loop
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.own_metrics import Whole
@@ -60,13 +61,20 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     return {
         "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],
         "runs": [key | description],
-        "history": [key | row | _metrics_at(run, row["epoch"]) for row in read_history(RUNS / run.path)],
+        "history": [key | row | _metrics_at(run, row["epoch"]) for row in _history(run)],
         "gram": [key | row for row in gram_rows(features)],
         "places": [
             setting | {"layer": layer, "position": position}
             for layer, position in features.metadata.positions.items()
         ],
     }
+
+
+def _history(run: Run) -> list[dict[str, float]]:
+    """Return the rows of a run's history; an own loop logs none of the start, whose metrics get one."""
+    rows = read_history(RUNS / run.path)
+    start = own_loop(run.spec) and 0 in run.spec.snapshot_epochs() and rows and rows[0]["epoch"] > 0
+    return [dict.fromkeys(rows[0], math.nan) | {"epoch": 0}, *rows] if start else rows
 
 
 def _metrics_at(run: Run, epoch: float) -> dict[str, float]:

@@ -14,7 +14,17 @@ from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.grid import check_metrics
 from ncpipe.config.params import Params
-from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData, TorchOptimizer
+from ncpipe.config.specs import (
+    ArraysData,
+    Compute,
+    Data,
+    ImageData,
+    NextTokenData,
+    Run,
+    TextData,
+    TorchOptimizer,
+    own_loop,
+)
 from ncpipe.config.study import loaded, study_error, study_errors
 from ncpipe.metrics.catalogue import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from ncpipe.training.session import Session
 
 SAMPLES = 64  # in the step, with at least two of each class
+BATCHES = 2  # of an own loop's loaders, in its trial
 SECONDS = 10.0  # a data set that takes longer is not made twice
 # What a mistake says of a function that gives another result from the same arguments.
 OTHER = "gives another result when it is called again"
@@ -42,6 +53,8 @@ def check_study(params: Params) -> None:
         load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
+        if own_loop(spec):
+            continue
         if isinstance(spec.optimizer, TorchOptimizer):
             _check_torch_optimizer(spec.optimizer)
         if isinstance(spec.data, ArraysData):
@@ -56,6 +69,9 @@ def check_study(params: Params) -> None:
     metrics_checked = False
     for name in params.sweep.experiments:
         spec = params.experiments[name]
+        if own_loop(spec):
+            check_own_loop(params.runs_of(name)[0], params.compute)
+            continue
         parts = (spec.model, spec.data, spec.loss, spec.optimizer)
         uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
         if uses_study or (study.metrics and not metrics_checked):
@@ -63,6 +79,35 @@ def check_study(params: Params) -> None:
             with study_errors():
                 _check_runs([runs[0], runs[-1]])
             metrics_checked = True
+
+
+def check_own_loop(run: Run, compute: Compute) -> None:
+    """Raise InputError unless one epoch of an own loop, on a few batches, leaves what a run has to leave.
+
+    Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
+    """
+    from ncpipe.datasets.own_loaders import loader_digests
+    from ncpipe.features.own_network import own_passes
+    from ncpipe.training.device import prepare_device
+    from ncpipe.training.own_loop import few_batches, train_own
+
+    loop = own_loop(run.spec)
+    assert loop is not None
+    device = prepare_device(compute)
+    loader_digests(run, BATCHES)
+    with own_passes(run, None, device, BATCHES) as (_, _, found):
+        for run_through in found.values():
+            for _ in run_through():
+                pass
+    training: Any = loop.training
+    short: Any = dataclasses.replace(loop, training=dataclasses.replace(training, epochs=1), history=None)
+    with few_batches(BATCHES):
+        trained = train_own(dataclasses.replace(run, spec=short), device)
+    if trained.diverged_at is not None:
+        name = getattr(loaded().trainings[type(loop.training)].train, "__name__", "TRAININGS")
+        raise loaded().mistake(
+            name, f"{name} leaves a loss, error or weight that is not finite after one epoch"
+        )
 
 
 def _check_torch_optimizer(spec: TorchOptimizer) -> None:

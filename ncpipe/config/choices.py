@@ -24,6 +24,7 @@ TABLES: Mapping[Definition, tuple[str, ...]] = {
     (STUDY, "DATA"): ("DATA",),
     (STUDY, "LOSSES"): ("LOSSES",),
     (STUDY, "OPTIMIZERS"): ("OPTIMIZERS",),
+    (STUDY, "TRAININGS"): ("TRAININGS",),
 }
 # The tables of study.py, and the field of an entry's spec that params.yaml selects it by. Their choices have
 # other names than the package's: code of study.py may look up any entry of a table of the package.
@@ -32,6 +33,7 @@ STUDY_TABLES: Mapping[str, str] = {
     "DATA": "source",
     "LOSSES": "name",
     "OPTIMIZERS": "name",
+    "TRAININGS": "name",
     "METRICS": "",
 }
 # The choice (`ncpipe.runs.fingerprint.choices_of`) that picks from each of them.
@@ -40,4 +42,5 @@ PICKED_BY: Mapping[str, str] = {
     "DATA": "source",
     "LOSSES": "loss",
     "OPTIMIZERS": "optimizer",
+    "TRAININGS": "training",
 }

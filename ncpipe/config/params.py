@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.records import check, joined, read, suggest
-from ncpipe.config.specs import Compute, Device, Experiment, Run, as_json
+from ncpipe.config.specs import AnyExperiment, Compute, Device, Experiment, Run, as_json
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown
@@ -210,7 +210,7 @@ class Params:
     convergence: Convergence
     slopes: Slopes
     effective_depth: EffectiveDepth
-    experiments: dict[str, Experiment]
+    experiments: dict[str, AnyExperiment]
     about: dict[str, Purpose] | None = None
     theory: Theory | None = None
     series: dict[str, Series] | None = None
@@ -359,7 +359,7 @@ def parse_params(tree: object) -> Params:
     if params is None:  # the parts that parse may still contradict each other
         raw = _mapping_at(tree, "sweep")
         sweep = {name: check(kind, raw[name])[0] for name, kind in AXES.items() if name in raw}
-        specs = {name: check(Experiment, value)[0] for name, value in experiments.items()}
+        specs = {name: check(AnyExperiment, value)[0] for name, value in experiments.items()}
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
@@ -475,7 +475,7 @@ def _varied(
             parent[step] = {}
         parent = parent[step]
     parent[key] = value
-    varied, mistakes = check(Experiment, tree, f"experiments.{name}")
+    varied, mistakes = check(AnyExperiment, tree, f"experiments.{name}")
     path = f"experiments.{name}.{axis}: "
     wrong = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
     return varied, [f"{where}.{key}: {m}" for key, m in zip(wrong, mistakes, strict=True)]

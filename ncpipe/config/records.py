@@ -19,7 +19,16 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ncpipe.config.bounds import LARGEST, Bound, key_of
-from ncpipe.config.unions import NAME, TaggedBy, names_of, records_of, specs_of_study, values_of
+from ncpipe.config.unions import (
+    NAME,
+    WITH,
+    ByPresence,
+    TaggedBy,
+    names_of,
+    records_of,
+    specs_of_study,
+    values_of,
+)
 from ncpipe.system.errors import WORD, InputError, cut, shown, word
 
 CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, alias_generator=key_of)
@@ -155,7 +164,9 @@ def _walk(kind: Any, path: str, location: Iterable[Any], wrong: object) -> tuple
     """
     steps = iter(location)
     for step in steps:
-        if tagged := _tagged(kind := _required(kind)):
+        if forms := _by_presence(kind := _required(kind)):
+            kind = forms[step == WITH]
+        elif tagged := _tagged(kind):
             union, key = tagged
             if step == NAME:
                 kind = names_of(union)
@@ -183,6 +194,16 @@ def _tagged(kind: Any) -> tuple[Any, str] | None:
     if typing.get_origin(kind) is Annotated:
         union, annotation, *_ = typing.get_args(kind)
         return (union, annotation.key) if isinstance(annotation, TaggedBy) else None
+    return None
+
+
+def _by_presence(kind: Any) -> tuple[Any, Any] | None:
+    """Return the two records of a union that the presence of a key tells apart; None for any other type."""
+    if typing.get_origin(kind) is Annotated:
+        union, annotation, *_ = typing.get_args(kind)
+        if isinstance(annotation, ByPresence):
+            one, other = typing.get_args(union)
+            return one, other
     return None
 
 

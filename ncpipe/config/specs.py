@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Architecture, Kind
 from ncpipe.config.architectures.conv_net import ConvNetModel
@@ -32,7 +32,7 @@ from ncpipe.config.bounds import (
 )
 from ncpipe.config.loss_specs import Loss, name_of, objective_incompatibility
 from ncpipe.config.transfer_specs import Transfer
-from ncpipe.config.unions import TaggedBy
+from ncpipe.config.unions import ByPresence, TaggedBy
 from ncpipe.system.errors import shown
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -852,6 +852,76 @@ class Experiment:
     def snapshot_epochs(self) -> list[int]:
         """Return the epochs after which weights are kept, ascending."""
         return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
+
+
+class OwnTraining:
+    """Base of the records below `training` that a study.py defines; the first field of each is `name`.
+
+    epochs: what the loop counts, at least 1.
+    """
+
+    name: str
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Where the network of an own training loop is measured, by names as in `named_modules()`.
+
+    classifier: its last linear layer, such as fc; what enters it is the layer `last`.
+    layers: further modules, in the order of the forward pass, whose outputs are measured.
+    """
+
+    classifier: str
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.layers)) < len(self.layers):
+            raise ValueError("layers: one is listed twice; remove it")
+
+
+@dataclass(frozen=True)
+class OwnLoop:
+    """Everything of a run except its depth and seed, where a loop of study.py trains it (docs/extending.md).
+
+    training: the loop and its keys.
+    measure: where its network is measured.
+    history: metrics through training; without it the history has what the loop logs.
+    """
+
+    training: Annotated[OwnTraining, TaggedBy("name")]
+    measure: Measured
+    history: History | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Return what the loop counts."""
+        return self.training.epochs
+
+    @property
+    def log_every(self) -> int:
+        """Return 1: nothing is known of it before the loop runs."""
+        return 1
+
+    def depth_incompatibility(self, depth: int) -> str:
+        """Return '': `build` says which depths it takes."""
+        return ""
+
+    def snapshot_epochs(self) -> list[int]:
+        """Return the epochs after which weights are kept, ascending."""
+        return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
+
+
+if TYPE_CHECKING:
+    # What reads the keys of an Experiment asks `own_loop` first: a union would ask it at each key.
+    AnyExperiment = Experiment
+else:
+    AnyExperiment = Annotated[Experiment | OwnLoop, ByPresence("training")]
+
+
+def own_loop(spec: object) -> OwnLoop | None:
+    """Return the spec of a run if a loop of study.py trains it, else None."""
+    return spec if isinstance(spec, OwnLoop) else None
 
 
 @dataclass(frozen=True)

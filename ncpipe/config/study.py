@@ -1,7 +1,7 @@
-"""Load study.py beside params.yaml: networks, data sets, losses, optimizers and metrics of one study.
+"""Load study.py beside params.yaml: networks, data sets, losses, optimizers, metrics and training loops.
 
 Like conftest.py for pytest, it is code of the study, run by every command that reads params.yaml. It may hold
-five tables:
+these tables:
 
 NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
@@ -9,6 +9,8 @@ DATA      spec -> function of the spec that gives arrays by name, those of a fil
 LOSSES    spec -> function of what it names (`ncpipe.config.arguments`); a spec is a frozen dataclass below
           OwnLoss
 OPTIMIZERS  the same, below OwnOptimizer
+TRAININGS  spec -> Training, as `ncpipe.training.own_loop` has it; a spec is a frozen dataclass below
+          OwnTraining
 METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it names
 
 params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`) and the metric's
@@ -32,19 +34,20 @@ from typing import Annotated, Any, Literal
 from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
-from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer
+from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
 from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "study"
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "METRICS")
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "TRAININGS", "METRICS")
 # Tables whose keys are records: the base of these, and the package's union that they join.
 RECORDS: Mapping[str, tuple[type, Any]] = {
     "NETWORKS": (Architecture, Model),
     "DATA": (OwnData, Data),
     "LOSSES": (OwnLoss, Loss),
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
+    "TRAININGS": (OwnTraining, OwnTraining),  # the package has none
 }
 # What PyTorch reports of a network that vmap cannot run, and how a user can write it.
 VMAP = {
@@ -60,6 +63,7 @@ REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
     "DATA": ("kind",),
     "LOSSES": (),
     "OPTIMIZERS": ("learning_rate",),
+    "TRAININGS": ("epochs",),
 }
 Table = Mapping[Any, Any]
 
@@ -75,6 +79,7 @@ class Study:
     data: Table
     losses: Table
     optimizers: Table
+    trainings: Table
     metrics: Table
     lines: Mapping[str, int]
     paths: tuple[str, ...]
@@ -82,14 +87,16 @@ class Study:
     @property
     def tables(self) -> Mapping[str, Table]:
         """The tables by name."""
-        tables = (self.networks, self.data, self.losses, self.optimizers, self.metrics)
+        tables = (
+            self.networks, self.data, self.losses, self.optimizers, self.trainings, self.metrics
+        )  # fmt: skip
         return dict(zip(TABLES, tables, strict=True))
 
     @property
     def records(self) -> tuple[tuple[type, type], ...]:
         """The specs, each behind a record of the package whose union it joins."""
         return tuple(
-            (_records_of(union)[0], spec)
+            (next(iter(_records_of(union)), union), spec)
             for name, (_, union) in RECORDS.items()
             for spec in self.tables[name]
         )
@@ -99,7 +106,7 @@ class Study:
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
 
-NO_STUDY = Study({}, {}, {}, {}, {}, {}, ())
+NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, ())
 _loaded = NO_STUDY
 
 
@@ -189,8 +196,8 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
-    networks, data, losses, optimizers, metrics = tables
-    study = Study(networks, data, losses, optimizers, metrics, _lines(tree), paths)
+    networks, data, losses, optimizers, trainings, metrics = tables
+    study = Study(networks, data, losses, optimizers, trainings, metrics, _lines(tree), paths)
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -204,7 +211,11 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if missing := sorted(getattr(family.build, "__abstractmethods__", ())):  # a class, as a rule
             network = family.build.__name__
             raise study.mistake(network, f"{network} lacks {', '.join(missing)}, which a Network defines")
-    for name in TABLES[1:]:
+    for spec, training in study.trainings.items():
+        if not all(callable(getattr(training, part, None)) for part in ("build", "loaders", "train")):
+            what = f"TRAININGS[{spec.__name__}] is no Training (ncpipe.training.own_loop)"
+            raise study.mistake("TRAININGS", what)
+    for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS"):
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
@@ -261,7 +272,7 @@ def _lines(tree: ast.Module) -> dict[str, int]:
 def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
     """Raise InputError unless the keys of a table are valid specs that do not collide with the package's."""
     records = _records_of(union)
-    key = _first_key(records[0])
+    key = _first_key(records[0]) if records else "name"
     taken = {word: "the package" for spec in records for word in values_of(spec, key)}
     for spec in study.tables[table]:
         name = getattr(spec, "__name__", repr(spec))

@@ -58,7 +58,7 @@ def _is_count(value: object) -> bool:
 
 
 _SHAPE: dict[str, Callable[[Any], bool]] = {
-    "kind": lambda value: value in ("vector", "image", "tokens", "next_tokens", "free"),
+    "kind": lambda value: value in ("vector", "image", "tokens", "next_tokens", "free", "loaders"),
     "classes": _is_count,
     "vocabulary": lambda value: value is None or _is_count(value),
     "checksum": lambda value: isinstance(value, str) and len(value) == 64,

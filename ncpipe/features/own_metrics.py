@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import argument_names
-from ncpipe.config.specs import Run
+from ncpipe.config.specs import Run, own_loop
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
+from ncpipe.features.own_network import OwnSamples
 from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
 from ncpipe.metrics.losses import logits_of
@@ -87,12 +88,11 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
     named = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
     shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
-    samples = None
+    samples: Samples | OwnSamples | None = None
     if whole is not None:
         shared["weights"] = {name: value.double() for name, value in whole.state.items()}
         if not SAMPLES.isdisjoint(named):
-            data = whole.data()
-            samples = Samples(load_network(run, whole.state, data, CPU), run, data)
+            samples = _samples(run, whole)
     for metric, function in metrics.items():
         names = set(argument_names(function))
         if whole is None and not names <= KEPT_ON_THE_WAY:
@@ -111,6 +111,13 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
                 yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
 
 
+def _samples(run: Run, whole: Whole) -> Samples | OwnSamples:
+    if own_loop(run.spec):
+        return OwnSamples(run, whole.state)
+    data = whole.data()
+    return Samples(load_network(run, whole.state, data, CPU), run, data)
+
+
 def _statistics(run: Run, features: Features) -> Iterator[tuple[str, str, ClassStatistics, ClassStatistics]]:
     """Yield each layer and split with the statistics of its classes and of the training split's.
 
@@ -122,8 +129,8 @@ def _statistics(run: Run, features: Features) -> Iterator[tuple[str, str, ClassS
             continue
         for split, on in by_split.items():
             yield layer, split, on.statistics, by_split[TRAIN].statistics
-        target, asked = features.target, run.spec.data.transfer
-        if layer == LAST_LAYER and target is not None and asked is not None:
+        target = features.target
+        if layer == LAST_LAYER and target is not None and (asked := run.spec.data.transfer) is not None:
             seen = class_statistics(target.inputs, target.labels, len(asked.target))
             yield layer, TARGET, seen, by_split[TRAIN].statistics
 

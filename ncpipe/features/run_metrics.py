@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ncpipe.config.loss_specs import is_plain, smoothing_of
-from ncpipe.config.specs import MarkovData, Run
+from ncpipe.config.specs import MarkovData, OwnLoop, Run, own_loop
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
@@ -41,7 +41,9 @@ from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
-from ncpipe.theory.gap import Objective, Reached, gap_to_optimum
+from ncpipe.theory.gap import Gap, Objective, Reached, gap_to_optimum
+
+OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
 def measure_run(
@@ -50,6 +52,8 @@ def measure_run(
     """Yield every metric of a finished run; description: its row by `describe`."""
     yield from _measure(features, whole.state)
     yield from own_measurements(run, features, whole)
+    if own_loop(run.spec):
+        return
     yield from terms_of(run.depth, description)
     yield from _by_size(run, features)
     yield from _of_target(run, features)
@@ -181,6 +185,8 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
 
     outcome: `finished` and `diverged_at_epoch` of its run.json.
     """
+    if loop := own_loop(run.spec):
+        return _describe_own(loop, features, outcome)
     layer = (features.weight, features.bias)
     train = features.train
     objective = Objective(fit_of(run, train, *layer), features.last_penalty, features.inner_penalty)
@@ -220,6 +226,36 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         if features.test is None
         else prediction_error(features.test.inputs, features.test.labels, *layer),
         **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
+    }
+
+
+def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a run that a loop of study.py trained, whose objective nothing here knows."""
+    layer = (features.weight, features.bias)
+    errors = {
+        f"{name}_error": math.nan if split is None else prediction_error(split.inputs, split.labels, *layer)
+        for name, split in ((TRAIN, features.train), (TEST, features.test))
+    }
+    unknown = (
+        *("penalty_value", "penalty_last_layer", "last_strength", "loss", "gradient_norm"),
+        *("fit", "last_penalty", "inner_penalty"),
+    )
+    gap = Gap(OWN_LOOP, "", *[math.nan] * 5)
+    return {
+        "architecture": loop.training.name,
+        "norm": "none",
+        "initialisation": OWN_LOOP,
+        "source": OWN_LOOP,
+        "loss_name": OWN_LOOP,
+        "last_bias": features.bias is not None,
+        "penalty_rule": OWN_LOOP,
+        "penalty_biases": False,
+        "penalty_scope": OWN_LOOP,
+        "finished": outcome["finished"],
+        "diverged_at_epoch": outcome["diverged_at_epoch"],
+        **dict.fromkeys(unknown, math.nan),
+        **asdict(gap),
+        **errors,
     }
 
 

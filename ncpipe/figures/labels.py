@@ -30,6 +30,7 @@ DATA_NAMES = {
     "text": "own text",
     "arrays": "own data",
     "free": "free features",
+    "own loop": "own loaders",
 }
 NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
 NETWORK_NAMES = {
@@ -76,7 +77,7 @@ GAP_COLUMNS = (
 
 def caption(run: Mapping[Any, Any]) -> str:
     """Return a figure's title: the network and, below it, the rest of the setting; mathtext."""
-    return f"{' '.join(_network(run))}\n{', '.join(_rest(run))}"
+    return f"{' '.join(_network(run))}\n{', '.join(_rest(run))}".rstrip()
 
 
 def row_label(run: Mapping[Any, Any]) -> str:
@@ -135,7 +136,9 @@ def _network(run: Mapping[Any, Any]) -> list[str]:
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
     over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
-    strengths = {"penalty.value": rf"$\lambda = {run['penalty_value']:g}{over}$"}
+    strengths = {}
+    if not math.isnan(run["penalty_value"]):  # as in an own loop
+        strengths["penalty.value"] = rf"$\lambda = {run['penalty_value']:g}{over}$"
     if own is not None and not math.isnan(own):
         strengths["penalty.last_layer"] = rf"$\lambda_L = {own:g}$"
     return [strength for key, strength in strengths.items() if key != run.get("axis")]
@@ -159,7 +162,7 @@ def _exceptions(run: Mapping[Any, Any]) -> list[str]:
 
 def _lines(pieces: Sequence[str], separator: str) -> list[str]:
     """Return the pieces, as many on a line as LINE characters hold; a comma stays behind its piece."""
-    lines = [pieces[0]]
+    lines = list(pieces[:1])
     for piece in pieces[1:]:
         longer = f"{lines[-1]}{separator}{piece}"
         if len(re.sub(r"[$\\]|ambda", "", longer)) <= LINE:

@@ -38,6 +38,7 @@ Colours = dict[float, Colour]
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
     """Draw four panels for one line: regularised loss, loss alone, penalty (log axes), train and test error.
+    Of an own loop there is one loss.
 
     The epoch has a logarithmic axis from the first logged epoch after 0 on, and a linear one before.
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
@@ -52,15 +53,16 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     colours = depth_colours(runs[x_axis.column])
     with paper_style():
         metrics = _metric_panels(table)
-        rows = 2 + -(-len(metrics) // 2)
+        panels = _loss_panels(table) | metrics
+        rows = -(-len(panels) // 2)
         figure = Figure(figsize=(PAGE_WIDTH, 2.0 * rows + 0.5), layout="constrained")
-        grid = figure.subplots(rows, 2, sharex=True)
+        grid = figure.subplots(rows, 2, sharex=True, squeeze=False)
         lowest = list(grid[-1])
-        if len(metrics) % 2:
+        if len(panels) % 2:
             grid[-1, -1].set_visible(False)
             lowest[-1] = grid[-2, -1]
             lowest[-1].tick_params(labelbottom=True)
-        for axes, (name, quantities) in zip(grid.flat, (PANELS | metrics).items(), strict=False):
+        for axes, (name, quantities) in zip(grid.flat, panels.items(), strict=False):
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
                 _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)
@@ -76,6 +78,13 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         _draw_key(figure, x_axis.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
         lay_out(figure)
     return figure
+
+
+def _loss_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
+    """Return the panels of losses and errors; of an own loop, which logs no parts of its loss, fewer."""
+    if table["loss"].isna().all() or table[["fit", "penalty"]].notna().any(axis=None):
+        return PANELS
+    return {"loss": PANELS["regularised loss"], "error": PANELS["error"]}
 
 
 def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:

@@ -128,6 +128,32 @@ def collect_features(
     return arrays
 
 
+@contextlib.contextmanager
+def passes(
+    model: nn.Module,
+    classifier: str | nn.Module,
+    loaders: Mapping[str, Iterable[Any]],
+    layers: Sequence[str] | Mapping[str, Select] = (),
+    device: torch.device | str | None = None,
+) -> Iterator[tuple[Classifier, dict[str, Pass]]]:
+    """Yield the classifier, and by a loader's name a function that runs through it once.
+
+    Each pass yields the values of all layers by name and the labels of a batch, as `measure_model` sees them;
+    the classifier's weight and bias are known once one has begun. Arguments as in `measure_model`; the model
+    is in eval mode until the block ends.
+    """
+    head = find_classifier(model, classifier)
+    hook_points = [_HookPoint(LAST_LAYER, head.module, None, output=False), *_extra_layers(model, layers)]
+    read = _Reader(model, head, hook_points, call, _Selection("all", "labels"))
+    with eval_mode(unwrapped(model), device):
+        found = {}
+        for name, loader in loaders.items():
+            through = _loader_pass(read, f"the {name} loader", loader, torch.arange(head.classes))
+            assert through is not None
+            found[name] = through
+        yield head, found
+
+
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders."""
     mask = inputs["attention_mask"].to(values.device)

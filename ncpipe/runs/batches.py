@@ -6,18 +6,19 @@
 import concurrent.futures
 import functools
 import itertools
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
 
-from ncpipe.config.specs import Compute, OneAtATime, Run
+from ncpipe.config.specs import Compute, OneAtATime, Run, own_loop
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
+from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.heartbeat import HeartbeatWriter
+from ncpipe.runs.own_runs import outcome, train_elsewhere
 from ncpipe.runs.pool import completed
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import checkpoint_of, stored, write_beside
@@ -31,7 +32,6 @@ from ncpipe.training.checkpoints import Checkpoints, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, name_of, prepare_device, take_gpu
 from ncpipe.training.loop import Stopped, train_batch
-from ncpipe.training.session import Trained
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
 BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle
@@ -96,6 +96,8 @@ def split_batch(
     Raises NotEnoughMemory if one run takes more memory than is free.
     """
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
+    if own_loop(run.spec):  # of which nothing is known before it runs
+        return [[fingerprint] for fingerprint in fingerprints], 0
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
     try:
@@ -124,6 +126,9 @@ def train_batches(
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
+    if any(own_loop(batch[0].run.spec) for batch in batches):  # each takes a GPU for itself
+        device = prepare_device(batches[0][0].compute)
+        workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
     errors: list[InputError] = []
 
     def train(batch: Batch) -> None:
@@ -171,11 +176,13 @@ def _train_some(
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop)
         return fingerprints[1:]
     check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
-    data = read_prepared(PREPARED / fingerprints[0].run.data)
-    if data.checksum != fingerprints[0].data:
-        raise InputError(
-            f"{PREPARED / fingerprints[0].run.data}: changed while the command ran; start it again"
-        )
+    folder = PREPARED / fingerprints[0].run.data
+    if data_checksum(folder) != fingerprints[0].data:
+        raise InputError(f"{folder}: changed while the command ran; start it again")
+    if own_loop(fingerprints[0].run.spec):
+        train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work_per_epoch(fingerprints[0]), stop)
+        return []
+    data = read_prepared(folder)
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(
@@ -219,7 +226,7 @@ def _train_some(
     for fingerprint, trained in zip(fingerprints, results, strict=True):
         write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=place)
         write_beside(stored(fingerprint.key()), write)
-        say(_outcome(trained))
+        say(outcome(trained))
     checkpoints.remove()
     progress.finish(name, len(fingerprints))
     log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
@@ -270,14 +277,3 @@ def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:
         f"{device} ({plural(compute.threads, 'thread')}, {compute.precision}), {len(data.train)} samples, "
         f"{batch}, {run.spec.epochs} epochs{f', from the checkpoint after {done}' if done else ''}"
     )
-
-
-def _outcome(trained: Trained) -> str:
-    if trained.diverged_at is not None:
-        return (
-            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
-            "weights as not converged"
-        )
-    end = trained.history[-1]
-    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
-    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"

@@ -74,14 +74,20 @@ TRAINING = (
     ("ncpipe.training.loop", "train_batch"),
     ("ncpipe.runs.run_folder", "write_run"),
 )
+OWN_TRAINING = (  # of a run that a loop of study.py trains
+    ("ncpipe.runs.fingerprint", "inputs_of"),
+    ("ncpipe.training.device", "prepare_device"),
+    ("ncpipe.training.own_loop", "train_own"),
+    ("ncpipe.runs.run_folder", "write_run"),
+)
 # The tables of study.py that an experiment's stages read; no name in the package leads to them. Further
 # stages of a study read those of `train`. Every stage may read a spec's attributes. For the stages of a sweep
 # the whole file counts.
 STUDY_TABLES_READ: Mapping[str, tuple[str, ...]] = {
-    "fetch": ("DATA",),
-    "extract": ("NETWORKS", "LOSSES"),
-    "measure": ("NETWORKS", "LOSSES", "METRICS"),
-    TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS"),
+    "fetch": ("DATA", "TRAININGS"),
+    "extract": ("NETWORKS", "LOSSES", "TRAININGS"),
+    "measure": ("NETWORKS", "LOSSES", "TRAININGS", "METRICS"),
+    TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS", "TRAININGS"),
 }
 # Files that a stage reads from the package besides its modules: every byte of them counts.
 TEMPLATES: Mapping[str, str] = {"report": "report/templates"}
@@ -184,7 +190,8 @@ def experiment_digests(
 
 def training_digests(choices: Choices) -> dict[str, str]:
     """Return the digests of the code that decides a run's numbers, by module."""
-    return code_digests(TRAINING, choices, (*MESSAGES, *PLUMBING)) | _own_digests(TRAIN, choices)
+    roots = TRAINING if choices.get("training", "none") == "none" else OWN_TRAINING
+    return code_digests(roots, choices, (*MESSAGES, *PLUMBING)) | _own_digests(TRAIN, choices)
 
 
 def _own_digests(stage: str, choices: Choices) -> dict[str, str]:

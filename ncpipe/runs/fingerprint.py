@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.config.specs import Compute, Experiment, Run, as_json
+from ncpipe.config.specs import Compute, Experiment, Run, as_json, own_loop
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.code_digests import files_digest, read_anew, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
 RUN_RECORD = "run.json"
+PACKAGED = ("architecture", "source", "loss", "optimizer", "start", "target")  # choices of no own loop
 # Python 3.11 counts the recursion of all threads that parse source code together, and fails if two overlap.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -56,7 +57,12 @@ class RunFingerprint:
         return digest_of([self.inputs(), self.code])
 
     def batch_key(self) -> str:
-        """Return a digest that is equal for runs that can train in one batch: same data, shapes and steps."""
+        """Return a digest that is equal for runs that can train in one batch: same data, shapes and steps.
+
+        An own loop trains one run at a time.
+        """
+        if own_loop(self.run.spec):
+            return digest_of(self.inputs())
         spec = as_json(self.run.spec)
         data = spec.pop("data")
         del spec["penalty"]
@@ -142,6 +148,8 @@ def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
 
 def choices_of(spec: Experiment) -> dict[str, str]:
     """Return the choices of an experiment that select its code (`ncpipe.runs.code_digests`)."""
+    if loop := own_loop(spec):
+        return dict.fromkeys(PACKAGED, "none") | {"training": loop.training.name}
     transfer = spec.data.transfer
     return {
         "architecture": spec.model.architecture,
@@ -150,6 +158,7 @@ def choices_of(spec: Experiment) -> dict[str, str]:
         "optimizer": spec.optimizer.name,
         "start": spec.model.start,
         "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
+        "training": "none",
     }
 
 

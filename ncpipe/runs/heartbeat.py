@@ -30,6 +30,7 @@ class Heartbeat:
     began: epochs that were done when this process started. seconds: since then.
     host, process, born: identify the process.
     whole: seconds until all batches of this process are done; None if unknown.
+    loss: of an own loop's last row.
     """
 
     keys: tuple[str, ...]
@@ -41,6 +42,7 @@ class Heartbeat:
     process: int
     born: float
     whole: float | None = None
+    loss: float | None = None
 
     @property
     def left(self) -> float | None:
@@ -61,7 +63,7 @@ class HeartbeatWriter:
         self.began: int | None = None
         self.start = self.written = time.monotonic()
 
-    def beat(self, epoch: int, whole: float | None = None) -> None:
+    def beat(self, epoch: int, whole: float | None = None, loss: float | None = None) -> None:
         """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
         now = time.monotonic()
         if self.began is None or epoch < self.began:  # L-BFGS starts each run of a batch at 0
@@ -71,7 +73,7 @@ class HeartbeatWriter:
         self.written = now
         heartbeat = Heartbeat(
             self.keys, epoch, self.epochs, self.began, now - self.start,
-            socket.gethostname(), os.getpid(), self.born, whole,
+            socket.gethostname(), os.getpid(), self.born, whole, loss,
         )  # fmt: skip
         partial = self.file.with_suffix(".partial")
         with contextlib.suppress(OSError):

@@ -27,7 +27,10 @@ BY_TEXT = frozenset(
 KNOWN_DUNDERS = frozenset(["__init__", "__post_init__", "__name__", "__file__", "__future__"])
 CLASS_HOOKS = frozenset(["__init_subclass__", "__set_name__", "__class_getitem__"])
 # Calls that are allowed outside functions, and decorators: they have no other effects.
-CONSTRUCTORS = frozenset({(f"{PACKAGE}.models.build", "Family"), (f"{PACKAGE}.metrics.catalogue", "Metric")})
+CONSTRUCTORS = frozenset(
+    {(f"{PACKAGE}.models.build", "Family"), (f"{PACKAGE}.metrics.catalogue", "Metric")}
+    | {(f"{PACKAGE}.training.own_loop", "Training")}
+)
 DECORATORS = frozenset(
     {("", "property"), ("", "staticmethod"), ("", "classmethod"), ("abc", "abstractmethod")}
     | {("dataclasses", "dataclass"), ("typing", "override")}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.config.specs import Run
+from ncpipe.config.specs import Run, own_loop
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.passes import extract
@@ -61,6 +61,8 @@ def plan(group: Batch, device: torch.device, workers: int, parts: int, timed: bo
     timed: whether to measure the seconds of an epoch.
     """
     batches, need = split_batch(group, device, workers, parts)
+    if own_loop(group[0].run.spec):  # an epoch of it is not timed
+        return [Planned(batch, epochs_done(checkpoint_of(batch[0])), 0, 1.0) for batch in batches]
     run, dtype = group[0].run, DTYPES[group[0].compute.precision]
     data = read_prepared(PREPARED / run.data)
     seconds = {
@@ -119,10 +121,10 @@ def headline(planned: Sequence[Planned], workers: int, device: str) -> str:
     if not planned:
         return "nothing to train"
     runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
-    return (
-        f"{runs} to train in {plural(len(planned), 'batch')} on {device}, {workers} at a time: "
-        f"about {duration(train_seconds(planned, workers))}"
-    )
+    text = f"{runs} to train in {plural(len(planned), 'batch')} on {device}, {workers} at a time"
+    if any(own_loop(batch.fingerprints[0].run.spec) for batch in planned):  # of which nothing is known
+        return text
+    return f"{text}: about {duration(train_seconds(planned, workers))}"
 
 
 def train_seconds(planned: Sequence[Planned], workers: int) -> float:
@@ -145,7 +147,8 @@ def rest_seconds(
     start, status: seconds that a stage takes to start, and `dvc status` to answer, on this machine.
     """
     stages = 2 * len(remeasured) + 5  # extract and measure; fill, aggregate, plot, claims, report
-    measuring = sum(MEASURE * _extract_seconds(runs, device) for runs in remeasured.values())
+    known = [runs for runs in remeasured.values() if not own_loop(runs[0].spec)]
+    measuring = sum(MEASURE * _extract_seconds(runs, device) for runs in known)
     return DVC_CALLS * status + (stages + FIGURES * experiments) * start + measuring
 
 

@@ -6,7 +6,8 @@ run.json                   the resolved run, checksum of its data, how it was co
 history.csv                a row per logged epoch, with all digits
 kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
-The files are few, because DVC looks at each of them. Without a test split the history has no test_error.
+The files are few, because DVC looks at each of them. The history has no column of what is NaN in all rows, as
+test_error is without a test split.
 """
 
 import csv
@@ -21,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
+from ncpipe.config.specs import own_loop
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import (
     RUN_RECORD,
@@ -35,7 +37,6 @@ from ncpipe.system.tensor_files import load_tensors
 from ncpipe.training.session import HistoryRow, Trained
 
 HISTORY = "history.csv"
-TEST_ERROR = "test_error"
 COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow))
 
 
@@ -44,7 +45,11 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
 
     `ncpipe.runs.store.write_beside` renames it when it is complete. device: on which the run was trained.
     """
-    penalty = trained.run.spec.penalty
+    resolved: dict[str, float] = {"parameters": sum(tensor.numel() for tensor in trained.state.values())}
+    if not own_loop(trained.run.spec):
+        penalty, depth = trained.run.spec.penalty, trained.run.depth
+        lambdas = {"lambda": penalty.inner_strength(depth), "lambda_last": penalty.last_strength(depth)}
+        resolved = lambdas | resolved
     folder.mkdir(parents=True)
     save_file(trained.state, folder / "model.safetensors")
     for epoch, state in trained.snapshots.items():
@@ -53,11 +58,7 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
         save_file(state, path)
     record = {
         "inputs": fingerprint.inputs(),
-        "resolved": {
-            "lambda": penalty.inner_strength(trained.run.depth),
-            "lambda_last": penalty.last_strength(trained.run.depth),
-            "parameters": sum(tensor.numel() for tensor in trained.state.values()),
-        },
+        "resolved": resolved,
         "computed_with": {
             "code": fingerprint.code,
             "device": device,
@@ -123,8 +124,11 @@ def read_history(folder: Path) -> list[dict[str, float]]:
 
 
 def _write_history(path: Path, history: Sequence[HistoryRow]) -> None:
-    untested = bool(history) and math.isnan(history[-1].test_error)
-    columns = [column for column in COLUMNS if not (untested and column == TEST_ERROR)]
+    columns = [
+        column
+        for column in COLUMNS
+        if not (history and all(math.isnan(getattr(row, column)) for row in history))
+    ]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

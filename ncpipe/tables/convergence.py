@@ -9,6 +9,7 @@ from ncpipe.config.params import Convergence
 from ncpipe.tables.keys import run_keys, symbol, x_column
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
+PARTS = ("fit", "penalty")  # of the loss
 # Reasons why a run did not converge; the first that holds is the run's.
 DIVERGED = "diverged"
 NO_HISTORY = "no history"
@@ -48,7 +49,8 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
 
     It converged if all of these hold:
 
-    - it finished, and loss, fit, penalty and train error are finite in every logged row;
+    - it finished, and loss, fit, penalty and train error are finite in every logged row (fit and penalty
+      where they are logged at all, which an own loop does not);
     - the last logged train error is at most `rule.train_error`;
     - its regularised loss reached a plateau: over the rows logged in the last `rule.window` share of the
       epochs (including the row at the window's edge), max - min <= `rule.tolerance` * |last loss|. A window
@@ -61,7 +63,9 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     or if a line search fails. The order of the rows does not matter.
     """
     rows = history.sort_values("epoch")
-    if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
+    rows = rows[rows[WATCHED].notna().any(axis=1)]  # others have metrics alone, of an own loop's start
+    watched = [name for name in WATCHED if name not in PARTS or rows[name].notna().any()]
+    if not finished or not np.isfinite(rows[watched].to_numpy(dtype=float)).all():
         return DIVERGED, math.nan, math.nan
     if rows.empty:
         return NO_HISTORY, math.nan, math.nan

@@ -78,7 +78,9 @@ class Task:
         """Count the epochs in the finished runs and the checkpoints of the store on this machine."""
         device = self.compute["device"]
         return sum(
-            run["spec"]["epochs"] if has(key) else epochs_in(checkpoint_path(key, device))
+            run["spec"].get("training", run["spec"])["epochs"]
+            if has(key)
+            else epochs_in(checkpoint_path(key, device))
             for run, key in zip(self.runs, self.keys, strict=True)
         )
 

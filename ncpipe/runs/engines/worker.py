@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, Run
+from ncpipe.config.specs import AnyExperiment, Compute, Run
 from ncpipe.config.study import load_study
 from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch, train_batches, worker_count
 from ncpipe.runs.engines.task import State, Task, TaskResult
@@ -31,7 +31,7 @@ def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     compute = Compute(**task.compute)
     runs = []
     for values in task.runs:
-        spec = read(Experiment, values["spec"], f"experiments.{values['experiment']}")
+        spec = read(AnyExperiment, values["spec"], f"experiments.{values['experiment']}")
         runs.append(Run(**values | {"spec": spec}))
     readable = fingerprints_of(runs, compute)
     fingerprints = [fingerprint_of(each.run, each.data, compute) for each in readable]

@@ -1,0 +1,130 @@
+"""Take the samples that a loop of study.py is measured on from its loaders, and record what they give.
+
+A study's `loaders(spec, seed)` returns (train, measured) or (train, measured, test). `train` has batches to
+train on, which only the loop itself reads; `measured` has the training samples without augmentation, in one
+order; `test` has held-out ones.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study_files import FETCH, called_by
+from ncpipe.datasets.stored import store
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
+
+KIND = "loaders"  # of prepared data that only their loaders hold
+REPEAT = "use the same samples in the same order, without augmentation or shuffling"
+Loader = Iterable[Any]
+
+
+class _Watched:
+    """A loader whose errors name the line of study.py, and which may read what the stage fetch lists."""
+
+    def __init__(self, loader: Loader, most: int | None) -> None:
+        self.loader, self.most = loader, most
+
+    def __iter__(self) -> Iterator[Any]:
+        with called_by(FETCH), study_errors():
+            yield from islice(self.loader, self.most)
+
+
+def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
+    """Return the loaders that a run is measured on, `train` and, if there is one, `test`.
+
+    most: batches of each; None for all. Raises InputError for what `loaders` may not return.
+    """
+    loop = own_loop(run.spec)
+    assert loop is not None
+    function = loaded().trainings[type(loop.training)].loaders
+    with global_generators(run.seed, "loaders"):
+        given = call(function, loop.training, run.seed, stage=FETCH)
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
+        raise _mistake(run, f"gives {count}; return (train, measured) or (train, measured, test)")
+    found = {
+        name: loader for name, loader in zip(("train", "test"), given[1:], strict=False) if loader is not None
+    }
+    for name, loader in found.items():
+        if hasattr(loader, "__next__") or not hasattr(loader, "__iter__"):
+            kind = type(loader).__name__
+            raise _mistake(
+                run, f"gives a {kind} to measure on ({name}); give a DataLoader or a list of batches"
+            )
+    return {name: _Watched(loader, most) for name, loader in found.items()}
+
+
+def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Tensor]]:
+    """Return by split the SHA-256 of its batches and its labels (N,), after two passes that have to be equal.
+
+    most: batches of each split; None for all. Raises InputError if a second pass gives other samples.
+    """
+    found = {}
+    for name, loader in measured_loaders(run, most).items():
+        with global_generators(run.seed, "loaders"):
+            one = _digest(run, name, loader)
+            if _digest(run, name, loader)[0] != one[0]:
+                raise _mistake(run, f"gives other samples to measure on ({name}) in a second pass; {REPEAT}")
+        found[name] = one
+    return found
+
+
+def store_loaders(folder: Path, run: Run) -> dict[str, int]:
+    """Write what a run's loaders give to measure on as `folder`: labels, and a digest; return the sizes."""
+    digests = loader_digests(run)
+    tensors = {f"{name}.labels": labels for name, (_, labels) in digests.items()}
+    note = {name: digest for name, (digest, _) in digests.items()}
+    classes = int(digests["train"][1].max()) + 1
+    store(folder, lambda path: save_file(tensors, path, note), KIND, classes, None, {"batches": note})
+    return {name: len(labels) for name, (_, labels) in digests.items()}
+
+
+def _digest(run: Run, name: str, loader: Loader) -> tuple[str, Tensor]:
+    digest, labels = hashlib.sha256(), []
+    for batch in loader:
+        _add(digest, batch)
+        own = batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
+        labels.append(torch.as_tensor(own).flatten())
+    if not labels:
+        raise _mistake(run, f"gives no batches to measure on ({name})")
+    if torch.cat(labels).is_floating_point():
+        raise _mistake(
+            run, f"gives labels that are no whole numbers ({name}); number the classes 0, 1, 2, ..."
+        )
+    return digest.hexdigest(), torch.cat(labels)
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Add a batch, or a part of one, to a digest."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(
+            value.view(torch.uint8).numpy().tobytes() if value.dim() else repr(value.item()).encode()
+        )
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            digest.update(str(key).encode())
+            _add(digest, part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            _add(digest, part)
+    else:
+        digest.update(repr(value).encode())
+
+
+def _mistake(run: Run, what: str) -> InputError:
+    loop = own_loop(run.spec)
+    assert loop is not None
+    function = loaded().trainings[type(loop.training)].loaders
+    name = getattr(function, "__name__", "TRAININGS")
+    return loaded().mistake(name, f"{name} {what}")

@@ -1,0 +1,153 @@
+"""See a network that a loop of study.py trained at its named layers, by hooks as any model's.
+
+N  samples    K  classes    d  width
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from ncpipe.config.specs import Run, own_loop
+from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
+from ncpipe.datasets.prepared import Split
+from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
+from ncpipe.metrics.checks import check_statistics
+from ncpipe.metrics.classifier import Classifier
+from ncpipe.metrics.hooks import Pass, passes
+from ncpipe.metrics.passes import first_pass, same_samples, second_pass
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
+from ncpipe.models.network import Role
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
+from ncpipe.training.own_loop import build_own
+
+
+@contextlib.contextmanager
+def own_passes(
+    run: Run, state: dict[str, Tensor] | None, device: torch.device, most: int | None = None
+) -> Iterator[tuple[nn.Module, Classifier, dict[str, Pass]]]:
+    """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
+
+    state: trained weights; None for those of `build`. most: batches of each split; None for all.
+    """
+    loop = own_loop(run.spec)
+    assert loop is not None
+    with global_generators(run.seed, "training"):
+        model = build_own(run)
+    if state is not None:
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{run.name}: weights do not fit what build gives ({reason})") from None
+    loaders = measured_loaders(run, most)
+    with global_generators(run.seed, "loaders"):
+        try:
+            with passes(model, loop.measure.classifier, loaders, loop.measure.layers, device) as (
+                head,
+                found,
+            ):
+                yield model, head, found
+        except InputError as error:
+            raise InputError(f"experiments.{run.experiment}.measure: {error}") from None
+
+
+def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Features:
+    """Pass each split twice through a trained network, in its own precision; all else is in float64.
+
+    What no loop of study.py says is NaN: its penalty, and the gradient of its objective.
+    """
+    with own_passes(run, state, device) as (model, head, found):
+        kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
+        seen = {}
+        for split, run_through in found.items():
+            seen[split] = first_pass(_keeping(run_through, kept[split]), head.classes)
+        weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
+        about = {}
+        for split, run_through in found.items():
+            for layer, statistics in seen[split].items():
+                check_statistics(split, layer, statistics)
+            train = seen[TRAIN] if split == TEST else None
+            about[split] = second_pass(run_through(), seen[split], {LAST_LAYER: (weight, bias)}, train)
+            rounding = head.rounding(model)
+            for layer, statistics in seen[split].items():
+                if not same_samples(statistics, about[split][layer], rounding):
+                    raise InputError(f"the {split} loader gave other samples in a second pass; {REPEAT}")
+        names = [name for name in seen[TRAIN] if name != LAST_LAYER] + [LAST_LAYER]
+        splits = {split: Split(*map(torch.cat, zip(*parts, strict=True))) for split, parts in kept.items()}
+        return Features(
+            splits[TRAIN],
+            splits.get(TEST),
+            weight.cpu().double(),
+            None if bias is None else bias.cpu().double(),
+            math.nan,
+            math.nan,
+            math.nan,
+            {
+                name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in found}
+                for name in names
+            },
+            NetworkMetadata(
+                False,
+                roles(model, head.module),
+                {name: place * run.depth / len(names) for place, name in enumerate(names, 1)},
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class OwnSamples:
+    """A finished run's samples, at every layer and split."""
+
+    run: Run
+    state: dict[str, Tensor]
+
+    def of(self, layer: str, split: str) -> dict[str, "OwnBlocks"]:
+        """Return the samples of a layer on a split, and on the training split, as functions name them."""
+        splits = {"samples": split, "train_samples": TRAIN}
+        return {name: OwnBlocks(self.run, self.state, own, layer) for name, own in splits.items()}
+
+
+@dataclass(frozen=True)
+class OwnBlocks:
+    """A layer's samples: each iteration gives features (B, d) in float64 with labels (B,), block by block."""
+
+    run: Run
+    state: dict[str, Tensor]
+    split: str
+    layer: str
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        with own_passes(self.run, self.state, torch.device("cpu")) as (_, _, found):
+            for layers, labels in found[self.split]():
+                yield layers[self.layer].double(), labels
+
+
+def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:
+    """Return what each parameter of any module is: of the classifier, an embedding, or all between."""
+    last = {id(parameter) for parameter in classifier.parameters()}
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    embeddings = {id(parameter) for parameter in chain.from_iterable(table.parameters() for table in tables)}
+    found: dict[str, Role] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            found[name] = "frozen"
+        elif id(parameter) in last:
+            found[name] = "last"
+        else:
+            found[name] = "embedding" if id(parameter) in embeddings else "inner"
+    return found
+
+
+def _keeping(
+    run_through: Pass, kept: list[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Yield the same batches, and keep the last layer's features (N, d) and the labels."""
+    for layers, labels in run_through():
+        kept.append((layers[LAST_LAYER].cpu().double(), labels.cpu()))
+        yield layers, labels

@@ -1,0 +1,118 @@
+"""Train a run by a loop of study.py in a process of its own, into the store.
+
+The loop may draw from global generators, start processes and leave what it likes behind, so that no other run
+may be in its process.
+"""
+
+import concurrent.futures
+import functools
+import math
+import multiprocessing
+import threading
+from concurrent.futures.process import BrokenProcessPool
+
+import torch
+
+from ncpipe.config.study import study_errors
+from ncpipe.runs.fingerprint import RunFingerprint, check_code
+from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
+from ncpipe.runs.pool import LOOK, executor, should_stop, uninterrupted
+from ncpipe.runs.run_folder import write_run
+from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
+from ncpipe.system.console import Progress, Unseen, plural, say
+from ncpipe.system.errors import InputError
+from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.device import name_of, prepare_device
+from ncpipe.training.loop import Stopped
+from ncpipe.training.own_loop import train_own
+from ncpipe.training.session import Trained
+
+
+def train_elsewhere(
+    fingerprint: RunFingerprint,
+    checkpoint_seconds: float,
+    progress: Progress | Unseen,
+    work_per_epoch: float,
+    stop: threading.Event,
+) -> None:
+    """Train a run in another process, which puts its folder into the store.
+
+    Raises Stopped after `stop` is set and the process has ended.
+    """
+    run, device = fingerprint.run, prepare_device(fingerprint.compute)
+    done, epochs = epochs_done(checkpoint_of(fingerprint)), run.spec.epochs
+    say(
+        f"train {run.name}: own loop on {device} ({plural(fingerprint.compute.threads, 'thread')}), "
+        f"{epochs} epochs{f', from the checkpoint after {done}' if done else ''}"
+    )
+    gpu = torch.cuda.current_device() if device.type == "cuda" else None
+    start, theirs = progress.seconds(), multiprocessing.get_context("spawn").Event()
+    with executor(1, theirs) as process:
+        with uninterrupted():
+            future = process.submit(train_here, fingerprint, checkpoint_seconds, gpu)
+        try:
+            while not concurrent.futures.wait([future], LOOK).done:
+                if stop.is_set():
+                    theirs.set()
+                for beat in (beat for beat in heartbeats() if beat.keys == (fingerprint.key(),)):
+                    loss = functools.partial(_number, beat.loss)
+                    progress.add(
+                        work_per_epoch * (beat.epoch - done), run.name, f"{beat.epoch} of {epochs}", loss
+                    )
+                    done = beat.epoch
+            line = future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"{run.name}: its training process was killed; start it again to resume"
+            ) from None
+        except Stopped:
+            log_time([fingerprint], device.type, progress.seconds() - start, STOPPED)
+            raise
+        except BaseException:
+            theirs.set()
+            raise
+    say(line)
+    progress.finish(run.name, 1)
+    log_time([fingerprint], device.type, progress.seconds() - start, FINISHED)
+
+
+def train_here(fingerprint: RunFingerprint, checkpoint_seconds: float, gpu: int | None) -> str:
+    """Train a run in this process and put its folder into the store; return how it ended."""
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    device = prepare_device(fingerprint.compute)
+    checkpoints = Checkpoints([checkpoint_of(fingerprint)], checkpoint_seconds)
+    heartbeat = HeartbeatWriter([fingerprint])
+    try:
+        with study_errors():
+            trained = train_own(
+                fingerprint.run,
+                device,
+                checkpoints,
+                lambda epoch, loss: heartbeat.beat(epoch, loss=loss),
+                should_stop,
+            )
+    finally:
+        heartbeat.stop()
+    check_code(fingerprint)  # of the result
+    write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=name_of(device))
+    write_beside(stored(fingerprint.key()), write)
+    checkpoints.remove()
+    return outcome(trained)
+
+
+def _number(loss: float | None) -> float:
+    return math.nan if loss is None else loss
+
+
+def outcome(trained: Trained) -> str:
+    """Return how a run ended, in one line."""
+    if trained.diverged_at is not None:
+        return (
+            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
+            "weights as not converged"
+        )
+    end = trained.history[-1]
+    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
+    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"

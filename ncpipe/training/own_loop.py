@@ -1,0 +1,264 @@
+"""Train a network by a loop of study.py: what the loop is given, and what it leaves behind.
+
+An entry of the table TRAININGS is a `Training`. One loop runs at a time in a process, because it may draw
+from global generators, which are the seed's.
+"""
+
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ncpipe.config.specs import OwnLoop, Run, own_loop
+from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study_files import FETCH, called_by
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import global_generators
+from ncpipe.training.checkpoints import Checkpoints, State
+from ncpipe.training.loop import Stopped
+from ncpipe.training.session import HistoryRow, Trained
+
+
+@dataclass(frozen=True)
+class Training:
+    """The functions of a training loop; spec is what params.yaml has below `training`.
+
+    build: build(spec, depth) returns the network, a module. loaders: loaders(spec, seed) returns (train,
+    measured) or (train, measured, test), see `ncpipe.datasets.own_loaders`. train: train(model, spec, seed,
+    device, log) trains the network, which is on the device, in place; log is a `Log`.
+    """
+
+    build: Callable[..., Any]
+    loaders: Callable[..., Any]
+    train: Callable[..., Any]
+
+
+class _Diverged(Exception):
+    """Ends a loop whose loss is not finite."""
+
+
+class Log:
+    """What a loop tells of itself: a row after each epoch, and what it needs to continue from there."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        run: Run,
+        checkpoints: Checkpoints | None = None,
+        on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.model, self.run = model, run
+        self.rows: list[HistoryRow] = []
+        self.snapshots: dict[int, dict[str, Tensor]] = {}
+        self.finite = _state_of(model)  # the last weights whose loss was finite
+        self._keep(0)
+        self._checkpoints, self._on_epoch, self._stop = checkpoints, on_epoch, stop
+        self._continues = False  # whether the loop has kept its state since the last row
+        self._saved = checkpoints.read() if checkpoints else []
+        for saved in self._saved:
+            self.rows = [HistoryRow(int(row[0]), *row[1:]) for row in saved["rows"]]
+            self.snapshots, self.finite = saved["snapshots"], saved["finite"]
+
+    def __call__(
+        self,
+        epoch: int,
+        *,
+        loss: float | Tensor,
+        train_error: float | Tensor,
+        test_error: float | Tensor = math.nan,
+        learning_rate: float | Tensor = math.nan,
+    ) -> None:
+        """Add a row to the history after each epoch, 1, 2, ...; errors are shares of wrong predictions."""
+        last, most = self.epoch, self.run.spec.epochs
+        if not last < epoch <= most:
+            raise InputError(
+                f"{self.run.name}: the loop logs epoch {epoch} after {last}, of {most}; count epochs from 1"
+            )
+        row = HistoryRow(
+            int(epoch),
+            float(loss),
+            math.nan,
+            math.nan,
+            float(train_error),
+            float(test_error),
+            float(learning_rate),
+        )
+        if not (math.isfinite(row.loss) and math.isfinite(row.train_error)):
+            raise _Diverged(epoch)
+        state = _state_of(self.model)
+        if not all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point()):
+            raise _Diverged(epoch)
+        self.rows.append(row)
+        self.finite = state
+        self._keep(row.epoch)
+        self._on_epoch(row.epoch, row.loss)
+        if self._stop() and not self._continues:
+            raise Stopped
+        self._continues = False
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch with a row, 0 before the first."""
+        return self.rows[-1].epoch if self.rows else 0
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep what the loop needs to continue after the last row; written at most every minute.
+
+        state: tensors, numbers and text, and lists and mappings of these, as state_dict() returns.
+        """
+        self._continues = True
+        if self._checkpoints is None:
+            return
+        stop = self._stop()
+        if stop or self._checkpoints.due():
+            saved: State = {
+                "epoch": self.epoch,
+                "own": state,
+                "rows": [[row.epoch, *list(vars(row).values())[1:]] for row in self.rows],
+                "snapshots": self.snapshots,
+                "finite": self.finite,
+                "generators": _generators(),
+            }
+            self._checkpoints.write([saved])
+            if stop:
+                raise Stopped
+
+    def resume(self) -> Any:
+        """Return the state of the last checkpoint, None without one; global generators continue from there.
+
+        Call it when everything is built, just before the first epoch.
+        """
+        if not self._saved:
+            return None
+        saved = self._saved[0]
+        _set_generators(saved["generators"])
+        return saved["own"]
+
+    def _keep(self, epoch: int) -> None:
+        if epoch in self.run.spec.snapshot_epochs():
+            self.snapshots[epoch] = _state_of(self.model)
+
+
+def build_own(run: Run) -> nn.Module:
+    """Return the network of a run before training, drawn from global generators if it draws at random."""
+    loop, training = _parts(run)
+    model = call(training.build, loop.training, run.depth)
+    if not isinstance(model, nn.Module):
+        raise mistake(training.build, f"gives {_article(model)}; return a module")
+    return model
+
+
+def train_own(
+    run: Run,
+    device: torch.device,
+    checkpoints: Checkpoints | None = None,
+    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train the network of a run by its loop, from its seed or from its checkpoint.
+
+    on_epoch: called with the epoch and the loss of each row. Raises Stopped when stop() is true: at the next
+    checkpoint of the loop, or at the next row if it writes none. Raises InputError, which names the line, if
+    the loop fails, returns something, or logs nothing.
+    """
+    loop, training = _parts(run)
+    diverged = None
+    with global_generators(run.seed, "training"):
+        if device.type == "cuda":
+            torch.cuda.manual_seed(torch.initial_seed())
+        model = build_own(run).to(device)
+        log = Log(model, run, checkpoints, on_epoch, stop)
+        with called_by(FETCH), study_errors():
+            returned: Any = None
+            stopped: Stopped | None = None
+            try:
+                returned = training.train(model, loop.training, run.seed, device, log)
+            except _Diverged as error:
+                diverged = int(error.args[0])
+            except Stopped as error:  # not an error of study.py, through which it comes
+                stopped = error
+    if stopped is not None:
+        raise stopped
+    if returned is not None and returned is not model:
+        what = "another module" if isinstance(returned, nn.Module) else _article(returned)
+        raise mistake(training.train, f"returns {what}; train the module that it gets, in place")
+    if diverged is None and not log.rows:
+        raise mistake(training.train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each")
+    if diverged is None:
+        lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
+        if lacking:
+            raise mistake(
+                training.train,
+                f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for",
+            )
+    state = log.finite if diverged is not None else _state_of(model)
+    if not all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point()):
+        diverged, state = log.epoch, log.finite
+    return Trained(run, state, tuple(log.rows), diverged, log.snapshots)
+
+
+@contextlib.contextmanager
+def few_batches(most: int) -> Iterator[None]:
+    """End each pass through a DataLoader in the block after some batches: for a trial of a loop."""
+    whole: Any = DataLoader.__iter__
+    loader: Any = DataLoader
+    loader.__iter__ = lambda self: itertools.islice(whole(self), most)
+    try:
+        yield
+    finally:
+        loader.__iter__ = whole
+
+
+def mistake(function: Any, what: str) -> InputError:
+    """Return the error for what a function of a Training does, with its line."""
+    name = getattr(function, "__name__", "TRAININGS")
+    return loaded().mistake(name, f"{name} {what}")
+
+
+def _parts(run: Run) -> tuple[OwnLoop, Training]:
+    loop = own_loop(run.spec)
+    assert loop is not None
+    training: Training = loaded().trainings[type(loop.training)]
+    return loop, training
+
+
+def _state_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's weights and buffers on the CPU, each with memory of its own."""
+    state = model.state_dict()
+    if odd := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise InputError(f"{odd[0]} of the network's state_dict() is no tensor, so it cannot be stored")
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
+
+
+def _generators() -> State:
+    """Return the states of the global generators, as plain values."""
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "python": random.getstate(),
+    }
+
+
+def _set_generators(state: State) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state["cuda"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    random.setstate(state["python"])
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

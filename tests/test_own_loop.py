@@ -1,0 +1,405 @@
+"""A training loop of a study's own: checked, trained in a process of its own, resumed, measured by hooks."""
+
+import dataclasses
+import multiprocessing
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import clear_code_digests, stored_runs
+from pipeline import PARAMS, Clone
+
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.extract import extract_experiment
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.json_schema import schema_text
+from ncpipe.commands.measure import measure
+from ncpipe.commands.plot import plot
+from ncpipe.commands.report import report
+from ncpipe.commands.study_check import check_study
+from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.study import load_study, loaded
+from ncpipe.datasets.own_loaders import store_loaders
+from ncpipe.features.own_metrics import Whole, own_measurements
+from ncpipe.features.own_network import extract_own
+from ncpipe.features.run_metrics import describe, measure_run
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.runs.code_digests import study_violation
+from ncpipe.runs.fingerprint import code_digest, fingerprint_of
+from ncpipe.runs.run_folder import read_history, read_state
+from ncpipe.system.artifacts import RUNS
+from ncpipe.system.errors import InputError
+from ncpipe.training.checkpoints import Checkpoints, read_checkpoint
+from ncpipe.training.loop import Stopped
+from ncpipe.training.own_loop import build_own, train_own
+
+CPU = torch.device("cpu")
+STUDY = """
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ncpipe.config.specs import Count, OwnTraining, Positive
+from ncpipe.metrics.catalogue import Metric
+from ncpipe.training.own_loop import Training
+
+
+@dataclass(frozen=True)
+class Plain(OwnTraining):
+    name: Literal["plain"]
+    learning_rate: Positive
+    epochs: Count
+
+
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.body = nn.Sequential(*(nn.Sequential(nn.Conv2d(6, 6, 1), nn.ReLU()) for _ in range(depth)))
+        self.drop = nn.Dropout(0.1)
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.fc(self.drop(self.body(self.stem(x)).mean((2, 3))))
+
+
+def samples(seed):
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(3).repeat_interleave(20)
+    centres = 2 * torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(9))
+    return TensorDataset(centres[labels] + torch.randn(60, 1, 4, 4, generator=draw), labels)
+
+
+def build(spec, depth):
+    return Net(depth)
+
+
+def loaders(spec, seed):
+    train, test = samples(0), samples(1)
+    return DataLoader(train, 15, shuffle=True), DataLoader(train, 25), DataLoader(test, 25)
+
+
+def train(model, spec, seed, device, log):
+    batches, _, _ = loaders(spec, seed)
+    optimizer = torch.optim.SGD(model.parameters(), spec.learning_rate, momentum=0.9)
+    if state := log.resume():
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    for epoch in range(log.epoch + 1, spec.epochs + 1):
+        total = wrong = count = 0
+        for x, y in batches:
+            logits = model(x.to(device))
+            loss = nn.functional.cross_entropy(logits, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total, count = total + len(y) * loss.item(), count + len(y)
+            wrong += (logits.argmax(1) != y).sum().item()
+        log(epoch, loss=total / count, train_error=wrong / count)
+        log.checkpoint({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+
+def spread(samples):
+    return sum(h.square().sum() for h, _ in samples)
+
+
+TRAININGS = {Plain: Training(build, loaders, train)}
+METRICS = {Metric("spread", "-", "-", "sum of squares", "-", "[0, inf)", "", "every, both"): spread}
+"""
+PARAMS_TEXT = """\
+sweep: {experiments: [plain], depths: [2], seeds: [0]}
+compute: {device: cpu, threads: 1, precision: float32}
+convergence: {train_error: 1.0, window: 0.5, tolerance: 100.0, gradient: null}
+slopes: {seed: 0, level: 0.95}
+effective_depth: {tolerance: 0.1}
+about: {plain: {question: "Does it collapse?"}}
+experiments:
+  plain:
+    training: {name: plain, learning_rate: 0.05, epochs: 4}
+    measure: {classifier: fc, layers: [stem, body]}
+    history: {metrics: [nc1_trace_ratio], at: [0, 0.5, 1]}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a study with an own loop; the working directory."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write(STUDY)
+    yield folder
+    load_study(tmp_path)
+    clear_code_digests()
+
+
+def write(program: str, params: str = PARAMS_TEXT) -> Run:
+    """Write a study and return its first run."""
+    Path("study.py").write_text(program, encoding="utf-8")
+    Path("params.yaml").write_text(params, encoding="utf-8")
+    clear_code_digests()
+    return load_params().grid()[0]
+
+
+def changed(old: str, new: str) -> Run:
+    assert STUDY.count(old) == 1
+    return write(STUDY.replace(old, new))
+
+
+def rows(run: Run, state: dict[str, torch.Tensor]) -> dict[tuple[str, str, str], float]:
+    features = extract_own(run, state, CPU)
+    outcome = {"finished": True, "diverged_at_epoch": None}
+    measured = measure_run(run, features, Whole(state, lambda: None), describe(run, features, outcome))  # type: ignore[arg-type, return-value]
+    return {(row.layer, row.split, row.metric): row.value for row in measured}
+
+
+def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
+    """To 1e-12, at every layer and split, on the same weights and data.
+
+    Red: a network that is rebuilt in training mode, or in another precision; layers that are read twice."""
+    run = write(STUDY)
+    trained = train_own(run, CPU)
+    found = rows(run, trained.state)
+    model = build_own(run)
+    model.load_state_dict(trained.state)
+    spec: Any = own_loop(run.spec)
+    _, measured, test = loaded().trainings[type(spec.training)].loaders(spec.training, run.seed)
+    wanted = measure_model(model, "fc", measured, test, layers=["stem", "body"])
+    assert {row.layer for row in wanted} == {"stem", "body", "last"}
+    assert {row.split for row in wanted} == {"train", "test", "weights"}
+    for row in wanted:
+        value = found[row.layer, row.split, row.metric]
+        assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
+
+
+def test_an_own_metric_reads_the_samples(study: Path) -> None:
+    """Red: samples of a packaged network, which an own loop has not."""
+    run = write(STUDY)
+    trained = train_own(run, CPU)
+    features = extract_own(run, trained.state, CPU)
+    found = list(own_measurements(run, features, Whole(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
+    train_last = next(row for row in found if (row.layer, row.split) == ("last", "train"))
+    assert train_last.value == pytest.approx(features.train.inputs.square().sum().item(), rel=1e-12)
+    assert len(found) == 3 * 2  # layers and splits
+
+
+def test_a_resumed_run_is_the_run(study: Path, tmp_path: Path) -> None:
+    """Bit for bit, though its loop draws from the global generator.
+
+    Red: generators that begin anew at a checkpoint; a history without the rows before it."""
+    run = write(STUDY)
+    whole = train_own(run, CPU)
+    file = tmp_path / "run.checkpoint"
+    seen: list[int] = []
+    with pytest.raises(Stopped):
+        train_own(
+            run,
+            CPU,
+            Checkpoints([file], 1e9),
+            lambda epoch, loss: seen.append(epoch),
+            lambda: seen[-1:] == [2],
+        )
+    saved = read_checkpoint(file)
+    assert saved is not None
+    assert saved["epoch"] == 2
+    again = train_own(run, CPU, Checkpoints([file], 1e9))
+    assert [row.epoch for row in again.history] == [1, 2, 3, 4]
+    assert [row.loss for row in again.history] == [row.loss for row in whole.history]
+    assert sorted(again.snapshots) == [0, 2, 4]
+    for name, value in whole.state.items():
+        assert torch.equal(value, again.state[name]), name
+
+
+def test_a_loop_without_checkpoints_stops_after_an_epoch(study: Path) -> None:
+    """Red: Ctrl-C that waits for the whole loop."""
+    run = write(re.sub(r".*log\.checkpoint.*\n", "", STUDY))
+    seen: list[int] = []
+    with pytest.raises(Stopped):
+        train_own(run, CPU, None, lambda epoch, loss: seen.append(epoch), lambda: True)
+    assert seen == [1]
+
+
+def test_a_loop_that_diverges_ends_as_every_run_does(study: Path) -> None:
+    """With its last finite weights. Red: a NaN that is stored as a result."""
+    run = changed("log(epoch, loss=total", "log(epoch, loss=torch.nan if epoch == 3 else total")
+    trained = train_own(run, CPU)
+    assert trained.diverged_at == 3
+    assert [row.epoch for row in trained.history] == [1, 2]
+    assert all(torch.equal(value, trained.snapshots[2][name]) for name, value in trained.state.items())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("        log(epoch, loss", "        raise RuntimeError('no GPU')\n        log(epoch, loss",
+         "study.py: line _: train: RuntimeError: no GPU"),
+        ("def spread", "    return Net(2)\n\n\ndef spread",
+         "study.py: line _: train returns another module; train the module that it gets, in place"),
+        ("loss=total / count,", "loss=float('nan'),",
+         "study.py: line _: train leaves a loss, error or weight that is not finite after one epoch"),
+        ("        log(epoch, loss=total / count, train_error=wrong / count)\n", "",
+         "study.py: line _: train logs no epoch; call log(epoch, loss=..., train_error=...) after each"),
+        ("DataLoader(train, 25)", "DataLoader(train, 25, shuffle=True)",
+         "study.py: line _: loaders gives other samples to measure on (train) in a second pass; use the "
+         "same samples in the same order, without augmentation or shuffling"),
+        ("DataLoader(train, 25), DataLoader(test, 25)", "iter([1])",
+         "study.py: line _: loaders gives a list_iterator to measure on (train); give a DataLoader or a "
+         "list of batches"),
+        (", DataLoader(train, 25), DataLoader(test, 25)", "",
+         "study.py: line _: loaders gives DataLoader; return (train, measured) or (train, measured, test)"),
+        ("return Net(depth)", "return depth", "study.py: line _: build gives an int; return a module"),
+        ("train_error=wrong / count)", "accuracy=1.0)",
+         "study.py: line _: train: TypeError: Log.__call__() got an unexpected keyword argument 'accuracy'"),
+        ("log(epoch, loss", "log(epoch - 1, loss",
+         "plain L=2 seed=0: the loop logs epoch 0 after 0, of 1; count epochs from 1"),
+        ("Training(build, loaders, train)}", "Training(build, loaders, None)}",
+         "study.py: line _: TRAININGS[Plain] is no Training (ncpipe.training.own_loop)"),
+        ("    epochs: Count\n", "", "study.py: line _: Plain has no epochs; make it a key or a ClassVar"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_before_anything_trains(study: Path, old: str, new: str, message: str) -> None:
+    """Red: a loop that fails after hours, or never."""
+
+    def check() -> None:
+        changed(old, new)
+        check_study(load_params())
+
+    with pytest.raises(InputError) as raised:
+        check()
+    assert re.sub(r"line \d+", "line _", str(raised.value)) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("classifier: fc", "classifier: head", "experiments.plain.measure: "),
+        ("[stem, body]", "[stem, boby]", "experiments.plain.measure: "),
+        ("[stem, body]", "[stem, stem]", "experiments.plain.measure: layers: one is listed twice; remove it"),
+        ("name: plain", "name: plane", "experiments.plain.training.name: 'plane' is unknown; did you"),
+        ("epochs: 4", "epochs: 0", "experiments.plain.training.epochs: 0 is out of range; it must be "),
+        ("epochs: 4}", "epochs: 4, width: 2}", "experiments.plain.training.width: unknown key; allowed: "),
+        ("    measure: {classifier: fc, layers: [stem, body]}\n", "",
+         "experiments.plain.measure: missing; add it"),
+        ("[nc1_trace_ratio]", "[nc1]", "experiments.plain.history.metrics: unknown 'nc1'; "),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_one_line(study: Path, old: str, new: str, message: str) -> None:
+    """By the reader of every other key. Red: keys that nothing checks."""
+    assert PARAMS_TEXT.count(old) == 1
+
+    def check() -> None:
+        write(STUDY, PARAMS_TEXT.replace(old, new))
+        check_study(load_params())
+
+    with pytest.raises(InputError) as raised:
+        check()
+    assert str(raised.value).removeprefix("params.yaml: ").startswith(message)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_loaders_that_change_later_are_found_by_fetch(study: Path, tmp_path: Path) -> None:
+    """Red: a pass that is compared over its first batches alone."""
+    assert store_loaders(tmp_path / "same", write(STUDY)) == {"train": 60, "test": 60}
+    odd = """
+
+class Odd(TensorDataset):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + (index > 55) * torch.rand(1), y
+"""
+    run = write(STUDY.replace("return TensorDataset(", "return Odd(") + odd)
+    check_study(load_params())
+    with pytest.raises(InputError, match="loaders gives other samples to measure on"):
+        store_loaders(tmp_path / "odd", run)
+
+
+def test_its_runs_are_keyed_by_what_they_depend_on(study: Path) -> None:
+    """Red: a digest that misses the loop, or that every study.py shares."""
+    assert study_violation() is None
+    run = write(STUDY)
+    compute = load_params().compute
+    code = code_digest(run.spec)
+    edits = {"momentum=0.9": "momentum=0.8", "nn.Conv2d(6, 6, 1)": "nn.Conv2d(6, 6, 3)", "2 * torch": "torch"}
+    for old, new in edits.items():
+        assert code_digest(changed(old, new).spec) != code
+    assert code_digest(changed("h.square()", "h.abs()").spec) == code  # a metric
+    run = write(STUDY)
+    keys = {
+        fingerprint_of(dataclasses.replace(run, **change), data, compute).key()
+        for change, data in (({}, "a"), ({}, "b"), ({"depth": 3}, "a"), ({"seed": 1}, "a"))
+    }
+    assert len(keys) == 4
+
+
+def test_an_editor_knows_its_keys(study: Path) -> None:
+    """Red: a schema that underlines `training`."""
+    load_study(Path())
+    schema = schema_text()
+    assert '"plain"' in schema
+    assert '"training"' in schema
+
+
+def test_it_runs_to_its_report(study: Path) -> None:
+    """One run in a process of its own, and every stage after it; one depth is a sweep too.
+
+    Red: a table or figure that asks for the penalty or the architecture."""
+    run = write(STUDY)
+    check_study(load_params())
+    write_grid()
+    fetch("plain")
+    train("plain", 2, 0, workers=1)
+    assert multiprocessing.active_children() == []
+    assert len(stored_runs()) == 1
+    assert [row["epoch"] for row in read_history(RUNS / run.path)] == [1, 2, 3, 4]
+    extract_experiment("plain")
+    measure("plain")
+    for stage in (aggregate, plot, report):
+        stage()
+    figures = {path.stem for path in Path("data/figures").glob("*.png")}
+    assert {"layers", "curves_plain", "train_test", "heat_maps"} <= figures
+    history = pd.read_csv("data/results/history.csv")
+    assert list(history["nc1_trace_ratio"].notna()) == [True, False, True, False, True]
+    layers = pd.read_csv("data/results/layers.csv")
+    assert list(dict.fromkeys(layers["layer"])) == ["stem", "body", "last"]
+    runs = pd.read_csv("data/results/runs.csv")
+    assert runs["loss_gap"].isna().all()
+    assert runs["converged"].all()
+    assert "Does it collapse?" in Path("data/report.html").read_text(encoding="utf-8")
+    trained = train_own(run, CPU)  # what the other process did
+    fingerprint = fingerprint_of(run, "", load_params().compute)
+    stored = read_state(RUNS / run.path, dataclasses.replace(fingerprint, data=_data()))
+    assert all(torch.equal(value, stored[name]) for name, value in trained.state.items())
+
+
+def _data() -> str:
+    from ncpipe.datasets.stored import data_checksum
+
+    return data_checksum(Path("data/prepared/plain"))
+
+
+@pytest.mark.pipeline
+@pytest.mark.long
+def test_by_dvc_a_tiny_one_of_the_starter_ends_in_figures(tmp_path: Path) -> None:
+    """Red: a dvc.yaml that asks for keys which an own loop has not."""
+    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
+    clone.run("ncpipe", "new", "resnet", "--own-loop")
+    study = clone.study("resnet")
+    params = study.folder / "params.yaml"
+    text = re.sub(r"epochs: \d+", "epochs: 2", params.read_text(encoding="utf-8"))
+    text = re.sub(r"depths: \[.*?\]", "depths: [10]", re.sub(r"seeds: \[.*?\]", "seeds: [0]", text))
+    params.write_text(text, encoding="utf-8")
+    first = study.repro()
+    assert "train@resnet-10-0" in first.ran
+    assert (study.folder / "data/figures/layers.png").is_file()
+    assert (study.folder / "data/report.html").is_file()
+    assert study.stale() == []

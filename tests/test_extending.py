@@ -17,18 +17,20 @@ from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
 from ncpipe.runs.code_digests import study_violation
 
-PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+PAGE, _, LOOP = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")
 MOST_LINES = 25
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def test_each_thing_is_said_in_a_few_lines() -> None:
     found = {language: blocks(language) for language in ("bash", "yaml", "python")}
     assert [len(texts) for texts in found.values()] == [1, 1, 8]
-    for text in (text for texts in found.values() for text in texts):
+    loop = {language: blocks(language, LOOP) for language in found}
+    assert [len(texts) for texts in loop.values()] == [1, 1, 4]
+    for text in (text for texts in (*found.values(), *loop.values()) for text in texts):
         assert len([line for line in text.splitlines() if line.strip()]) <= MOST_LINES
 
 
@@ -48,6 +50,29 @@ def test_a_study_of_own_code_begins_with_the_page() -> None:
     assert head.startswith('"""')
     assert rest == "\n\n".join(blocks("python"))
     assert (starters / "params.txt").read_text(encoding="utf-8") == blocks("yaml")[0]
+
+
+def test_a_study_of_an_own_loop_begins_with_its_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In plain form, and its loop passes its trial.
+
+    Red: a block of the section that was edited, and not what `ncpipe new --own-loop` writes."""
+    starters = ROOT / "ncpipe/commands/starters"
+    head, _, rest = (starters / "loop_study.txt").read_text(encoding="utf-8").partition("\n\n")
+    assert head.startswith('"""')
+    assert rest == "\n\n".join(blocks("python", LOOP))
+    assert (starters / "loop_params.txt").read_text(encoding="utf-8") == blocks("yaml", LOOP)[0]
+    monkeypatch.chdir(tmp_path)
+    create_study("./resnet", Extras(own_loop=True))
+    monkeypatch.chdir("resnet")
+    clear_code_digests()
+    try:
+        write_code()
+        assert study_violation() is None
+    finally:
+        load_study(tmp_path)
+        clear_code_digests()
 
 
 def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,6 +307,14 @@ def test_a_wrong_key_is_one_line(study: Path, old: str, new: str, message: str) 
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_a_file_without_study_py_names_it(study: Path) -> None:
+    """Red: a union of no specs, which breaks every other study."""
+    write(STUDY)
+    Path("study.py").unlink()
+    with pytest.raises(InputError, match="training: no study.py beside this file has an entry for it"):
+        load_params()
+
+
 def test_loaders_that_change_later_are_found_by_fetch(study: Path, tmp_path: Path) -> None:
     """Red: a pass that is compared over its first batches alone."""
     assert store_loaders(tmp_path / "same", write(STUDY)) == {"train": 60, "test": 60}

@@ -26,7 +26,7 @@ from ncpipe.figures.sweep import sweep_figures
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 
-PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")[0]
 STUDY = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 [PARAMS] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CPU = torch.device("cpu")

@@ -532,11 +532,18 @@ def new(
         Literal["vector", "image", "tokens"] | None,
         typer.Option(help="With --data: what its inputs are, where their shape and type leave it open."),
     ] = None,
+    own_loop: Annotated[
+        bool,
+        typer.Option(
+            "--own-loop",
+            help="Add a study.py with an own training loop: a small ResNet on augmented images of digits.",
+        ),
+    ] = False,
 ) -> None:
     """Create a new study from the template."""
     from ncpipe.commands.new import Extras, create_study
 
-    create_study(name, Extras(own_code, axis, data, kind))
+    create_study(name, Extras(own_code, axis, data, kind, own_loop))
 
 
 @command()

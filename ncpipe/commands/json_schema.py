@@ -85,8 +85,8 @@ def _for_editors(schema: Any) -> Any:
     if "oneOf" in schema:
         keys, name = schema.pop("oneOf")
         if "properties" in name:  # of two records, the second has a key that the first lacks
-            there = {"required": [key for key in name["required"] if key not in keys["properties"]]}
-            return schema | {"if": there, "then": name, "else": keys}
+            key = next(key for key in name["properties"] if key not in keys["properties"])
+            return schema | {"if": {"required": [key]}, "then": name, "else": keys}
         return schema | {"if": {"type": "object"}, "then": keys, "else": name}
     return schema
 

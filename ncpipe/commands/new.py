@@ -30,7 +30,7 @@ HEAD = """\
 # yaml-language-server: $schema={schema}
 # {name}: parameters of the stages in dvc.yaml. Change them, then run `{command}`.
 #
-# Write the question and the expected answer under `about`. Cost: half a minute as it stands.
+# Write the question and the expected answer under `about`. Cost: {cost} as it stands.
 """
 STARTERS = ROOT / PACKAGE / "commands/starters"
 OWN_DEPS = f"    deps:\n      - {PACKAGE}\n      - study.py\n"
@@ -71,12 +71,14 @@ class Extras:
     axis: a dotted key of the experiment to vary besides depth.
     data: a file of arrays, which is copied.
     kind: what the inputs of `data` are; None where their shape and type say it.
+    own_loop: a study.py with an own training loop, in place of all that the template trains.
     """
 
     own_code: bool = False
     axis: str | None = None
     data: Path | None = None
     kind: Kind | None = None
+    own_loop: bool = False
 
 
 def create_study(name: str, extras: Extras) -> None:
@@ -131,7 +133,7 @@ def _write_project(folder: Path, name: str, extras: Extras) -> None:
     for schema in SCHEMAS:
         (folder / schema).write_text(schema_text(schema), encoding="utf-8")
     (folder / ".gitignore").write_text(GIT_IGNORED, encoding="utf-8")
-    _replace(folder / "dvc.yaml", OWN_DEPS if extras.own_code else DEPS, ALWAYS)
+    _replace(folder / "dvc.yaml", OWN_DEPS if extras.own_code or extras.own_loop else DEPS, ALWAYS)
     (folder / "README.md").write_text(_starter("README").format(name=name), encoding="utf-8")
     (folder / "results.ipynb").write_text(_notebook(name), encoding="utf-8")
     _commit(folder, name)
@@ -173,9 +175,12 @@ def _write_common(
     text = (template / PARAMS_FILE).read_text(encoding="utf-8")
     text = text[text.index("\nsweep:") + 1 :]
     claims = (template / CLAIMS_FILE).read_text(encoding="utf-8").partition("\n")[2]
-    if extras.own_code:
-        text, claims = _starter("params"), _starter("claims").format(name=name)
-        (folder / "study.py").write_text(_starter("study"), encoding="utf-8")
+    if extras.own_loop and (extras.own_code or extras.data is not None):
+        raise InputError("--own-loop: has code and data of its own; leave out --own-code and --data")
+    if extras.own_code or extras.own_loop:
+        kind = "loop_" if extras.own_loop else ""
+        text, claims = _starter(f"{kind}params"), _starter(f"{kind}claims").format(name=name)
+        (folder / "study.py").write_text(_starter(f"{kind}study"), encoding="utf-8")
         _replace(folder / "dvc.yaml", DEPS, OWN_DEPS)
     if extras.data is not None:
         text = _with_data(folder, text, extras.data, extras.kind)
@@ -187,9 +192,12 @@ def _write_common(
         text = _with_axis(folder, text, extras.axis)
     if extras.data is not None or extras.axis is not None:
         claims = _with_own_claim(claims, name, parse_yaml(text)["sweep"])
-        if not extras.own_code:
+        if not (extras.own_code or extras.own_loop):
             text = _with_own_question(text, extras)
-    head = HEAD.format(schema=f"{schemas}{SCHEMA_FILE}", name=name, command=command)
+    if extras.own_loop:
+        _replace(folder / "dvc.yaml", "experiment}.data\n", "experiment}.training\n")
+    cost = "two minutes" if extras.own_loop else "half a minute"
+    head = HEAD.format(schema=f"{schemas}{SCHEMA_FILE}", name=name, command=command, cost=cost)
     (folder / PARAMS_FILE).write_text(head + text, encoding="utf-8")
     first = f"# yaml-language-server: $schema={schemas}{CLAIMS_SCHEMA}\n"
     (folder / CLAIMS_FILE).write_text(first + claims, encoding="utf-8")

@@ -311,7 +311,7 @@ def test_a_file_without_study_py_names_it(study: Path) -> None:
     """Red: a union of no specs, which breaks every other study."""
     write(STUDY)
     Path("study.py").unlink()
-    with pytest.raises(InputError, match="training: no study.py beside this file has an entry for it"):
+    with pytest.raises(InputError, match=r"training: no study\.py beside this file has an entry for it"):
         load_params()
 
 

@@ -7,7 +7,7 @@ HOLDS = "holds"
 
 def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
     """Return a line for each experiment and reason why runs have no bound, in the order of `runs`."""
-    unbounded = runs[runs["bound"] != HOLDS].fillna({"bound_detail": ""})
+    unbounded = runs[runs["bound"] != HOLDS].astype({"bound_detail": object}).fillna({"bound_detail": ""})
     return [
         f"{experiment}: {len(own)} of {(runs['experiment'] == experiment).sum()} runs have no bound, "
         f"so no loss_gap: {bound}{_details(own['bound_detail'])}"

@@ -245,7 +245,7 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
         "architecture": loop.training.name,
         "norm": "none",
         "initialisation": OWN_LOOP,
-        "source": OWN_LOOP,
+        "source": "own loaders",
         "loss_name": OWN_LOOP,
         "last_bias": features.bias is not None,
         "penalty_rule": OWN_LOOP,

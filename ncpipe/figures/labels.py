@@ -30,7 +30,6 @@ DATA_NAMES = {
     "text": "own text",
     "arrays": "own data",
     "free": "free features",
-    "own loop": "own loaders",
 }
 NORM_NAMES = {"pre": "pre-LN ", "batch": "batch-norm "}
 NETWORK_NAMES = {

@@ -573,10 +573,13 @@ def test_too_few_converged_runs_are_no_number():
     tables = tables_of(runs, measure(runs, noisy))
     for quantity in ("slope", "line", "spearman"):
         found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
-        assert (found.verdict, found.number.missing) == ("does not apply", "6 of 15 runs have converged")
+        assert (found.verdict, found.number.missing) == (
+            "does not apply",
+            "6 of 15 runs have a number that is used",
+        )
     assert "no run of" in answer(claim(experiment="other"), tables, RULE).missing
     assert "not measured" in answer(claim(metric="cdnv"), tables, RULE).missing
-    assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have converged"
+    assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have a number that is used"
     assert answer(claim("value"), tables, RULE).value > 0
 
 
@@ -1021,7 +1024,7 @@ def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
     rows = [("a", 4, 0.1, 0, "5-5-9", 0, 0.0, False), ("a", 4, 0.1, 1, "5-5-4", 1, 0.0, True)]
     series = [("b", 4, None, 0, "5-6-10", 0, 0.0, False), ("b", 4, None, 1, "2-9-10", 0, 0.1, True)]
     same = {
-        "finished": True, "converged": True, "loss_over_dnc": 0.9, "structure": "other",
+        "finished": True, "converged": True, "selected": True, "loss_over_dnc": 0.9, "structure": "other",
         "ranks_before": "5-5-5",
     }  # fmt: skip
     pd.DataFrame(rows, columns=columns).assign(axis="penalty.value", **same).to_csv(low_rank / "runs.csv")

@@ -51,7 +51,7 @@ def test_a_value_is_used_or_says_why_not(metric, value, reason):
 def test_a_run_that_did_not_converge_says_so_first(value):
     runs = grid(depths=(2,), seeds=(0,), converged=False)
     point = usable_points(measure(runs, lambda *_: value), runs).iloc[0]
-    assert (point["reason"], point["used"]) == ("run not converged", False)
+    assert (point["reason"], point["used"]) == ("run left out", False)
 
 
 def test_nothing_else_takes_a_value_out():

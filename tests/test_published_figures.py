@@ -18,8 +18,8 @@ DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
 # Rows of the figures that the text puts together from several folders.
 TOGETHER = {
-    "figure_1": ("cifar10_rn1", "cifar10_t11_reduced", "imdb_pre_t11_reduced", "mnist_rn2"),
-    "figure_2": ("mnist_rn1", "mnist_t11_reduced", "mnist_rn2_constant"),
+    "figure_1": ("cifar10_rn1", "cifar10_t11_1000", "imdb_pre_t11_500", "mnist_rn2"),
+    "figure_2": ("mnist_rn1", "mnist_t11_1000", "mnist_rn2_constant"),
 }
 HEADS = {
     f"{source}_{kind}": f"{title}, {regularised}"

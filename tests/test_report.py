@@ -236,7 +236,7 @@ def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypat
 def test_a_sweep_whose_runs_all_converged_has_no_warning(tmp_path, monkeypatch):
     """Red: text filled into a column that is read as numbers, which pandas 4 refuses."""
     made = tables()
-    write_study(tmp_path, made | {"runs": made["runs"].assign(converged=True, reason="")})
+    write_study(tmp_path, made | {"runs": made["runs"].assign(converged=True, selected=True, reason="")})
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -235,13 +235,13 @@ def _bytes(name: str) -> bytes:
 def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
     """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
     names = [metric.name for metric in own_metrics()]
-    rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
+    rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["selected"]]
     if not len(rows):
         return
     keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in rows]
     values = rows.groupby(keys, sort=False)["value"]
     table = values.agg(mean="mean", std="std", runs="size").reset_index()
-    note = "At the last layer, of converged runs."
+    note = "At the last layer, of the runs used."
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 
 

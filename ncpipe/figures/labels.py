@@ -86,7 +86,7 @@ def row_label(run: Mapping[Any, Any]) -> str:
 
 def scale_lines(scale: str) -> str:
     """Return a scale such as `reduced, 250 images` with lines as long as those of a row label."""
-    return "\n".join(_lines(scale.split(" "), " "))
+    return "\n".join(_lines(scale.split(", "), ", "))
 
 
 def by_experiment(

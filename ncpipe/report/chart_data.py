@@ -46,7 +46,7 @@ def chart_data(
 def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     """Return the data of charts for runs without metrics: their training curves.
 
-    runs: with the columns converged and reason.
+    runs: with the columns converged, selected and reason.
     """
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
@@ -64,6 +64,7 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             "x": numbers(runs[x_column(runs)]),
             "seed": runs["seed"].tolist(),
             "converged": runs["converged"].astype(int).tolist(),
+            "selected": runs["selected"].astype(int).tolist(),
             "reason": runs["reason"].fillna("").tolist(),
         },
         "series": [],
@@ -161,7 +162,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     nets: the distinct networks, with names and positions of their layers in the order of the forward pass.
     which: the index into `nets` of each run.
     series: a metric on a split, with `values[run][layer]`, and `reasons[run][layer name]` for values of
-    converged runs that enter no slope although a log scale shows them.
+    selected runs that enter no slope although a log scale shows them.
     """
     keys = run_keys(runs)
     positions = [*setting_keys(runs), "layer"]
@@ -187,7 +188,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
             values[i][j] = number(value, LAYER_DIGITS)
         reasons: dict[int, dict[str, str]] = {}
         if entry(str(metric)).scale == "log":
-            unused = table[table["converged"] & ~table["used"] & table["log10"].notna()]
+            unused = table[table["selected"] & ~table["used"] & table["log10"].notna()]
             for *place, reason in unused[[*keys, "layer", "reason"]].itertuples(index=False, name=None):
                 reasons.setdefault(rows[tuple(place)][0], {})[place[-1]] = reason
         series.append({"metric": metric, "split": split, "values": values, "reasons": reasons})

@@ -25,7 +25,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "own_metrics": (
         "The study's own metrics against {x}",
-        "At the last layer: the mean over converged runs, and single runs beside it, hollow where they did "
+        "At the last layer: the mean over the runs used, and single runs beside it, hollow where they did "
         "not converge.",
     ),
     "layers": (

@@ -1,4 +1,4 @@
-"""Decide from histories which runs converged, and count the others by reason."""
+"""Decide from histories which runs converged and which are used, and count the others by reason."""
 
 import math
 
@@ -16,10 +16,13 @@ TRAIN_ERROR = "train error"
 LOSS_MOVING = "loss moving"
 SHORT_HISTORY = "history too short"
 GRADIENT = "gradient"
+UNFIT = [DIVERGED, NO_HISTORY, TRAIN_ERROR]  # of runs that do not fit the data, or nobody knows
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """Return `runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
+    """Return `runs` with converged, selected, reason ('' where converged), last_train_error and loss_moved.
+
+    selected: whether means, slopes and claims use the run (`selected_runs`).
 
     A run converged if its history passes `judge_run` and the gradient norm of its objective at the end is at
     most `rule.gradient`, unless that is None (`ncpipe.features.gradient` computes the norm).
@@ -35,12 +38,19 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         reason or _gradient_reason(norm, rule)
         for (reason, _, _), norm in zip(judged, runs["gradient_norm"], strict=True)
     ]
+    judged_runs = runs.assign(converged=[reason == "" for reason in reasons], reason=reasons)
     return runs.assign(
-        converged=[reason == "" for reason in reasons],
+        converged=judged_runs["converged"],
+        selected=selected_runs(judged_runs, rule),
         reason=reasons,
         last_train_error=[error for _, error, _ in judged],
         loss_moved=[moved for _, _, moved in judged],
     )
+
+
+def selected_runs(runs: pd.DataFrame, rule: Convergence) -> pd.Series:
+    """Return which runs means, slopes and claims use, from their columns converged and reason."""
+    return runs["converged"] if rule.use == "converged" else ~runs["reason"].isin(UNFIT)
 
 
 def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:

@@ -93,7 +93,7 @@ def trained_and_constructed(
     """Draw gap, NC1, NC2 and NC3 against L: trained networks, least strengths, biases alone.
 
     networks: as of `constructed_gap`, with nc2 the distance that the loss asks for. trained: experiment,
-    depth, metric (a name of COLUMNS), log10_mean and log10_std over converged seeds. labels: experiment ->
+    depth, metric (a name of COLUMNS), log10_mean and log10_std over the seeds used. labels: experiment ->
     row label.
     """
     with paper_style():

@@ -223,8 +223,8 @@
   /** Single runs with mean and spread. values, reasons, fits: of the series, or of one layer of it. */
   function runsSpec(series, lines, name = "") {
     const { values, reasons, fits: own, enter, format } = name
-      ? { ...layerValues(series, name), fits: [], enter: (i) => data.runs.converged[i], format: ".3g" }
-      : { ...series, enter: (i) => data.runs.converged[i] && !series.reasons[i], format: ".5g" };
+      ? { ...layerValues(series, name), fits: [], enter: (i) => data.runs.selected[i], format: ".3g" }
+      : { ...series, enter: (i) => data.runs.selected[i] && !series.reasons[i], format: ".5g" };
     const rows = [];
     let hidden = 0;
     values.forEach((value, i) => {
@@ -271,7 +271,7 @@
       })),
     ].filter((each) => each.data.values.length);
     const says = [`${series.title}: ${series.means}.`, ...own.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says)];
-    if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those that converged." : "No run has a value here.");
+    if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those used." : "No run has a value here.");
     if (hidden) says.push(`${hidden} runs have no value that this scale can show.`);
     return [layer, `${series.title}${name ? ` of layer ${name}` : ""} against ${data.x.label}`, says];
   }
@@ -310,7 +310,7 @@
       layer.forEach((name, j) => {
         const value = values[j];
         if (!drawable(value, series.log)) return;
-        const more = { layer: name, position: position[j], used: data.runs.converged[i] ? "yes" : "no" };
+        const more = { layer: name, position: position[j], used: data.runs.selected[i] ? "yes" : "no" };
         const row = runRow(i, value, own.reasons[i]?.[name], more);
         rows.push(row);
         if (row.used === "no") return;
@@ -343,7 +343,7 @@
       })),
     ].map((each) => ({ data: { values: [...means, ...rows] }, ...each }));
     return [rows.length ? layer : [], `${series.title} layer by layer`,
-      rows.length ? ["Single runs; the lines join the means of those that converged, one for each network's depth."] : ["No run has a value here."]];
+      rows.length ? ["Single runs; the lines join the means of those used, one for each network's depth."] : ["No run has a value here."]];
   }
 
   function chosenLines() {

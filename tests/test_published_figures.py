@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import image_numbers
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -43,6 +44,7 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
         for name in ("depth_sweep", "loss_gap", "panels"):
             if (folder / f"{name}.png").is_file():
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
+    yield "results/transformers_images/images", image_numbers.draw
     for name, folders in TOGETHER.items():
         yield name, partial(again, folders, "depth_sweep")
     runs = pd.read_csv(RESULTS / "low_rank_real/runs.csv")

@@ -19,6 +19,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 import yaml
+from image_numbers import DEPTHS, METRICS, by_images
 
 from ncpipe.tables.compare import Term, difference_interval, slope_terms
 from ncpipe.tables.points import LAST
@@ -362,22 +363,33 @@ def ratios(one: Panel, other: Panel, title: str, digits: int = 2) -> str:
 
 def images() -> str:
     """Return a table of means at two depths and of powers of L by the number of training images."""
-    few, depths, rows = published("transformers_images", "points"), (2, 13), []
-    for source, more in (("CIFAR-10", "cifar10_t11_1000"), ("MNIST", "mnist_t11_1000")):
-        own = few[few["experiment"] == more.removesuffix("_1000")]
-        same = published(more, "points").assign(x=100)
-        same = same[same["seed"].isin(own["seed"]) & same["depth"].isin(depths)]
-        for x, part in pd.concat([own, same]).groupby("x"):
-            cells = []
-            for title in ("NC1", "NC2", "NC3"):
-                metric, split = SERIES[title]
-                used = part[part["used"] & (part["metric"] == metric) & (part["split"] == split)]
-                groups = [used[used["depth"] == depth]["log10"].to_numpy() for depth in depths]
-                fit = Replicates(np.array(depths), groups, LEVEL).fit(0)
-                ends = " → ".join(short(10 ** float(group.mean())) for group in groups)
-                cells.append(f"{ends}: {fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]")
-            rows.append([source, f"{10 * x:g}", *cells])
-    return table(["", "images", *(f"{title}, L = 2 → 13: power" for title in ("NC1", "NC2", "NC3"))], rows)
+    rows = []
+    for source, count, values in by_images():
+        cells = []
+        for groups in values.values():
+            fit = Replicates(np.array(DEPTHS), groups, LEVEL).fit(0)
+            ends = " → ".join(short(10 ** float(group.mean())) for group in groups)
+            cells.append(f"{ends}: {fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]")
+        rows.append([source, str(count), *cells])
+    heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
+    return table(["", "images", *heads], rows)
+
+
+def earlier() -> str:
+    """Return a table of the powers of L of panels that are no longer published, with their commits."""
+    rows = [
+        [
+            row["data"], row["setting"], str(row["runs"]),
+            *(_interval(row, title) for title in METRICS),
+            f"`{row['commit']}`",
+        ]
+        for row in published("transformers_images", "earlier").to_dict("records")
+    ]  # fmt: skip
+    return table(["", "earlier panel", "runs", *METRICS, "commit"], rows)
+
+
+def _interval(row: dict[Any, Any], title: str) -> str:
+    return f"{row[title]:z.2f} [{row[f'{title} low']:z.2f}, {row[f'{title} high']:z.2f}]"
 
 
 def by_value(folder: str) -> str:
@@ -429,7 +441,7 @@ def rendered() -> str:
     )  # fmt: skip
     names = {
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
-        "counted": counted, "images": images, "by_value": by_value, "short": short,
+        "counted": counted, "images": images, "earlier": earlier, "by_value": by_value, "short": short,
         "log_over": lambda depths: np.log(depths) / depths,
     }  # fmt: skip
     return environment.get_template(TEMPLATE).render(names)

@@ -1,13 +1,10 @@
 """The page of a study: what is in it, that it is whole and alone, and that nothing else makes it another."""
 
 import hashlib
-import http.client
 import json
 import math
 import re
 import shutil
-import socket
-import threading
 import time
 import warnings
 from html.parser import HTMLParser
@@ -23,10 +20,9 @@ from ncpipe.commands import stage_times
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
 from ncpipe.commands.report_comparison import report_comparison
-from ncpipe.commands.serve import make_server
 from ncpipe.config.params import load_params, parse_params
 from ncpipe.figures.overlay import Sweep, overlay
-from ncpipe.report.chart_data import chart_data, curve_data, kept, number
+from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
 from ncpipe.report.result_grids import side_by_side
@@ -186,8 +182,9 @@ def test_powers_are_typeset(text, html):
 def test_metrics_of_the_history_are_curves_by_their_labels():
     """NC through training. Red: a chooser of `nc1_trace_ratio_test`."""
     made = tables(("one",), (2, 3))
-    history = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
-    found = curve_data(made["runs"], history)["history"]
+    made["history"] = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
+    charts = ("runs", "points", "slopes", "history", "measurements", "places")
+    found = chart_data(*(made[name] for name in charts))["history"]
     assert next(iter(found["titles"])) == "nc1_trace_ratio"  # what the chart shows first
     assert found["titles"]["nc1_trace_ratio"] == "NC1"
     assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
@@ -581,62 +578,6 @@ def test_times_by_stage_are_those_of_the_last_run_of_each_item(study, tmp_path, 
     row = sent[sent.index(">slurm 7<") + 1 :].partition("</tr>")[0]
     cells = re.sub("(<.*?>)+", "|", row).strip("|").split("|")
     assert cells == ["slurm 7", "1", "4", "3.00", "1.50", "0.5 of 2.0 GB", "30 s, at most 30 s", "3"]
-
-
-@pytest.fixture
-def served(study, monkeypatch):
-    """Its answers, by path: status and text."""
-    monkeypatch.chdir(study)
-    server = make_server(0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    def ask(path, host="127.0.0.1"):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
-        connection.request("GET", path, headers={"Host": f"{host}:{server.server_address[1]}"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    yield ask
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_connection_that_says_nothing_is_closed(study, monkeypatch):
-    """Also one that stops in the middle of a request. Red: each holds a thread for as long as it likes."""
-    monkeypatch.chdir(study)
-    monkeypatch.setattr("ncpipe.commands.serve.IDLE_SECONDS", 0.2)
-    with make_server(0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127."):
-            with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as connection:
-                connection.sendall(begun)
-                assert connection.recv(1) == b""
-        server.shutdown()
-
-
-def test_the_served_page_follows_the_runs(study, served):
-    """Red: a page of before the last result; another site's page that is answered."""
-    code, text = served("/")
-    assert code == 200
-    page = Page(text)
-    assert "data-live" in dict(page.elements)["html"]
-    assert any("connect-src 'self'" in content for content in page.all("content"))
-    code, told = served("/state.json")
-    told = json.loads(told)
-    assert code == 200
-    assert told["rows"] == [[name, str(L), "2", "2"] for name in ("one", "two") for L in (2, 3, 5)]
-    assert told["columns"] == ["experiment", "L", "runs", "stale"]
-    sentences = study / "data/results/sentences.txt"
-    before = sentences.read_text()
-    sentences.write_text(before.replace("-0.40", "-0.47"))
-    assert json.loads(served("/state.json")[1])["version"] != told["version"]
-    assert "L<sup>−0.47</sup>" in served("/")[1]
-    sentences.write_text(before)
-    assert served("/", "evil.example")[0] == 403
-    for path in ("/logs/../params.yaml", "/logs/batches.csv", "/data/results/runs.csv"):
-        assert served(path)[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -375,16 +375,6 @@ def report(
 
 
 @command()
-def serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
-) -> None:
-    """Serve the report and the progress of the runs on this machine, until Ctrl-C."""
-    from ncpipe.commands.serve import serve as serve_page
-
-    serve_page(port)
-
-
-@command()
 def compare(
     revisions: Annotated[
         list[str],

@@ -334,18 +334,11 @@ def claims(
 
 @stage()
 def report(
-    revisions: Annotated[
-        list[str] | None, typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.")
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Compare revisions with the first one; write a page.")
-    ] = False,
     target: Annotated[
         Path | None,
         typer.Option(
             "--to",
-            help="File to write instead, with commit and machine. Default with --compare: "
-            "data/comparison.html.",
+            help="File to write instead, with commit and machine.",
         ),
     ] = None,
     times: Annotated[
@@ -356,19 +349,11 @@ def report(
     from ncpipe.commands.report import report as write_page
     from ncpipe.commands.report import report_to
 
-    if bool(revisions) != compare:
-        raise InputError(
-            "report: give --compare with revisions, for example ncpipe report --compare HEAD workspace"
-        )
-    if times and (compare or target is None):
+    if times and target is None:
         raise InputError("report: --times needs --to, because data/report.html has no times")
     if target is not None and target.is_dir():
         raise InputError(f"{target}: is a folder; give a file, for example {target / 'report.html'}")
-    if revisions:
-        from ncpipe.commands.report_comparison import report_comparison
-
-        report_comparison(revisions, target)
-    elif target is None:
+    if target is None:
         write_page()
     else:
         report_to(target, times)

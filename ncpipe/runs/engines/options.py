@@ -311,7 +311,6 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    timed: whether to time batches first, to estimate the total time and start with the longest.
     keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
     keys: fingerprints of the sweep's runs, by which an engine knows its earlier jobs; None for any.
     """
@@ -322,7 +321,6 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    timed: bool = True
     keep_options: bool = False
     keys: frozenset[str] | None = None
 

@@ -44,7 +44,7 @@ KILLED = """
 import os, signal, sys
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.system.console import say
-with recorded_job("local", [sys.argv[1]], 1):
+with recorded_job("local", [sys.argv[1]]):
     say("so far")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -123,7 +123,7 @@ def test_logs_are_those_of_what_trained_the_run(
     said = capsys.readouterr().out
     assert said.startswith("==> local (training, or killed): data/logs/jobs/local-")
     assert said.endswith(".log\nso far\n\n")
-    with recorded_job("local", [fingerprint.key()], 1):
+    with recorded_job("local", [fingerprint.key()]):
         say("now")
         logs("two", 2, 2)
     logs("two", 2, 2)

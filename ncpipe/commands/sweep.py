@@ -20,7 +20,6 @@ from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
 from ncpipe.runs.engines.engine import run_tasks
-from ncpipe.runs.engines.job_log import cost_table, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.slurm_commands import cancel
@@ -31,7 +30,6 @@ from ncpipe.runs.plan import Planned, headline, plan, seconds_of
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
-from ncpipe.system.text_table import aligned
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device, release_memory
 
@@ -64,7 +62,7 @@ def sweep(
     check_rules(options, params)
     _prepare()
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
-    costs_before, keys = len(read_costs()), frozenset(fingerprint.key() for fingerprint in fingerprints)
+    keys = frozenset(fingerprint.key() for fingerprint in fingerprints)
     if others := [job for job in read_jobs() if job.keys.isdisjoint(keys)]:
         count = plural(len(others), "job")
         say(f"sweep: {count} of other code, data or parameters go on (ncpipe sweep --cancel ends all jobs)")
@@ -76,7 +74,6 @@ def sweep(
     )
     if jobs != "wait":
         failed = _handle_jobs(missing, settings, options, jobs)
-        _print_costs(costs_before)
         left = missing_of(missing)
         if jobs == "collect" and left:
             say(f"sweep: {plural(len(left), 'run')} not finished yet")
@@ -90,7 +87,6 @@ def sweep(
         try:
             failures = _train(missing, settings, options)
         finally:
-            _print_costs(costs_before)
             release_memory()  # the stages of dvc repro have processes of their own
         if failures:
             say("sweep: some runs failed, see above; running dvc repro for the others")
@@ -116,12 +112,6 @@ def cancel_jobs() -> None:
     say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)
-
-
-def _print_costs(before: int) -> None:
-    """Print the costs of the jobs that were collected after the first `before` rows of the log."""
-    if costs := [cost for cost in read_costs()[before:] if cost.engine != "local"]:
-        say("\n".join(aligned(cost_table(costs))))
 
 
 def _prepare() -> None:

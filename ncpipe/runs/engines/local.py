@@ -42,8 +42,7 @@ class LocalEngine(Engine):
         done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
         progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(missing), done)
         try:
-            cores = compute.threads * workers
-            with recorded_job("local", [fingerprint.key() for fingerprint in missing], cores):
+            with recorded_job("local", [fingerprint.key() for fingerprint in missing]):
                 train_batches(
                     [batch.fingerprints for batch in planned],
                     workers,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.job_log import JobCost, write_costs
+from ncpipe.runs.engines.job_log import describe_log
 from ncpipe.runs.engines.jobs import (
     LOG,
     REFUSED,
@@ -35,11 +35,9 @@ from ncpipe.runs.engines.slurm_commands import (
     job_states,
     last_line,
     summary,
-    usages,
 )
 from ncpipe.runs.engines.slurm_script import batch_script, check_submission, submission, submit
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
-from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import JOBS
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -109,10 +107,8 @@ class SlurmEngine(Engine):
         return self.keys is None or not job.keys.isdisjoint(self.keys)
 
     def _results(self, ended: Sequence[Job], states: Mapping[str, JobState]) -> list[TaskResult]:
-        """Return the results of jobs that have ended; log their costs and remove their records."""
-        used = usages(ended)
+        """Return the results of jobs that have ended; keep their logs and remove their records."""
         results: list[TaskResult] = []
-        costs: list[JobCost] = []
         for job in ended:
             state, report = states[job.id].name, _worker_report(job)
             own = results_of(job, state, report)
@@ -123,8 +119,8 @@ class SlurmEngine(Engine):
                     f"sweep: job {job.id} ended without {plural(lost, 'run')} of other code, data or "
                     "parameters, which are not submitted again"
                 )
-            costs.append(cost_of(job, state, report, used.get(job.id, {})))
-        write_costs(costs)
+            name = "COMPLETED" if report and state not in TASK_STATES else state
+            describe_log(job.collected_log, f"slurm {job.id} ({name})", job.keys)
         for job in ended:
             if self.keep_options:
                 self._earlier_options |= dict.fromkeys(job.keys, job.options)
@@ -348,29 +344,6 @@ def _reason(job: Job, state: str) -> str:
     if refusal:
         return f"it reached its time limit and Slurm does not queue it again ({last_line(refusal)})"
     return f"{REASONS.get(state, 'it ended without a result')} ({state})"
-
-
-def cost_of(job: Job, state: str, report: Mapping[str, Any], usage: Mapping[str, Any]) -> JobCost:
-    """Return the cost of a job. usage: fields from the accounting, in place of those of its last start."""
-    options = job.options.with_more_memory(job.tasks[0].memory_tries) or job.options
-    restarts = report.get("restarts", 0)
-    keys = [key for task in job.tasks for key in task.keys]
-    cost = JobCost(
-        engine="slurm",
-        job=job.id,
-        state="COMPLETED" if report and state not in TASK_STATES else state,
-        cores=options.cpus,
-        gpus=options.gpus,
-        seconds=report.get("seconds", 0.0),
-        waited=max(0.0, report.get("started", 0.0) - job.submitted) if report and not restarts else None,
-        memory_used=report.get("megabytes"),
-        memory_asked=options.megabytes,
-        requeued=restarts,
-        runs=len(keys),
-        log=str(job.collected_log),
-        digests=digests_of(keys),
-    )
-    return replace(cost, **usage)
 
 
 def log_tail(path: Path) -> str:

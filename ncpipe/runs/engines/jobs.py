@@ -49,7 +49,7 @@ class Job:
     index: of the job in its array.
     number: of the array in Slurm; empty if the driver ended before it received the number.
     tasks: what the job trains.
-    options: those that it was submitted with, rules applied, before any increase of memory.
+    options: those that it was submitted with, rules applied.
     folder: of the sweep, if it is another one than the current folder.
     """
 

@@ -53,7 +53,7 @@ REASONS = {
     "CANCELLED": "it was cancelled",
     "GONE": "Slurm no longer knows how it ended",
     "NODE_FAIL": "its node failed",
-    "OUT_OF_MEMORY": "it needed more memory than it had",
+    "OUT_OF_MEMORY": "it needed more memory than it had; make slurm.mem larger",
     "PREEMPTED": "it was preempted",
     "TIMEOUT": "it reached its time limit before it had saved",
 }
@@ -128,39 +128,30 @@ class SlurmEngine(Engine):
             del self.jobs[job.id]
         return results
 
-    def more_memory(self, task: Task) -> Task | None:
-        larger = replace(task, memory_tries=task.memory_tries + 1)
-        options = self._options_of(task.keys[0], task.runs[0])
-        return None if options.with_more_memory(larger.memory_tries) is None else larger
-
     def _options_of(self, key: str, run: Mapping[str, Any]) -> Slurm:
         return self._earlier_options.get(key) or self.options.for_run(run["experiment"], run["depth"])
 
     def by_options(self, tasks: Sequence[Task]) -> list[tuple[Slurm, list[Task]]]:
-        """Group tasks by their jobs' options, before any increase of memory.
-
-        Splits a task whose runs have different options.
-        """
-        groups: dict[tuple[Slurm, int], list[Task]] = {}
+        """Group tasks by their jobs' options; split a task whose runs have different options."""
+        groups: dict[Slurm, list[Task]] = {}
         for task in tasks:
             indices: dict[Slurm, list[int]] = {}
             for index, (key, run) in enumerate(zip(task.keys, task.runs, strict=True)):
                 indices.setdefault(self._options_of(key, run), []).append(index)
             for options, same in indices.items():
-                groups.setdefault((options, task.memory_tries), []).append(task.subset(same))
-        return [(options, group) for (options, _), group in groups.items()]
+                groups.setdefault(options, []).append(task.subset(same))
+        return list(groups.items())
 
     def _submit_array(self, options: Slurm, tasks: Sequence[Task]) -> None:
         start = time.monotonic()
         with_cores = [_with_cores(task, options) for task in tasks]
         shares = [[task.submitted() for task in share] for share in distribute(with_cores, options.array)]
         wait_for = arrays_to_wait_for(list(self.jobs.values()), len(shares), options)
-        requested = options.with_more_memory(tasks[0].memory_tries) or options
         jobs = write_array(shares, options)
         name = jobs[0].array
         try:
             prepare_workdir(name)
-            number = submit(name, len(jobs), requested, wait_for)
+            number = submit(name, len(jobs), options, wait_for)
         except InputError:
             remove_array(name)
             raise
@@ -255,7 +246,6 @@ def _resources(options: Slurm) -> str:
     parts += ["1 GPU"] if options.gpus else []
     names = ("gres", "partition", "account", "qos", "constraint")
     parts += [f"{name} {value}" for name in names if (value := getattr(options, name)) is not None]
-    parts += [] if options.container is None else [f"in {options.container.image}"]
     return ", ".join([*parts, *options.sbatch])
 
 

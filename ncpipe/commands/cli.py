@@ -472,7 +472,7 @@ def repair(
         ),
     ] = None,
 ) -> None:
-    """Repair DVC's files after DVC was killed, and remove damaged files from its cache."""
+    """Remove damaged files from DVC's cache, with their copies in data/."""
     from ncpipe.commands.repair import repair as repair_dvc
 
     repair_dvc(paths or ())

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 
 from ncpipe.commands.grid import check_metrics
-from ncpipe.commands.repair import repair_broken_lock, repair_quickly
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.records import suggest
@@ -60,7 +59,7 @@ def sweep(
         code_digest(spec)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
-    _prepare()
+    dvc("repro", "code", "grid", "fetch", capture=True)
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
     keys = frozenset(fingerprint.key() for fingerprint in fingerprints)
     if others := [job for job in read_jobs() if job.keys.isdisjoint(keys)]:
@@ -112,17 +111,6 @@ def cancel_jobs() -> None:
     say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)
-
-
-def _prepare() -> None:
-    """Repair DVC's files if DVC was killed, then bring code, grid and data up to date."""
-    repair_quickly()
-    try:
-        dvc("repro", "code", "grid", "fetch", capture=True)
-    except InputError:
-        if not repair_broken_lock():
-            raise
-        dvc("repro", "code", "grid", "fetch", capture=True)
 
 
 def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:

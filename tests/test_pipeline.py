@@ -801,7 +801,7 @@ class TestSweep:
         before = clone.digests("data")
         plan = clone.run("ncpipe", "sweep", "--dry-run").out.splitlines()
         assert clone.digests("data") == before
-        assert plan[-3].startswith("4 runs to train in ")
+        assert plan[-2].startswith("4 runs to train in ")
         batches = [line.split() for line in plan[1 : plan.index("")]]
         assert {(name, depth) for name, depth, *_ in batches} == {("alpha", "L=2"), ("beta", "L=2")}
         assert sum(int(cells[2]) for cells in batches) == 4

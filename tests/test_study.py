@@ -36,7 +36,7 @@ from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import SWEEP_STAGES
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
-from ncpipe.runs.plan import plan_all
+from ncpipe.runs.plan import plan
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
@@ -462,7 +462,7 @@ def test_a_network_that_fails_is_one_line(
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
     fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    planned, [failed] = plan_all(fingerprints, torch.device("cpu"), 1, keep_going=True)
+    planned, [failed] = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)

@@ -15,14 +15,13 @@ from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.catalogue import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
-from ncpipe.report.grids import Cell, Grid, data_uri, grid
+from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.report.summary import asked, found, how_sure
 from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
-from ncpipe.runs.engines.job_log import JOB_LOG, cost_table, read_costs
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -90,16 +89,7 @@ def report_to(target: Path, times: bool) -> None:
     if times and (seconds_of := stage_times()):
         values = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in seconds_of.items())
         here["Stages, when each of their items last ran here"] = values
-    page = contents(here)
-    if times and (costs := read_costs()):
-        head, *rows = cost_table(costs)
-        note = "Jobs of Slurm, tasks of Ray and local sweeps that trained these runs."
-        cells = [list(map(Cell, row)) for row in rows]
-        costs_grid = Grid(
-            "costs", "What training cost", note, list(head), cells, data_uri(JOB_LOG.read_bytes())
-        )
-        page = dataclasses.replace(page, grids=[*page.grids, costs_grid])
-    write_page(target, page)
+    write_page(target, contents(here))
 
 
 def write_page(target: Path, page: Contents) -> None:

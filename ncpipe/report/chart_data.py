@@ -36,18 +36,6 @@ def chart_data(
     places: pd.DataFrame,
 ) -> dict[str, Any]:
     """Return all data of the charts, from the tables of `aggregate` and `measure`."""
-    data = curve_data(runs, history)
-    return data | {
-        "series": _series(runs, points, slopes, data["lines"]),
-        "layers": _layers(runs, measurements, places),
-    }
-
-
-def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """Return the data of charts for runs without metrics: their training curves.
-
-    runs: with the columns converged, selected and reason.
-    """
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
     return {
@@ -67,8 +55,8 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             "selected": runs["selected"].astype(int).tolist(),
             "reason": runs["reason"].fillna("").tolist(),
         },
-        "series": [],
-        "layers": {"nets": [], "which": [], "series": []},
+        "series": _series(runs, points, slopes, lines),
+        "layers": _layers(runs, measurements, places),
         "history": _history(runs, history),
     }
 

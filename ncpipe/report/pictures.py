@@ -46,12 +46,6 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "Between the last layer's centred class means, and between them and the rows of W. After collapse "
         "they are 1 on the diagonal and −1/(K−1), marked ETF, elsewhere.",
     ),
-    "overlay": (
-        "One over the other, against {x}",
-        "log10 of NC1, NC2, NC3 and the loss gap at the last layer: mean ± 1 standard deviation over seeds, "
-        "a colour for each revision, with least-squares slopes and their intervals above each panel. "
-        "Identical curves hide each other; the legend says which they are.",
-    ),
     "spectra": (
         "Singular values",
         "The i-th singular value of the last layer's class means of training samples, and of W, over the "

@@ -69,39 +69,6 @@
     });
   }
 
-  // ---- a page that is served: where the runs are, asked for again and again --------------------------------
-
-  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
-  async function renew() {
-    let told;
-    try {
-      told = await (await fetch("state.json", { cache: "no-store" })).json();
-    } catch {
-      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe serve has ended."));
-      return;
-    }
-    const version = document.documentElement.dataset.version ?? told.version;
-    document.documentElement.dataset.version = version;
-    if (told.version !== version && !large?.open) return void location.reload();
-    const row = (cells, name) => {
-      const made = document.createElement("tr");
-      made.append(...cells.map((cell) => element(name, cell)));
-      return made;
-    };
-    at("states").tHead.replaceChildren(row(told.columns, "th"));
-    at("states").tBodies[0].replaceChildren(...told.rows.map((cells) => row(cells, "td")));
-    at("lines").replaceChildren(...told.lines.map((line) => element("p", line)));
-    at("logs").replaceChildren(...told.logs.map(([name, address]) => {
-      const made = document.createElement("li");
-      made.append(Object.assign(element("a", `${name} failed`), { href: address }));
-      return made;
-    }));
-  }
-  if ("live" in document.documentElement.dataset) {
-    renew();
-    setInterval(renew, 2000);
-  }
-
   // ---- charts ----------------------------------------------------------------------------------------------
 
   if (!at("data")) return;
@@ -120,6 +87,7 @@
     });
   }
 
+  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   const distinct = (values) => [...new Set(values)];
   const ascending = (values) => distinct(values).sort((a, b) => a - b);
   const say = (value) => (value === null ? "none" : Number(value.toPrecision(4)).toString());
@@ -443,7 +411,7 @@
     return draw("curve-chart", { data: { values: rows }, width: widthOf("curve-chart"), height: 340, layer }, says);
   }
 
-  const panel = data.series.length ? drawPanel : () => {}; // nothing is measured while the first runs train
+  const panel = data.series.length ? drawPanel : () => {}; // without a usable value there is no chooser
   const metrics = distinct(data.series.map(metricOf));
   const nameOf = (metric) => data.series.find((each) => each.metric === metric && each.split !== "test") ?? data.series.find((each) => each.metric === metric);
   if (at("metric")) fill(at("metric"), metrics.map((metric) => [metric, nameOf(metric).title.replace(/, test$/, "")]), metrics[0]);

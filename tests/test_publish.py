@@ -22,8 +22,8 @@ from ncpipe.system.errors import InputError
 LEDGER = """
 - {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,
    experiment: one, expect: {at_least: 0}}
-- {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, without: 1, metric: nc1_trace_ratio,
-   experiment: one, expect: {below: 0}}
+- {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, without: 1,
+   metric: nc1_trace_ratio, experiment: one, expect: {below: 0}}
 """
 
 

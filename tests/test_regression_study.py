@@ -12,7 +12,7 @@ def test_every_stage_runs_and_what_needs_classes_is_left_out(tmp_path: Path) -> 
     tree = study.params()
     tree["sweep"] |= {"seeds": [0, 1]}
     for each in tree["experiments"].values():
-        each |= {"epochs": 60, "log_every": 20}
+        each |= {"epochs": 60, "log_every": 5}
         each["data"] |= {"samples": 30, "test_samples": 10}
     study.write_params(tree)
     (study.folder / "claims.yaml").write_text(claims, encoding="utf-8")

@@ -25,7 +25,7 @@ DATA_NAMES = {
     "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
-    "teacher": "random teacher",
+    "teacher": "teacher",
     "modular": "modular addition",
     "markov": "a Markov source",
     "text": "own text",

@@ -69,6 +69,7 @@ def sweep_figures(
     points = table("points")
     vectors = set(points.loc[points["metric"] == REGRESSION_SERIES[0][0], "experiment"])
     classes = {line: label for line, label in labels.items() if line not in vectors}
+    figures["depth_sweep"] = lambda: depth_sweep(*by_depth())
     if classes:
         figures |= {
             "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, classes),
@@ -79,7 +80,6 @@ def sweep_figures(
         }
     return {
         **figures,
-        "depth_sweep": lambda: depth_sweep(*by_depth()),
         "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(points)),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }

@@ -5,7 +5,15 @@ import csv
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
-from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
+from ncpipe.config.specs import Targets
+from ncpipe.metrics.catalogue import (
+    CATALOGUE,
+    ENTRIES,
+    KEPT_ON_THE_WAY,
+    REGRESSION,
+    one_of_a_spectrum,
+    own_metrics,
+)
 from ncpipe.runs.grid import grid_columns
 from ncpipe.runs.store import remove_unwanted
 from ncpipe.system.artifacts import GRID, publish_folder
@@ -34,11 +42,11 @@ def write_grid() -> None:
 
 def check_metrics(params: Params) -> None:
     """Raise InputError for metrics of `history` that cannot be computed from the last layer's features."""
-    names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     mistakes = [
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
+        for names in [_of_last_layer(params.experiments[name].data.targets)]
         for metric in history.metrics
         if metric not in names
     ]
@@ -52,3 +60,11 @@ def check_metrics(params: Params) -> None:
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))
+
+
+def _of_last_layer(targets: Targets) -> list[str]:
+    """Return the metrics that features and weights of the last layer have, where these are the targets."""
+    of_package = ENTRIES if targets == "classes" else REGRESSION[:-1]  # the last one needs the whole run
+    ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
+    own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*own, *ranks]))

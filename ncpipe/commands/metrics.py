@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ncpipe.datasets.array_files import Names, read_arrays
 from ncpipe.metrics.checks import check_arrays, count_classes
+from ncpipe.metrics.regression import measure_regression
 from ncpipe.metrics.report import print_measurements, write_csv, write_json
 from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays
 from ncpipe.metrics.vocabulary import measure_token_arrays
@@ -20,8 +21,13 @@ from ncpipe.system.errors import InputError
 
 REQUIRED = ("features", "labels")
 OPTIONAL = ("weight", "bias", "test_features", "test_labels")
+VECTORS = ("targets", "test_targets")  # in place of labels, for regression
 # The names of these arrays in the pipeline's files below data/features.
-PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
+PIPELINE = {
+    f"{s}.{kind}": f"{p}{kind}"
+    for s, p in (("train", ""), ("test", "test_"))
+    for kind in (*REQUIRED, VECTORS[0])
+}
 
 
 def check_labels(labels: Tensor) -> None:
@@ -31,8 +37,8 @@ def check_labels(labels: Tensor) -> None:
 
 
 NAMES = Names(
-    REQUIRED,
-    OPTIONAL,
+    REQUIRED[:1],
+    (*REQUIRED[1:], *OPTIONAL, *VECTORS),
     PIPELINE,
     passed_over=("penalty.", "gradient.", "target.", "layers/"),
     labels={"features": "labels", "test_features": "test_labels"},
@@ -58,12 +64,14 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
     present: selects the classes; None for all, each of which must have a sample.
     """
     arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
+    vectors = _has_vectors(path, arrays, ignored, present)
     try:
-        checked = _checked(arrays)
-        if present is None:
-            rows, warnings = measure_arrays(*checked), _warnings(arrays)
+        if vectors:
+            rows, warnings = measure_regression(*_in_order(arrays, "targets")), []
+        elif present is None:
+            rows, warnings = measure_arrays(*_checked(arrays)), _warnings(arrays)
         else:
-            rows, warnings = measure_token_arrays(*checked, **asdict(present)), []
+            rows, warnings = measure_token_arrays(*_checked(arrays), **asdict(present)), []
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:
@@ -73,18 +81,40 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
     if form == "csv":
         write_csv(rows)
     elif form == "json":
-        write_json(rows, _facts(arrays, rows, present) | {"warnings": warnings})
+        facts = _facts_of_vectors(arrays) if vectors else _facts(arrays, rows, present)
+        write_json(rows, facts | {"warnings": warnings})
     else:
         print_measurements(rows)
 
 
+def _has_vectors(
+    path: Path, arrays: dict[str, Tensor], ignored: Sequence[str], present: Present | None
+) -> bool:
+    """Return whether the file is one of regression; raise InputError unless it has either kind of targets."""
+    classes = [name for name in ("labels", "test_labels") if name in arrays]
+    vectors = [name for name in VECTORS if name in arrays]
+    if classes and vectors:
+        raise InputError(f"{path}: has {classes[0]} and {vectors[0]}; leave out one of them")
+    if vectors and present is not None:
+        raise InputError(f"{path}: has {vectors[0]}, of regression, where classes cannot be chosen")
+    if not {"labels", "targets"} & arrays.keys():
+        raise InputError(f"{path}: has no 'labels'; it has {', '.join([*arrays, *ignored])}")
+    return bool(vectors)
+
+
+def _in_order(arrays: dict[str, Tensor], answers: str) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
+    """Return the arrays in the order of `measure_arrays` and `measure_regression`."""
+    optional = (arrays.get(name) for name in (*OPTIONAL[:3], f"test_{answers}"))
+    return arrays["features"], arrays[answers], *optional
+
+
 def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """Return the arrays in the order of `measure_arrays`; raise InputError if widths differ."""
-    weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
-    widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
+    """Return the arrays in that order; raise InputError if widths differ."""
+    both = [arrays[name] for name in ("features", "test_features") if name in arrays]
+    widths = [tuple(tensor.shape[1:]) for tensor in both]
     if len(set(widths)) > 1:
         raise InputError(f"features and test_features differ in width: {widths[0]} and {widths[1]}")
-    return arrays["features"], arrays["labels"], weight, bias, features, labels
+    return _in_order(arrays, "labels")
 
 
 def _warnings(arrays: dict[str, Tensor]) -> list[str]:
@@ -98,6 +128,11 @@ def _warnings(arrays: dict[str, Tensor]) -> list[str]:
 
 def _count_classes(arrays: dict[str, Tensor]) -> int:
     return len(arrays["weight"]) if "weight" in arrays else count_classes(arrays["labels"])
+
+
+def _facts_of_vectors(arrays: dict[str, Tensor]) -> dict[str, object]:
+    samples, width = arrays["features"].shape
+    return {"samples": samples, "width": width, "target_length": arrays["targets"].shape[1]}
 
 
 def _facts(

@@ -301,6 +301,9 @@ def _subsample(data: "Prepared") -> "Prepared":
     if data.kind == "next_tokens":  # a label at every position
         few = slice(0, 2)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
+    if data.train.has_vectors:
+        few = slice(0, SAMPLES)
+        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
     count = max(2, math.ceil(SAMPLES / data.classes))
     test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)
     return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)

@@ -25,6 +25,7 @@ DATA_NAMES = {
     "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
+    "teacher": "teacher",
     "modular": "modular addition",
     "markov": "a Markov source",
     "text": "own text",

@@ -39,6 +39,7 @@ Colours = dict[float, Colour]
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
     """Draw four panels for one line: regularised loss, loss alone, penalty (log axes), train and test error.
 
+    The last one is missing where the targets are vectors, which have no such errors.
     The epoch has a logarithmic axis from the first logged epoch after 0 on, and a linear one before.
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
@@ -52,15 +53,17 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     colours = depth_colours(runs[x_axis.column])
     with paper_style():
         metrics = _metric_panels(table)
-        rows = 2 + -(-len(metrics) // 2)
+        known = {name: own for name, own in PANELS.items() if table[list(own)].notna().any(axis=None)}
+        shown = known | metrics
+        rows = -(-len(shown) // 2)
         figure = Figure(figsize=(PAGE_WIDTH, 2.0 * rows + 0.5), layout="constrained")
         grid = figure.subplots(rows, 2, sharex=True)
         lowest = list(grid[-1])
-        if len(metrics) % 2:
+        if len(shown) % 2:
             grid[-1, -1].set_visible(False)
             lowest[-1] = grid[-2, -1]
             lowest[-1].tick_params(labelbottom=True)
-        for axes, (name, quantities) in zip(grid.flat, (PANELS | metrics).items(), strict=False):
+        for axes, (name, quantities) in zip(grid.flat, shown.items(), strict=False):
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
                 _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)

@@ -53,6 +53,7 @@ EVERY, LAST = "every, both", "last, both"
 WEIGHTS, TEST = "last, weights", "every, test"
 S25, S24, P20 = "S25 Def. 3.4", "S24 sec. 6", "P20"
 WP24 = "WP24"
+ADGZR24 = "ADGZR24 sec. 3"
 MANY = "; K > d + 1 alone"
 GAP = "[theory.md](theory.md)"
 
@@ -716,8 +717,89 @@ SOURCES = (
         label="loss above entropy rate",
     ),
 )
+# Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
+REGRESSION = (
+    Metric(
+        "nrc1",
+        "NRC1",
+        "0",
+        "share of features outside their t first principal axes",
+        "mean of ‖h − Ph‖²/‖h‖², P onto the t first principal axes of h; t numbers of a target",
+        "[0, 1]",
+        ADGZR24,
+        "last, both",
+        order=2,
+        rounding="features",
+        label="NRC1",
+    ),
+    Metric(
+        "nrc2",
+        "NRC2",
+        "0",
+        "share of features outside the rows of W",
+        "the same with P onto the rows of W",
+        "[0, 1]",
+        ADGZR24,
+        "last, both",
+        order=2,
+        rounding="features",
+        label="NRC2",
+    ),
+    Metric(
+        "nrc3",
+        "NRC3",
+        "0",
+        "distance of W Wᵀ to a form of the targets' covariance",
+        "min over 0 ≤ γ ≤ λ_min(Σ) of ‖WWᵀ/‖WWᵀ‖ − S/‖S‖‖², S = Σ^(1/2) − √γ I; t > 1 alone",
+        "[0, 4]",
+        ADGZR24,
+        WEIGHTS,
+        order=2,
+        rounding="features",
+        label="NRC3",
+    ),
+    Metric(
+        "nrc3_gamma",
+        "NRC3",
+        "-",
+        "the gamma of that form",
+        "the γ where that least is; λ_W λ_H at the features model's optimum",
+        "[0, λ_min(Σ)]",
+        ADGZR24,
+        WEIGHTS,
+        scale="linear",
+        label="gamma of NRC3",
+    ),
+    Metric(
+        "relative_mse",
+        "error",
+        "-",
+        "squared error over the targets' variance, 1 - R^2",
+        "‖f − Y‖²/‖Y − mean‖² = 1 − R²",
+        "[0, ∞)",
+        "",
+        "last, both",
+        label="relative squared error",
+    ),
+    Metric(
+        "ufm_gap",
+        "gap",
+        "0",
+        "loss of last layer and features above the features model's optimum",
+        "fit + λ_W/2 ‖W‖² + λ_H/2 Σ‖h_i‖² − its least value; with `penalty.features` alone",
+        "[0, ∞)",
+        f"ADGZR24 Thm 4.1; {GAP}",
+        "last, train",
+        order=2,
+        rounding="loss",
+        label="gap to the features model",
+    ),
+)
 CATALOGUE = MappingProxyType(
-    {metric.name: metric for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES)}
+    {
+        metric.name: metric
+        for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION)
+    }
 )
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")

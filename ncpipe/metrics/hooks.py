@@ -18,6 +18,7 @@ from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
+from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
@@ -55,6 +56,7 @@ def measure_model(
     classes: Classes = "all",
     ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
+    targets: bool = False,
 ) -> list[Measurement]:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
@@ -74,12 +76,28 @@ def measure_model(
     `loader`; or a list of numbers. Samples of other classes are left out, and so are their rows of W.
     ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
     them, of a tensor in the labels' shape that is 0 where a sample or position is left out.
+    targets: regression, whose batches have floats (n, t) in place of labels, or (n,) for t = 1: the rows are
+    those of `measure_regression`, from one pass that keeps all features on the CPU. `layers` and what selects
+    classes or samples do not apply then.
     Modes, buffers and hooks are restored, also after an error. Compiled models run uncompiled. W and b are
     what the classifier uses in the pass, and its logits must be the model's (`forward` may return them).
     Raises InputError, and warns of what can be
     measured but says little (MeasurementWarning), as `ncpipe metrics` does.
     """
-    head = find_classifier(model, classifier)
+    head = find_classifier(model, classifier, least=1 if targets else 2)
+    if targets:
+        for name, given in (
+            ("layers", bool(layers)),
+            ("classes", classes != "all"),
+            ("ignore_index", ignore_index != IGNORE_INDEX),
+            ("mask", mask is not None),
+        ):
+            if given:
+                raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
+        with eval_mode(unwrapped(model), device):
+            point = _HookPoint(LAST_LAYER, head.module, select, output=False)
+            read = _Reader(model, head, [point], forward or call, _Selection("all", labels))
+            return _measure_vectors(read, loader, test_loader)
     hook_points = [
         _HookPoint(LAST_LAYER, head.module, select, output=False),
         *_extra_layers(model, layers),
@@ -162,7 +180,10 @@ class _Selection:
         """Return which labels (n,) or (n, T) are measured, by index and mask."""
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
-            raise InputError(f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T)")
+            hint = "; floats (n, t) of regression take targets=True" if labels.is_floating_point() else ""
+            raise InputError(
+                f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T){hint}"
+            )
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
@@ -323,6 +344,34 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
             raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
     return run
+
+
+def _measure_vectors(
+    reader: _Reader, loader: Iterable[Any], test_loader: Iterable[Any] | None
+) -> list[Measurement]:
+    """Measure a model whose batches have float targets, in one pass over each loader."""
+    arrays: list[Tensor | None] = []
+    device = reader.head.device(reader.model)
+    for name, batches in (("loader", loader), ("test_loader", test_loader)):
+        if batches is None:
+            arrays += [None, None]
+            continue
+        found: list[Tensor] = []
+        wanted: list[Tensor] = []
+        for batch in batches:
+            inputs, targets = _split_batch(batch, reader.selection.key)
+            targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
+            check_target_batch(targets, reader.head.classes)
+            found.append(reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER].cpu().double())
+            wanted.append(targets.cpu())
+        if not found:
+            raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+        arrays += [torch.cat(found), torch.cat(wanted)]
+    own, answers, *test = arrays
+    assert own is not None
+    assert answers is not None
+    weight, bias = (None if each is None else each.cpu() for each in (reader.head.weight, reader.head.bias))
+    return measure_regression(own, answers, weight, bias, *test)
 
 
 def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:

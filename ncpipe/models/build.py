@@ -79,7 +79,7 @@ def prepare_split(
     return replace(
         split,
         inputs=inputs if kind in ("tokens", "next_tokens", "free") else inputs.to(dtype),
-        labels=split.labels.to(device),
+        labels=split.labels.to(device, dtype if split.has_vectors else None),
         lengths=None if split.lengths is None else split.lengths.to(device),
     )
 

@@ -89,6 +89,7 @@ DATA: Mapping[str, str] = {
     "cifar10": "32 × 32 colour photographs, ten classes",
     "imdb": "film reviews, positive or negative",
     "gaussian_mixture": "points with normal noise around random directions, one for each class",
+    "teacher": "points with a normal distribution, and vectors that a random network makes of them",
 }
 PRE_NORM = "layer norm inside each branch (pre-LN)"
 

@@ -279,5 +279,7 @@ def _outcome(trained: Trained) -> str:
             "weights as not converged"
         )
     end = trained.history[-1]
-    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
-    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"
+    line = f"  {trained.run.name}: loss {end.loss:.6g}"
+    errors = {"train": end.train_error, "test": end.test_error}
+    known = [f", {split} error {error:.3g}" for split, error in errors.items() if not math.isnan(error)]
+    return "".join([line, *known])

@@ -6,7 +6,8 @@ run.json                   the resolved run, checksum of its data, how it was co
 history.csv                a row per logged epoch, with all digits
 kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
-The files are few, because DVC looks at each of them. Without a test split the history has no test_error.
+The files are few, because DVC looks at each of them. The history lacks test_error where there is no test
+split, and both errors where the targets are vectors.
 """
 
 import csv
@@ -35,7 +36,7 @@ from ncpipe.system.tensor_files import load_tensors
 from ncpipe.training.session import HistoryRow, Trained
 
 HISTORY = "history.csv"
-TEST_ERROR = "test_error"
+ERRORS = ("train_error", "test_error")
 COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRow))
 
 
@@ -123,8 +124,8 @@ def read_history(folder: Path) -> list[dict[str, float]]:
 
 
 def _write_history(path: Path, history: Sequence[HistoryRow]) -> None:
-    untested = bool(history) and math.isnan(history[-1].test_error)
-    columns = [column for column in COLUMNS if not (untested and column == TEST_ERROR)]
+    absent = [column for column in ERRORS if history and math.isnan(getattr(history[-1], column))]
+    columns = [column for column in COLUMNS if column not in absent]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -59,7 +59,8 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     It converged if all of these hold:
 
     - it finished, and loss, fit, penalty and train error are finite in every logged row;
-    - the last logged train error is at most `rule.train_error`;
+    - the last logged train error is at most `rule.train_error`, if there is one: targets that are vectors
+      have none;
     - its regularised loss reached a plateau: over the rows logged in the last `rule.window` share of the
       epochs (including the row at the window's edge), max - min <= `rule.tolerance` * |last loss|. A window
       with fewer than two rows counts as no plateau.
@@ -71,7 +72,8 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     or if a line search fails. The order of the rows does not matter.
     """
     rows = history.sort_values("epoch")
-    if not finished or not np.isfinite(rows[WATCHED].to_numpy(dtype=float)).all():
+    watched = WATCHED[:-1] if rows["train_error"].isna().all() else WATCHED
+    if not finished or not np.isfinite(rows[watched].to_numpy(dtype=float)).all():
         return DIVERGED, math.nan, math.nan
     if rows.empty:
         return NO_HISTORY, math.nan, math.nan

@@ -734,7 +734,8 @@ def test_a_bad_call_is_named(keys, line):
             "classes": 3, "strength": 1.0, "power": 0.5, "time": 0.5, "per_class": 2, "seed": 0,
         }),  # a root of a negative number
         ("path.anchored_within", {
-            "classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "decay": 0.01, "pull": 1.0, "seed": 0,
+            "classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "decay": 0.01, "pull": 1.0,
+            "seed": 0,
         }),  # / 0
         ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}),  # NaN
         ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}),

@@ -27,9 +27,13 @@ NO_RUN = "no run used"
 
 
 def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend."""
+    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend.
+
+    Fewer panels than columns make a narrower figure.
+    """
+    width, columns = PAGE_WIDTH * min(1.0, count / columns), min(count, columns)
     rows = -(-count // columns)
-    figure = Figure(figsize=(PAGE_WIDTH, height * rows + key), layout="constrained")
+    figure = Figure(figsize=(width, height * rows + key), layout="constrained")
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in panels[count:]:
         axes.set_visible(False)

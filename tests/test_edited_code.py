@@ -19,7 +19,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs import batches, code_digests
+from ncpipe.runs import batches, closures, code_digests
 from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import stored, sweep_fingerprints, write_beside
@@ -27,7 +27,7 @@ from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
-ROOT = code_digests.ROOT
+ROOT = closures.ROOT
 RESNET = experiment_tree()
 MLP = experiment_tree() | {
     "model": {
@@ -42,7 +42,7 @@ LINE = "ncpipe: the code was edited during training, so runs that were not finis
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two experiments of other networks, their data prepared, and the package whose files are digested."""
     shutil.copytree(ROOT / "ncpipe", tmp_path / "code" / "ncpipe", ignore=shutil.ignore_patterns("*.pyc"))
-    monkeypatch.setattr(code_digests, "ROOT", tmp_path / "code")
+    monkeypatch.setattr(closures, "ROOT", tmp_path / "code")
     (tmp_path / "study").mkdir()
     monkeypatch.chdir(tmp_path / "study")
     clear_code_digests()
@@ -182,7 +182,7 @@ def test_code_is_edited_before_its_digest_is_asked_for(project: Path) -> None:
     before = code_digest(spec)
     clear_code_digests()
     for path in code_digests._package_files():  # as when the module is imported
-        code_digests._content(path)
+        code_digests.at_start().content(path)
     edit(project, "training/schedules.py", "1 + math.cos(", "0.9 + math.cos(")
     assert code_digest(spec) == before
     with pytest.raises(InputError, match="the code was edited"):

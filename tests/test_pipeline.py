@@ -29,7 +29,7 @@ from ncpipe.commands.cli import run_cli
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.integrations import notebook as results
-from ncpipe.runs import code_digests
+from ncpipe.runs import closures
 from ncpipe.system.errors import InputError
 
 pytestmark = [
@@ -138,7 +138,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Clone], lis
 
     def described(clone: Clone) -> list[str]:
         monkeypatch.chdir(clone.folder)
-        for module in (code_digests, code):
+        for module in (closures, code):
             monkeypatch.setattr(module, "ROOT", clone.folder)
         clear_code_digests()
         code.write_code()

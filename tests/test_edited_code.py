@@ -3,9 +3,10 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import itertools
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,48 @@ def test_code_is_edited_while_batches_wait_for_one_core(
     verify_run(kept)
     assert kept.name not in keys()
     assert capsys.readouterr().err.count(LINE) == 1
+
+
+# Functions that a batch calls, in their order; some are called by each batch, some twice.
+MOMENTS = ("epochs_done", "read_prepared", "prepare_device", "checkpoint_of", "HeartbeatWriter")
+MOMENTS += ("starts_of", "train_batch", "name_of", "write_beside", "log_time")
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_code_is_edited_at_any_moment(call: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten moments, as one of these functions is called for the first or the second time. Red: a run of the
+    code before that has the name of the edited code."""
+    before, path = keys(), project / "training/schedules.py"
+    original = path.read_text()
+    kept = {}
+    for moment in MOMENTS:
+        path.write_text(original)
+        clear_code_digests()
+        calls = itertools.count(1)
+
+        def change(calls: Iterator[int] = calls) -> None:
+            if next(calls) == call:
+                path.write_text(original.replace("1 + math.cos(", "0.9 + math.cos("))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, moment, after(change, getattr(batches, moment)))
+            fill_store(None, 1, 60.0)
+        assert path.read_text() != original, moment
+        names = {run.name for run in stored_runs()}
+        assert names <= before.keys() - keys().keys(), moment
+        kept[moment] = len(names)
+        for run in stored_runs():
+            verify_run(run)
+            shutil.rmtree(run)
+    assert (kept["train_batch"], kept["log_time"]) == (call - 1, call)
+
+
+def after(change: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*arguments: Any, **named: Any) -> Any:
+        change()
+        return function(*arguments, **named)
+
+    return both
 
 
 @pytest.mark.parametrize("text", ["", "def factor(:\n"])

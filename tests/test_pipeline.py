@@ -99,7 +99,6 @@ def add_one_of_each_kind(clone: Clone) -> None:
             f"{imported}from ncpipe.config.architectures.other import OtherModel\n",
         ),
         ("config/specs.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
-        ("config/specs.py", 'Literal["digits", ', 'Literal["digits", "more_digits", '),
         (
             "models/build.py",
             imported,
@@ -372,16 +371,16 @@ class TestWhatRuns:
     ) -> None:
         """One change after the other.
 
-        Red: a digest of whole modules or of whole tables; a definition that is reached and not followed; a
-        plan of the digests that DVC knows, not of the code that lies there."""
+        Red: a digest of whole tables, or of a file that no import leads to; one that an import leads to and
+        that is not followed; a plan of the digests that DVC knows, not of the code that lies there."""
         clone = own_copy(swept)
         replace(clone, "figures/depth_sweep.py", "RUN_SIZE = 2.2", "RUN_SIZE = 2.3")
-        assert described(clone) == ["plot"]
+        assert described(clone) == ["plot", "report"]
         replace(clone, "figures/labels.py", '"digits": "', '"digits": "the ')  # a caption
-        assert described(clone) == ["plot"]
+        assert described(clone) == ["claims", "plot", "report"]
         add_one_of_each_kind(clone)
         kinds = {name.partition("@")[0] for name in described(clone)}
-        assert kinds == {"grid", "measure", "aggregate", "plot", "claims"}
+        assert kinds == {"grid", "extract", "measure", "aggregate", "plot", "claims", "report"}
         replace(clone, "training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
         clear_code_digests()
         monkeypatch.setattr(stale, "stale_stages", set)  # DVC knows nothing of the edit yet

@@ -103,8 +103,8 @@ def _defined(statement: ast.stmt) -> list[str]:
     return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and _is_changed(node)]
 
 
-def _is_changed(node: ast.Name | ast.Attribute | ast.Subscript) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
+def _is_changed(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
 def _origins(tree: ast.Module) -> dict[str, list[tuple[str, Path | str]]]:

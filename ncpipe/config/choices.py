@@ -6,8 +6,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-STUDY = "study"  # the module study.py beside params.yaml, if there is one
-
 # Dicts of the package whose keys are names of params.yaml or records, by module and name. A study's code may
 # look up any entry.
 TABLES = (

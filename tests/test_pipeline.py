@@ -375,12 +375,12 @@ class TestWhatRuns:
         that is not followed; a plan of the digests that DVC knows, not of the code that lies there."""
         clone = own_copy(swept)
         replace(clone, "figures/depth_sweep.py", "RUN_SIZE = 2.2", "RUN_SIZE = 2.3")
-        assert described(clone) == ["plot", "report"]
+        assert described(clone) == ["plot"]
         replace(clone, "figures/labels.py", '"digits": "', '"digits": "the ')  # a caption
-        assert described(clone) == ["claims", "plot", "report"]
+        assert described(clone) == ["claims", "plot"]
         add_one_of_each_kind(clone)
         kinds = {name.partition("@")[0] for name in described(clone)}
-        assert kinds == {"grid", "extract", "measure", "aggregate", "plot", "claims", "report"}
+        assert kinds == {"grid", "extract", "measure", "aggregate", "plot", "claims"}
         replace(clone, "training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
         clear_code_digests()
         monkeypatch.setattr(stale, "stale_stages", set)  # DVC knows nothing of the edit yet

@@ -34,7 +34,7 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.catalogue import entry, own_metrics
 from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
-from ncpipe.runs.code_digests import SWEEP_STAGES
+from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
 from ncpipe.runs.plan import plan
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
@@ -497,18 +497,17 @@ SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
 
 
 def test_what_a_run_uses_of_study_py_is_in_its_digests() -> None:
+    """All of the file, where all entries stand in it. Red: an edit that no digest has."""
     write_params([2], [0], own=OWN, plain=experiment_tree())
     first = digests(WHOLE)
+    own = {f"own/{stage}" for stage in (*EXPERIMENT_STAGES, *stages.EXPERIMENT_STAGES, "train")}
+    every = {*own, "plain/measure", "fill", *SWEEP}
     for before, after, changed in (
         ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
-        (
-            "self.first(x).square()",
-            "self.first(x).square() * 2",
-            {"own/train", "own/extract", "own/measure", "own/construct", "own/series", "fill", *SWEEP},
-        ),
-        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP}),
-        ("/ classes.samples", "/ classes.samples / 2", {"own/measure", "plain/measure", *SWEEP}),
-        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP}),
+        ("self.first(x).square()", "self.first(x).square() * 2", every),
+        ("(1 + labels[:, None])", "(2 + labels[:, None])", every),
+        ("/ classes.samples", "/ classes.samples / 2", every),
+        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", every),
     ):
         assert WHOLE.count(before) == 1
         second = digests(WHOLE.replace(before, after))

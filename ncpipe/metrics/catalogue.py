@@ -48,6 +48,16 @@ class Metric:
         name = self.label or self.name.replace("_", " ")
         return rf"$\log_{{10}}$ {name}" if self.scale == "log" else name
 
+    @property
+    def direction(self) -> str:
+        """Where collapse lies: `lower` or `higher` if its value is an end of the interval, else ''."""
+        ends = self.interval.strip("[](){} ").replace("..", ",").split(",")
+        low, high = ends[0].strip(), ends[-1].strip()
+        at = self.collapse.replace("-", "−").replace("inf", "∞")
+        if not at:  # of counts
+            return ""
+        return "lower" if at in (low, "least") else "higher" if at == high else ""
+
 
 EVERY, LAST = "every, both", "last, both"
 WEIGHTS, TEST = "last, weights", "every, test"

@@ -17,9 +17,10 @@ from torch.utils.hooks import RemovableHandle
 from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -49,16 +50,16 @@ def measure_model(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
     layers: Sequence[str] | Mapping[str, Select] = (),
     classes: Classes = "all",
     ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
-    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
+    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels_key`; labels (n,) in
     0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
     through twice (class means first), in eval mode and without gradients, and must give the same samples each
     time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
@@ -84,7 +85,9 @@ def measure_model(
         _HookPoint(LAST_LAYER, head.module, select, output=False),
         *_extra_layers(model, layers),
     ]
-    read = _Reader(model, head, hook_points, forward or call, _Selection(classes, labels, ignore_index, mask))
+    read = _Reader(
+        model, head, hook_points, forward or call, _Selection(classes, labels_key, ignore_index, mask)
+    )
     with eval_mode(unwrapped(model), device):
         chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
         train, test = (
@@ -103,7 +106,7 @@ def collect_features(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the arrays that `measure_model` would measure: one pass, everything in memory.
@@ -113,7 +116,7 @@ def collect_features(
     """
     head = find_classifier(model, classifier)
     hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
-    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels))
+    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader)):
@@ -332,7 +335,7 @@ def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[T
         yield labels[selection.kept(labels, inputs)]
 
 
-def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> list[Measurement]:
+def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
     """Measure in two passes a split, for all hook points together."""
     learned = first_pass(train(), len(chosen))
     weight, bias = _rows(reader.head, chosen)
@@ -357,7 +360,7 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
-    return [row for rows in results.values() for row in rows]
+    return Measurements(row for rows in results.values() for row in rows)
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -405,7 +408,7 @@ def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
     """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
     if isinstance(batch, Mapping):
         if key not in batch:
-            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels=...)")
+            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels_key=...)")
         return {name: value for name, value in batch.items() if name != key}, torch.as_tensor(batch[key])
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch must be (inputs, labels) or a mapping with labels")

@@ -5,7 +5,6 @@ N  samples    K  classes    d  feature width
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ from ncpipe.metrics.geometry import (
     nc3_duality,
     simplex_fits,
 )
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.scales import (
@@ -64,17 +64,7 @@ MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One value of one metric: a row of the long table, less the run's own columns."""
-
-    layer: str
-    split: str
-    metric: str
-    value: float
-
-
-def measure_arrays(
+def measure(
     features: Array,
     labels: Array,
     weight: Array | None = None,
@@ -83,7 +73,7 @@ def measure_arrays(
     test_labels: Array | None = None,
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
@@ -110,28 +100,28 @@ def measure_arrays(
 
 def measure_batches(
     train: Batches,
-    classes: int,
+    num_classes: int,
     test: Batches | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     layer: str = LAST_LAYER,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of features that come in batches ((B, d), (B,)), in constant memory.
 
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
     """
     weight, bias = (None if tensor is None else tensor.detach() for tensor in (weight, bias))
-    learned = _first_pass(layer, TRAIN, train, classes)
+    learned = _first_pass(layer, TRAIN, train, num_classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, batches in ((TRAIN, train), (TEST, test)):
         if batches is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes)
+        seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
         about = None if split == TRAIN else {layer: learned}
         samples = second_pass(_named(layer, batches), {layer: seen}, {layer: (weight, bias)}, about)
         rows += measure_layer(layer, split, seen, samples[layer], learned, weight)
-    return rows
+    return Measurements(rows)
 
 
 def measure_layer(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.geometry import nc2_identity
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
@@ -120,7 +120,7 @@ def _measured(
     features = _features(matrices[:-1], inputs, True)
     if metric == "nc2_identity":
         return nc2_identity(torch.stack([features[labels == k].mean(0) for k in range(shapes[-1][0])]))
-    rows = measure_arrays(features, labels, matrices[-1])
+    rows = measure(features, labels, matrices[-1])
     return next(row.value for row in rows if row.metric == metric)
 
 

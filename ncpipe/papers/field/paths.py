@@ -11,7 +11,7 @@ import torch
 from scipy.integrate import solve_ivp
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.theory.frames import simplex_frame
 from ncpipe.theory.numerical import descend
 
@@ -120,5 +120,5 @@ def _ends(
 
 
 def _nc1(features: Array, labels: Array) -> float:
-    rows = measure_arrays(torch.from_numpy(features), torch.from_numpy(labels))
+    rows = measure(torch.from_numpy(features), torch.from_numpy(labels))
     return next(row.value for row in rows if row.metric == "nc1_trace_ratio")

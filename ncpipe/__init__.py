@@ -12,7 +12,7 @@ of the names are in __init__.pyi.
 import importlib
 
 __version__ = "0.2.0"
-# The modules that define the names.
+# The modules that define the names. `functional` is a module itself.
 _MODULES = {
     "CausalCollapseMonitor": "integrations.monitor",
     "CollapseMonitor": "integrations.monitor",
@@ -23,6 +23,7 @@ _MODULES = {
     "channels_first": "metrics.hooks",
     "channels_last": "metrics.hooks",
     "collect_features": "metrics.hooks",
+    "functional": "metrics",
     "last_token": "metrics.hooks",
     "measure": "metrics.table",
     "measure_batches": "metrics.table",
@@ -36,7 +37,11 @@ __all__ = ["__version__", *_MODULES]
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = f"{__name__}.{_MODULES[name]}"
+    if name == "functional":
+        value: object = importlib.import_module(f"{module}.{name}")
+    else:
+        value = getattr(importlib.import_module(module), name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -1,5 +1,6 @@
 from ncpipe.integrations.monitor import CausalCollapseMonitor as CausalCollapseMonitor
 from ncpipe.integrations.monitor import CollapseMonitor as CollapseMonitor
+from ncpipe.metrics import functional as functional
 from ncpipe.metrics.causal import measure_causal_lm as measure_causal_lm
 from ncpipe.metrics.file import measure_file as measure_file
 from ncpipe.metrics.hooks import channels_first as channels_first

@@ -4,7 +4,8 @@ N  samples    K  classes    d  feature width
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -60,6 +61,29 @@ TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
 MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
+# The metrics that are computed one by one, in the table's order. `ncpipe.metrics.functional` has them too.
+OF_WEIGHT: Mapping[str, Callable[[Tensor], float]] = MappingProxyType(
+    {
+        "nc0_row_sum": nc0_row_sum,
+        "nc0_relative": nc0_relative,
+        "nc2_etf": nc2_etf,
+        "nc2_identity": nc2_identity,
+        "nc2_equinorm_weights": nc2_equinorm,
+        "nc2_equiangular_weights": nc2_equiangular,
+    }
+)
+OF_STATISTICS: Mapping[str, Callable[[ClassStatistics], float]] = MappingProxyType(
+    {
+        "nc1_trace_ratio": nc1_trace_ratio,
+        "dnc1_trace_pinv": dnc1_trace_pinv,
+        "tcv": tcv,
+        "cdnv": cdnv,
+        "nc2_means": nc2_means,
+        "nc2_equinorm_means": lambda statistics: nc2_equinorm(statistics.centred_means()),
+        "nc2_equiangular_means": lambda statistics: nc2_equiangular(statistics.centred_means()),
+        "nc2_condition": nc2_condition,
+    }
+)
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
@@ -145,14 +169,7 @@ def measure_layer(
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
     """Yield every metric of the classifier's weights (K, d) alone."""
-    values = {
-        "nc0_row_sum": nc0_row_sum(weight),
-        "nc0_relative": nc0_relative(weight),
-        "nc2_etf": nc2_etf(weight),
-        "nc2_identity": nc2_identity(weight),
-        "nc2_equinorm_weights": nc2_equinorm(weight),
-        "nc2_equiangular_weights": nc2_equiangular(weight),
-    }
+    values = {name: function(weight) for name, function in OF_WEIGHT.items()}
     if not simplex_fits(*weight.shape):
         values |= weight_uniformity(weight)
     values |= dict(spectrum_metrics("weights", weight))
@@ -168,7 +185,7 @@ def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    for metric, value in _means_spectrum(statistics):
+    for metric, value in means_spectrum(statistics):
         yield Measurement(layer, split, metric, value)
 
 
@@ -192,20 +209,13 @@ def _of_singular(name: str, singular: Tensor, exponent: int) -> Iterator[tuple[s
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     """Yield the metrics that follow from class statistics alone, as (metric, value)."""
-    yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
-    yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
-    yield "tcv", tcv(statistics)
-    fits = simplex_fits(*statistics.means.shape)
-    pairs = (cdnv(statistics), math.nan) if fits else cdnv_and_log(statistics)
-    yield "cdnv", pairs[0]
-    yield "nc2_means", nc2_means(statistics)
-    yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
-    yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
-    yield "nc2_condition", nc2_condition(statistics)
-    if not fits:
+    pairs = None if simplex_fits(*statistics.means.shape) else cdnv_and_log(statistics)
+    for name, function in OF_STATISTICS.items():  # of many classes, going through all pairs twice takes long
+        yield name, pairs[0] if pairs is not None and name == "cdnv" else function(statistics)
+    if pairs is not None:
         yield "cdnv_log", pairs[1]
         yield from means_uniformity(statistics).items()
-    yield from _means_spectrum(statistics)
+    yield from means_spectrum(statistics)
 
 
 def two_pass_metrics(
@@ -231,7 +241,8 @@ def two_pass_metrics(
     yield from _distance_metrics(statistics, samples, train)
 
 
-def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+def means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+    """Yield ranks and singular values of the class means, not centred, as (metric, value)."""
     return _of_singular("means", statistics.singular, statistics.exponent)
 
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
 from ncpipe.features.run_metrics import terms_of
-from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS, entry
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.metrics.table import measure
 from ncpipe.metrics.transfer import transfer_metrics
 

@@ -231,3 +231,18 @@ def test_no_module_of_the_package_uses_the_names_for_its_users() -> None:
                 assert not names - {"__version__"} - {part.stem for part in PACKAGE.iterdir()}, path
             if isinstance(node, ast.Import):
                 assert "ncpipe" not in {alias.name for alias in node.names}, path
+
+
+def test_the_names_reach_no_params_file() -> None:
+    """Nor what describes a study, which takes longer to import than the metrics.
+
+    Red: metrics of a study.py in the catalogue."""
+    code = """
+import sys
+import ncpipe as nc
+for name in nc.__all__:
+    getattr(nc, name)
+print(*(name for name in sys.modules if name.startswith("ncpipe.config")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

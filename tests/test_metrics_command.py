@@ -248,7 +248,8 @@ def test_metrics_need_no_pipeline(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     modules = {"annotated-types": "annotated_types", "pyyaml": "yaml", "scikit-learn": "sklearn"}
     modules |= {"vl-convert-python": "vl_convert"}
-    required = [re.split("[><=]", line)[0] for line in project["dependencies"]]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
+    required = [re.split("[><=]", line)[0] for line in lines]
     absent = [modules.get(name, name) for name in required if name not in ("numpy", "torch")]
     assert "dvc" in absent
     result = ncpipe("-c", ALONE, str(saved(tmp_path)), *absent, "dvc_data", "dvc_objects", "scmrepo")

@@ -16,7 +16,9 @@ class CollapseMonitor:
     """Measure a classifier every `every` epochs, in a training loop of one's own.
 
     Args:
-        classifier, loader, test_loader: as in `measure_model`.
+        classifier: the last linear layer or its name, as in `measure_model`.
+        loader: batches of the training samples, likewise.
+        test_loader: batches of held-out samples, likewise.
         every: epochs from one measurement to the next.
         options: further arguments of `measure_model` (`select`, `layers`, ...).
 
@@ -53,7 +55,8 @@ class CausalCollapseMonitor:
 
     Args:
         loader: as in `measure_causal_lm`.
-        every, steps: from one measurement to the next; `every` is not used where `steps` is given.
+        every: epochs from one measurement to the next; not used where `steps` is given.
+        steps: training steps from one measurement to the next.
         options: further arguments of `measure_causal_lm`.
 
     Raises InputError unless both are whole numbers above 0.

@@ -48,9 +48,9 @@ def measure_causal_lm(
     Args:
         model: a causal model of transformers, or any module with a linear unembedding, tied or not, of any
             float type.
-        loader, test_loader: batches, mappings with `labels_key` and whatever the model takes, or
-            (inputs, labels); each is run through once, in eval mode and without gradients. Held-out
-            samples are measured about the class means of `loader`.
+        loader: batches, mappings with `labels_key` and whatever the model takes, or (inputs, labels); run
+            through once, in eval mode and without gradients.
+        test_loader: the same of held-out samples, which are measured about the class means of `loader`.
         unembedding: the nn.Linear that gives the logits, or its name; None asks the model
             (`get_output_embeddings`), or the first of its modules that names one, which is then what is run.
         min_per_class: a class is a token that is the next one at least so often; others are left out.
@@ -198,8 +198,10 @@ def _with_progress(loader: Iterable[Any], name: str, progress: bool) -> Iterator
     if not progress:
         yield from loader
         return
-    from tqdm import tqdm
-
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        raise InputError("progress=True needs tqdm: pip install tqdm, or leave it out") from None
     yield from tqdm(loader, desc=name, unit="batch", file=sys.stderr)
 
 

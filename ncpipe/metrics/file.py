@@ -90,7 +90,9 @@ def measure_named(path: Path, present: tuple[int, int] | None = None) -> Measure
         if present is None:
             values, found = measure(*checked), _warnings(arrays)
         else:
-            values, found = measure_token_arrays(*checked, *present), []
+            least, decisions = present
+            values = measure_token_arrays(*checked, min_per_class=least, decisions=decisions)
+            found = []
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:

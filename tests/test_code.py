@@ -423,6 +423,9 @@ def test_nothing_is_looked_up_behind_the_syntax_trees_back():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         # runs the study's own file, whose tables are where digests begin too; finds the modules beside it
         runs = {"study.py": {"exec"}, "study_files.py": {"importlib"}}.get(path.name, set())
+        # names for users alone: tests/test_imports.py holds that no module of the package has one from there
+        if path == REPOSITORY / "ncpipe/__init__.py":
+            runs = {"globals", "importlib"}
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"__import__", "globals", "importlib", "exec", "eval"} - runs, path
         for node in ast.walk(tree):

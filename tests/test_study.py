@@ -31,7 +31,7 @@ from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.metrics.catalogue import entry, own_metrics
+from ncpipe.metrics.study_metrics import entry, own_metrics
 from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES

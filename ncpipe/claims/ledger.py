@@ -14,7 +14,8 @@ from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check, suggest
 from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
-from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
+from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
+from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.system.errors import InputError, cut, shown
 
 CLAIMS_FILE = Path("claims.yaml")

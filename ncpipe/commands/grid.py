@@ -6,14 +6,8 @@ from ncpipe.config.arguments import argument_names
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
 from ncpipe.config.specs import Targets
-from ncpipe.metrics.catalogue import (
-    CATALOGUE,
-    ENTRIES,
-    KEPT_ON_THE_WAY,
-    REGRESSION,
-    one_of_a_spectrum,
-    own_metrics,
-)
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, one_of_a_spectrum
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
 from ncpipe.runs.grid import grid_columns
 from ncpipe.runs.store import remove_unwanted
 from ncpipe.system.artifacts import GRID, publish_folder

@@ -12,7 +12,7 @@ import yaml
 from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
 from ncpipe.figures.labels import DATA_NAMES, caption
-from ncpipe.metrics.catalogue import own_metrics
+from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
 from ncpipe.report.grids import Grid, grid

@@ -16,7 +16,7 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.config.params import Params
 from ncpipe.config.specs import ArraysData, Data, ImageData, NextTokenData, Run, TextData, TorchOptimizer
 from ncpipe.config.study import loaded, study_error, study_errors
-from ncpipe.metrics.catalogue import own_metrics, wrong_place
+from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut

@@ -18,9 +18,10 @@ from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.passes import Features
-from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
+from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import paper_series
 from ncpipe.tables.sentences import p_text

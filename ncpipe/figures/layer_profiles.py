@@ -25,7 +25,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 LAW_METRIC = "nc1_trace_ratio"
 NC2, GNC2 = "nc2_means", "gnc2_spread_means"

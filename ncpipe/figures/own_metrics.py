@@ -13,7 +13,7 @@ from ncpipe.figures.labels import Column
 from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
 from ncpipe.figures.style import PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 WIDEST = 4  # columns of a page
 LONGEST = 30  # characters of a line of a title, as mathtext; more would overlap the next title

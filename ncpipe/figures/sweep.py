@@ -16,7 +16,7 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
-from ncpipe.metrics.catalogue import own_metrics, own_splits
+from ncpipe.metrics.study_metrics import own_metrics, own_splits
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import GAP, GNC2, REGRESSION_SERIES
 

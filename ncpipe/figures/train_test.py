@@ -27,7 +27,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.points import LAST
 
 # A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.

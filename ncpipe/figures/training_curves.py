@@ -14,7 +14,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ncpipe.figures.labels import LOSS_NAMES
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import SUFFIXES, series_entry
+from ncpipe.metrics.catalogue import SUFFIXES
+from ncpipe.metrics.study_metrics import series_entry
 from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]

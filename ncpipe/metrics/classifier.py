@@ -116,7 +116,7 @@ class Classifier:
                 return
         raise InputError(
             f"{self._refused()}; it may normalise or quantise its inputs: name the linear layer itself, or "
-            "measure its inputs without a classifier (`layers` of another one, or measure_arrays)"
+            "measure its inputs without a classifier (`layers` of another one, or `measure`)"
         )
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

@@ -17,10 +17,11 @@ from torch.utils.hooks import RemovableHandle
 from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -50,17 +51,17 @@ def measure_model(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
     layers: Sequence[str] | Mapping[str, Select] = (),
     classes: Classes = "all",
     ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
     targets: bool = False,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
-    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
+    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels_key`; labels (n,) in
     0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
     through twice (class means first), in eval mode and without gradients, and must give the same samples each
     time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
@@ -81,8 +82,8 @@ def measure_model(
     classes or samples do not apply then.
     Modes, buffers and hooks are restored, also after an error. Compiled models run uncompiled. W and b are
     what the classifier uses in the pass, and its logits must be the model's (`forward` may return them).
-    Raises InputError, and warns of what can be
-    measured but says little (MeasurementWarning), as `ncpipe metrics` does.
+    Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
+    `ncpipe metrics` does.
     """
     head = find_classifier(model, classifier, least=1 if targets else 2)
     if targets:
@@ -96,13 +97,15 @@ def measure_model(
                 raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
         with eval_mode(unwrapped(model), device):
             point = _HookPoint(LAST_LAYER, head.module, select, output=False)
-            read = _Reader(model, head, [point], forward or call, _Selection("all", labels))
+            read = _Reader(model, head, [point], forward or call, _Selection("all", labels_key))
             return _measure_vectors(read, loader, test_loader)
     hook_points = [
         _HookPoint(LAST_LAYER, head.module, select, output=False),
         *_extra_layers(model, layers),
     ]
-    read = _Reader(model, head, hook_points, forward or call, _Selection(classes, labels, ignore_index, mask))
+    read = _Reader(
+        model, head, hook_points, forward or call, _Selection(classes, labels_key, ignore_index, mask)
+    )
     with eval_mode(unwrapped(model), device):
         chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
         train, test = (
@@ -121,7 +124,7 @@ def collect_features(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the arrays that `measure_model` would measure: one pass, everything in memory.
@@ -131,7 +134,7 @@ def collect_features(
     """
     head = find_classifier(model, classifier)
     hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
-    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels))
+    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader)):
@@ -348,7 +351,7 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
 
 def _measure_vectors(
     reader: _Reader, loader: Iterable[Any], test_loader: Iterable[Any] | None
-) -> list[Measurement]:
+) -> Measurements:
     """Measure a model whose batches have float targets, in one pass over each loader."""
     arrays: list[Tensor | None] = []
     device = reader.head.device(reader.model)
@@ -381,7 +384,7 @@ def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[T
         yield labels[selection.kept(labels, inputs)]
 
 
-def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> list[Measurement]:
+def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
     """Measure in two passes a split, for all hook points together."""
     learned = first_pass(train(), len(chosen))
     weight, bias = _rows(reader.head, chosen)
@@ -406,7 +409,7 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
-    return [row for rows in results.values() for row in rows]
+    return Measurements(row for rows in results.values() for row in rows)
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -454,7 +457,7 @@ def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
     """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
     if isinstance(batch, Mapping):
         if key not in batch:
-            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels=...)")
+            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels_key=...)")
         return {name: value for name, value in batch.items() if name != key}, torch.as_tensor(batch[key])
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch must be (inputs, labels) or a mapping with labels")

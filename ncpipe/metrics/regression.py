@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import Array, as_tensor, check_finite
 from ncpipe.metrics.losses import logits_of
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import check_classifier
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, Measurement, spectrum_metrics
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, spectrum_metrics
 from ncpipe.system.errors import InputError
 
 EPS = torch.finfo(torch.float64).eps
@@ -29,7 +30,7 @@ def measure_regression(
     bias: Array | None = None,
     test_features: Array | None = None,
     test_targets: Array | None = None,
-) -> list[Measurement]:
+) -> Measurements:
     """Return NRC1 to NRC3 and the relative error of features (N, d) with targets (N, t), all in float64.
 
     weight (t, d), bias (t,): the last layer; without it there are no NRC2, NRC3 and errors. Raises InputError
@@ -46,7 +47,7 @@ def measure_regression(
             lengths = [split[own].shape[1] for split in splits.values()]
             if lengths[0] != lengths[1]:
                 raise InputError(f"train and test {what} differ in width: {lengths[0]} and {lengths[1]}")
-    return list(measure_vectors(splits, rows, offsets))
+    return Measurements(measure_vectors(splits, rows, offsets))
 
 
 def measure_vectors(

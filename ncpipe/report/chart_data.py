@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
+from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
+from ncpipe.metrics.study_metrics import entry, series_entry
 from ncpipe.report.rates import letter
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 GAP = "loss_gap"
 GNC2 = "gnc2_spread_weights"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.config.params import Slopes
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.keys import line_keys, x_column
 from ncpipe.tables.linearity import line_test

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
@@ -52,7 +52,7 @@ def _measured(
     hidden, before, last = _split(flat, shapes)
     if metric == "balance":
         return float((last.T @ last - before @ before.T).norm() / last.square().sum())
-    rows = measure_arrays(_features([hidden, before], inputs), labels, last)
+    rows = measure(_features([hidden, before], inputs), labels, last)
     return next(row.value for row in rows if row.metric == metric)
 
 

@@ -11,7 +11,7 @@ import torch
 from scipy.integrate import solve_ivp
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
@@ -102,5 +102,5 @@ def _samples(classes: int, per_class: int, width: int, separation: float, seed: 
 
 
 def _nc1(features: Array, labels: Array) -> float:
-    rows = measure_arrays(torch.from_numpy(features), torch.from_numpy(labels))
+    rows = measure(torch.from_numpy(features), torch.from_numpy(labels))
     return next(row.value for row in rows if row.metric == "nc1_trace_ratio")

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from ncpipe.figures.panels import DASHES, ROW_HEIGHT, label_rows
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.papers.s25.proof_slopes import NOTHING
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
